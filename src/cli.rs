@@ -1,0 +1,235 @@
+//! What was typed: the command line split into subcommand, settings and operands. Form only; meaning is `settings`.
+//!
+//! Only the subcommand that was asked for is built, so that `run` and `report-metric` start fast.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use crate::settings::defs::{SETTINGS, Takes, on};
+
+/// A subcommand: its name, its bit in [`on`], one line of help, and the operands it takes.
+struct Sub {
+    name: &'static str,
+    on: u8,
+    about: &'static str,
+    after: &'static str,
+    operands: fn() -> Vec<Arg>,
+}
+
+const SUBS: &[Sub] = &[
+    Sub {
+        name: "run",
+        on: on::RUN,
+        about: "Supervise a training command; the ENTRYPOINT",
+        after: "Exit codes: the child's own, 128+n for signal n; 125 trainit could not start the job, 126 not executable, \
+                127 not found, 143 stopped by SIGTERM or preempted, 204 store unreachable, 205 fenced by a newer run.",
+        operands: || {
+            vec![
+                Arg::new("command")
+                    .value_name("COMMAND")
+                    .help("The command and its arguments, passed on untouched")
+                    .num_args(1..)
+                    .trailing_var_arg(true)
+                    .value_parser(value_parser!(OsString)),
+            ]
+        },
+    },
+    Sub {
+        name: "report-metric",
+        on: on::REPORT_METRIC,
+        about: "Append one metric to the hyperparameter tuning file, as cloudml-hypertune would",
+        after: "Exit codes: 0 the metric is in the file; 125 a wrong value, step, tag or flag (nothing written); 1 the file \
+                could not be written. Scripts that should go on either way: --best-effort, or || true.",
+        operands: || {
+            vec![
+                Arg::new("TAG").value_parser(value_parser!(OsString)).help("The metric's name"),
+                Arg::new("VALUE")
+                    .allow_hyphen_values(true)
+                    .value_parser(value_parser!(OsString))
+                    .help("The metric's value"),
+            ]
+        },
+    },
+    Sub {
+        name: "env",
+        on: on::ENV,
+        about: "Print this replica's derived variables: eval \"$(trainit env)\"",
+        after: "",
+        operands: Vec::new,
+    },
+    Sub {
+        name: "inspect",
+        on: on::INSPECT,
+        about: "Show what trainit sees here, and where each value came from",
+        after: "",
+        operands: Vec::new,
+    },
+    Sub { name: "gpus", on: on::GPUS, about: "Show the GPUs, over NVML", after: "", operands: Vec::new },
+];
+
+/// A command line in parts.
+#[derive(Debug)]
+pub struct Parsed {
+    /// The subcommand's name.
+    pub command: &'static str,
+    /// Its bit in [`on`].
+    pub on: u8,
+    /// Settings given as flags.
+    pub flags: BTreeMap<&'static str, Vec<String>>,
+    /// What is not a flag, in order: the command to run, or TAG and VALUE.
+    pub operands: Vec<OsString>,
+    /// `--config`, if typed.
+    pub config: Option<OsString>,
+}
+
+/// Why there is nothing to do, or nothing can be done.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Help or version: print to stdout, leave with 0.
+    Shown(String),
+    /// A mistake: one line for stderr, leave with 125.
+    Wrong(String),
+}
+
+/// Splits a command line; `argv[0]` is the program.
+pub fn parse(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
+    let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
+    let mut root = Command::new("trainit")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("The init process of a machine-learning training container")
+        .after_help(
+            "Every flag is also a variable (--stop-grace is TRAINIT_STOP_GRACE) and a key of /etc/trainit/config.toml.\n\
+             Start with: trainit run -- python -m trainer.task",
+        )
+        .subcommand_required(true)
+        .disable_help_subcommand(true);
+    root = match wanted {
+        Some(sub) => root.subcommand(build(sub)),
+        None => root.subcommands(SUBS.iter().map(build)),
+    };
+    let matches = root.try_get_matches_from(argv).map_err(refusal)?;
+    let Some((sub, matches)) =
+        matches.subcommand().and_then(|(name, matches)| Some((SUBS.iter().find(|s| s.name == name)?, matches)))
+    else {
+        return Err(Refusal::Wrong("no subcommand given; see trainit --help".to_owned()));
+    };
+    collect(sub, matches)
+}
+
+fn build(sub: &Sub) -> Command {
+    let mut command = Command::new(sub.name).about(sub.about).after_help(sub.after);
+    for setting in SETTINGS.iter().filter(|s| s.on & sub.on != 0) {
+        let arg =
+            Arg::new(setting.name).long(setting.name).help_heading(setting.topic).value_parser(value_parser!(OsString));
+        let default = match setting.default {
+            "" => String::new(),
+            default => format!(" [default: {default}]"),
+        };
+        let arg = arg.help(format!("{}{default} [{}]", setting.help, setting.variable()));
+        command = command.arg(match setting.takes {
+            Takes::Switch => arg.action(ArgAction::SetTrue).value_parser(value_parser!(bool)),
+            Takes::One(value) => arg.action(ArgAction::Append).value_name(value).allow_hyphen_values(true),
+            Takes::Many(value) => arg.action(ArgAction::Append).value_name(value).allow_hyphen_values(true),
+        });
+    }
+    command = command.arg(
+        Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(value_parser!(OsString))
+            .help("The configuration file [default: /etc/trainit/config.toml if it exists] [TRAINIT_CONFIG]"),
+    );
+    command.args((sub.operands)())
+}
+
+fn collect(sub: &'static Sub, matches: &ArgMatches) -> Result<Parsed, Refusal> {
+    let mut flags = BTreeMap::new();
+    for setting in SETTINGS.iter().filter(|s| s.on & sub.on != 0) {
+        if setting.takes == Takes::Switch {
+            if matches.get_flag(setting.name) {
+                flags.insert(setting.name, vec!["true".to_owned()]);
+            }
+        } else if let Some(values) = matches.get_many::<OsString>(setting.name) {
+            let values: Option<Vec<String>> = values.map(|v| v.to_str().map(str::to_owned)).collect();
+            let values = values.ok_or_else(|| Refusal::Wrong(format!("--{}: the value is not UTF-8", setting.name)))?;
+            flags.insert(setting.name, values);
+        }
+    }
+    let operands = (sub.operands)()
+        .iter()
+        .filter_map(|arg| matches.get_many::<OsString>(arg.get_id().as_str()))
+        .flatten()
+        .cloned()
+        .collect();
+    Ok(Parsed {
+        command: sub.name,
+        on: sub.on,
+        flags,
+        operands,
+        config: matches.get_one::<OsString>("config").cloned(),
+    })
+}
+
+/// clap's text, cut to one line for a mistake.
+fn refusal(error: clap::Error) -> Refusal {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    let text = error.render().to_string();
+    match error.kind() {
+        DisplayHelp | DisplayVersion => Refusal::Shown(text),
+        DisplayHelpOnMissingArgumentOrSubcommand => {
+            Refusal::Wrong("no subcommand given; see trainit --help".to_owned())
+        }
+        _ => {
+            let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("Usage:"));
+            let line: Vec<&str> = lines.filter(|l| !l.starts_with("For more information")).collect();
+            let line = line.join("; ");
+            let line = line.strip_prefix("error: ").unwrap_or(&line);
+            Refusal::Wrong(format!("{line}; see --help"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Parsed {
+        parse(line.split(' ').map(OsString::from).collect()).expect(line)
+    }
+
+    #[test]
+    fn what_follows_the_dashes_is_the_commands_own() {
+        let p = parsed("trainit run --stop-grace 3s -- python --stop-grace 9 -- x");
+        assert_eq!(p.flags["stop-grace"], ["3s"]);
+        assert_eq!(p.operands, ["python", "--stop-grace", "9", "--", "x"]);
+    }
+
+    #[test]
+    fn the_dashes_may_be_left_out() {
+        let p = parsed("trainit run python -m trainer --json");
+        assert_eq!(p.operands, ["python", "-m", "trainer", "--json"]);
+    }
+
+    #[test]
+    fn a_negative_value_is_a_value_not_a_flag() {
+        assert_eq!(parsed("trainit report-metric loss -1e-5 --step 3").operands, ["loss", "-1e-5"]);
+        assert_eq!(parsed("trainit report-metric loss -inf").operands, ["loss", "-inf"]);
+        assert_eq!(parsed("trainit report-metric --tag t --value -1").flags["value"], ["-1"]);
+    }
+
+    #[test]
+    fn an_unknown_flag_is_one_line_with_the_nearest_one() {
+        let error = parse(["trainit", "run", "--stop-grac", "1", "--", "true"].map(OsString::from).to_vec());
+        let Err(Refusal::Wrong(line)) = error else { panic!("{error:?}") };
+        assert!(line.contains("--stop-grac") && line.contains("--stop-grace") && !line.contains('\n'), "{line}");
+    }
+
+    #[test]
+    fn clap_finds_nothing_wrong_with_the_list() {
+        for sub in SUBS {
+            build(sub).debug_assert();
+        }
+    }
+}

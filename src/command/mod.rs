@@ -1,0 +1,66 @@
+//! One file per subcommand: the wiring, and nothing that could be a rule.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::cli::{self, Parsed, Refusal};
+use crate::edge::signals::Mask;
+use crate::edge::stdio;
+use crate::rules::env::Env;
+use crate::rules::exit;
+use crate::settings::{Complaint, ConfigFile, Values};
+
+const DEFAULT_CONFIG: &str = "/etc/trainit/config.toml";
+
+/// Does what the command line asks and returns the exit code.
+pub fn dispatch(argv: Vec<OsString>, env: Env, _mask: Option<Mask>) -> u8 {
+    let parsed = match cli::parse(argv) {
+        Ok(parsed) => parsed,
+        Err(Refusal::Shown(text)) => return u8::from(stdio::print(&text).is_err()),
+        Err(Refusal::Wrong(line)) => return refuse(&[line]),
+    };
+    match parsed.command {
+        other => refuse(&[format!("trainit {other} is not there yet")]),
+    }
+}
+
+/// Layers the settings of a subcommand, the configuration file included. Mistakes land in the complaints.
+pub fn values(parsed: &Parsed, env: &Env) -> (Values, Vec<Complaint>) {
+    let mut complaints = Vec::new();
+    let file = match config_file(parsed, env) {
+        Ok(file) => file,
+        Err(complaint) => {
+            complaints.push(complaint);
+            None
+        }
+    };
+    let values = Values::gather(parsed.on, parsed.flags.clone(), env, file.as_ref(), &mut complaints);
+    (values, complaints)
+}
+
+fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complaint> {
+    let named = parsed
+        .config
+        .as_ref()
+        .map(|path| ("--config", PathBuf::from(path)))
+        .or_else(|| env.given("TRAINIT_CONFIG").map(|path| ("TRAINIT_CONFIG", PathBuf::from(path))));
+    let path = named.as_ref().map_or(Path::new(DEFAULT_CONFIG), |(_, path)| path);
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(ConfigFile { path: path.to_owned(), text })),
+        Err(error) => match named {
+            None if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            _ => {
+                let place = named.as_ref().map_or(DEFAULT_CONFIG, |(place, _)| place).to_owned();
+                Err(Complaint { place, message: format!("cannot read {}: {error}", path.display()) })
+            }
+        },
+    }
+}
+
+/// Prints each complaint on a line of its own and returns 125.
+pub fn refuse<T: std::fmt::Display>(complaints: &[T]) -> u8 {
+    for complaint in complaints {
+        stdio::complain(&format!("trainit: error: {complaint}"));
+    }
+    exit::NOT_STARTED
+}

@@ -1,0 +1,45 @@
+//! Standard output and standard error: whole lines, and no panic when nobody listens.
+
+#![expect(unsafe_code, reason = "the descriptors 0, 1 and 2 are borrowed for one call")]
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// Writes all of it to standard output. Errors: as write(2), EPIPE included.
+pub fn print(text: &str) -> io::Result<()> {
+    write_all(libc::STDOUT_FILENO, text.as_bytes())
+}
+
+/// Writes one line to standard error; a closed or full one is no reason to fail.
+pub fn complain(line: &str) {
+    let _ = write_all(libc::STDERR_FILENO, format!("{line}\n").as_bytes());
+}
+
+/// Writes all bytes to a descriptor, through short writes, EINTR and a non-blocking terminal.
+pub fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the pointer and length are those of a live slice.
+        let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        if written >= 0 {
+            bytes = &bytes[written as usize..];
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => {
+                let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one pollfd, alive for the call.
+                unsafe { libc::poll(&raw mut poll, 1, -1) };
+            }
+            _ => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a descriptor is a terminal.
+pub fn is_terminal(fd: RawFd) -> bool {
+    // SAFETY: isatty only looks at the descriptor's number.
+    unsafe { libc::isatty(fd) == 1 }
+}

@@ -1,0 +1,146 @@
+//! The environment as data: one snapshot of what trainit was given, and the changes it makes for the child.
+//!
+//! Nobody else reads `std::env`. Deliberately absent: any knowledge of what a variable means.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A snapshot of the process environment, taken once in `main`.
+#[derive(Debug, Clone, Default)]
+pub struct Env {
+    /// Every entry as it came, `NAME=value` without the NUL, in order, odd ones included.
+    raw: Vec<Vec<u8>>,
+    /// Name to value for lookups; bytes that are not UTF-8 are replaced, the first entry of a name wins as in getenv(3).
+    vars: HashMap<String, String>,
+}
+
+impl Env {
+    /// From raw `NAME=value` entries, as in the process's environment block.
+    pub fn from_raw(raw: Vec<Vec<u8>>) -> Env {
+        let mut vars = HashMap::with_capacity(raw.len());
+        for entry in &raw {
+            if let Some(at) = entry.iter().position(|b| *b == b'=')
+                && at > 0
+            {
+                let name = String::from_utf8_lossy(&entry[..at]).into_owned();
+                vars.entry(name).or_insert_with(|| String::from_utf8_lossy(&entry[at + 1..]).into_owned());
+            }
+        }
+        Env { raw, vars }
+    }
+
+    /// From pairs; for tests and tools.
+    pub fn from_pairs<K: AsRef<str>, V: AsRef<str>>(pairs: impl IntoIterator<Item = (K, V)>) -> Env {
+        Env::from_raw(pairs.into_iter().map(|(k, v)| format!("{}={}", k.as_ref(), v.as_ref()).into_bytes()).collect())
+    }
+
+    /// The value, an empty one included.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.vars.get(name).map(String::as_str)
+    }
+
+    /// The value unless it is absent, empty or blank (contracts/cluster-environment.md section 1.2).
+    pub fn given(&self, name: &str) -> Option<&str> {
+        self.get(name).filter(|v| !v.trim().is_empty())
+    }
+
+    /// All names and (lossy) values, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.vars.iter().map(|(k, v)| (k.as_str(), v.as_str()))
+    }
+
+    /// The child's environment block: ours, less what is removed, with what is set; untouched entries stay byte for byte.
+    pub fn with(&self, changes: &Changes) -> Vec<Vec<u8>> {
+        let name_of = |entry: &[u8]| -> Vec<u8> { entry.split(|b| *b == b'=').next().unwrap_or_default().to_vec() };
+        let mut block: Vec<Vec<u8>> = self
+            .raw
+            .iter()
+            .filter(|entry| {
+                let name = name_of(entry);
+                match std::str::from_utf8(&name) {
+                    Ok(name) => !changes.touches(name),
+                    Err(_) => true,
+                }
+            })
+            .cloned()
+            .collect();
+        for (name, value) in &changes.set {
+            block.push(format!("{name}={value}").into_bytes());
+        }
+        block
+    }
+}
+
+/// What trainit changes in the environment for the child. A name is either set or removed, never both.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Variables set for the child.
+    pub set: BTreeMap<String, String>,
+    /// Variables taken away from the child.
+    pub removed: BTreeSet<String>,
+}
+
+impl Changes {
+    /// Sets a variable.
+    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        let name = name.into();
+        self.removed.remove(&name);
+        self.set.insert(name, value.into());
+    }
+
+    /// Removes a variable.
+    pub fn remove(&mut self, name: impl Into<String>) {
+        let name = name.into();
+        self.set.remove(&name);
+        self.removed.insert(name);
+    }
+
+    /// Whether the name is set or removed.
+    pub fn touches(&self, name: &str) -> bool {
+        self.set.contains_key(name) || self.removed.contains(name)
+    }
+
+    /// Takes over every change of `other`; where both speak, `other` wins.
+    pub fn extend(&mut self, other: Changes) {
+        for name in other.removed {
+            self.remove(name);
+        }
+        for (name, value) in other.set {
+            self.set(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_two_entries_wins_as_in_getenv() {
+        let env = Env::from_pairs([("A", "1"), ("A", "2")]);
+        assert_eq!(env.get("A"), Some("1"));
+    }
+
+    #[test]
+    fn untouched_entries_reach_the_child_byte_for_byte_and_in_order() {
+        let env = Env::from_raw(vec![b"B=\xff\xfe".to_vec(), b"odd".to_vec(), b"A=1".to_vec()]);
+        let mut changes = Changes::default();
+        changes.set("C", "3");
+        changes.remove("A");
+        assert_eq!(env.with(&changes), vec![b"B=\xff\xfe".to_vec(), b"odd".to_vec(), b"C=3".to_vec()]);
+    }
+
+    #[test]
+    fn a_blank_value_is_not_given() {
+        let env = Env::from_pairs([("A", " "), ("B", "x")]);
+        assert_eq!(env.given("A"), None);
+        assert_eq!(env.given("B"), Some("x"));
+    }
+
+    #[test]
+    fn setting_after_removing_leaves_it_set() {
+        let mut changes = Changes::default();
+        changes.remove("A");
+        changes.set("A", "1");
+        assert!(changes.removed.is_empty());
+    }
+}

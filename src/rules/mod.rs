@@ -1,0 +1,13 @@
+//! Rules decide. Plain data in, plain data out: no clock, no process, no file, no environment, nothing async.
+
+pub mod checkpoint;
+pub mod cluster;
+pub mod duration;
+pub mod env;
+pub mod exit;
+pub mod framework;
+pub mod gpu;
+pub mod job;
+pub mod metric;
+pub mod preempt;
+pub mod signal;

@@ -1,0 +1,399 @@
+//! Which value of a setting holds, and where it came from: flag > variable > file > platform > default.
+//!
+//! Every complaint is collected; nothing stops at the first. Deliberately absent: what a setting means.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use super::defs::{SETTINGS, Setting, Takes, find};
+use crate::rules::env::Env;
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The command line.
+    Flag,
+    /// The `TRAINIT_` variable of the setting.
+    Variable,
+    /// The configuration file, with the line.
+    File(PathBuf, usize),
+    /// Implied by what the platform says; the text names the variable.
+    Platform(&'static str),
+    /// Built in.
+    Default,
+}
+
+/// A setting's values with their source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    /// One value, or several where the setting takes many. A switch has `true` or `false`.
+    pub values: Vec<String>,
+    /// Where they came from.
+    pub source: Source,
+}
+
+/// One thing that is wrong with what was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Complaint {
+    /// The flag, variable, or file and line.
+    pub place: String,
+    /// What is wrong and what was expected.
+    pub message: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)
+    }
+}
+
+/// The settings of one subcommand, layered.
+#[derive(Debug, Clone, Default)]
+pub struct Values {
+    given: BTreeMap<&'static str, Given>,
+}
+
+/// The configuration file as read: path and text.
+#[derive(Debug)]
+pub struct ConfigFile {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Its content.
+    pub text: String,
+}
+
+impl Values {
+    /// Layers what was typed over the variables over the file over the defaults, for the subcommand `on`.
+    pub fn gather(
+        on: u8,
+        flags: BTreeMap<&'static str, Vec<String>>,
+        env: &Env,
+        file: Option<&ConfigFile>,
+        complaints: &mut Vec<Complaint>,
+    ) -> Values {
+        let mut given = BTreeMap::new();
+        for setting in SETTINGS.iter().filter(|s| s.on & on != 0 && !s.default.is_empty()) {
+            let values = vec![setting.default.to_owned()];
+            given.insert(setting.name, Given { values, source: Source::Default });
+        }
+        if let Some(file) = file {
+            read_file(on, file, &mut given, complaints);
+        }
+        for setting in SETTINGS.iter().filter(|s| s.on & on != 0) {
+            if let Some(text) = env.given(&setting.variable()) {
+                let values = match setting.takes {
+                    Takes::Many(_) => text.lines().filter(|l| !l.trim().is_empty()).map(str::to_owned).collect(),
+                    _ => vec![text.to_owned()],
+                };
+                given.insert(setting.name, Given { values, source: Source::Variable });
+            }
+        }
+        for (name, values) in flags {
+            given.insert(name, Given { values, source: Source::Flag });
+        }
+        Values { given }
+    }
+
+    /// What was given, if anything.
+    pub fn get(&self, name: &str) -> Option<&Given> {
+        self.given.get(name)
+    }
+
+    /// Adds a value that the platform implies, unless something stronger than a default is there.
+    pub fn imply(&mut self, name: &'static str, value: String, because: &'static str) {
+        if self.get(name).is_none_or(|g| g.source == Source::Default) {
+            self.given.insert(name, Given { values: vec![value], source: Source::Platform(because) });
+        }
+    }
+
+    /// Every setting that has a value, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Given)> {
+        self.given.iter().map(|(name, given)| (*name, given))
+    }
+}
+
+/// Reads typed values out of [`Values`], collecting complaints that name the place.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    values: &'a Values,
+    /// What was wrong so far.
+    pub complaints: Vec<Complaint>,
+}
+
+impl<'a> Reader<'a> {
+    /// Starts with the complaints found while gathering.
+    pub fn new(values: &'a Values, complaints: Vec<Complaint>) -> Reader<'a> {
+        Reader { values, complaints }
+    }
+
+    /// The text of a single-valued setting.
+    pub fn text(&self, name: &str) -> Option<String> {
+        debug_assert!(find(name).is_some(), "no setting {name}");
+        self.values.get(name).and_then(|g| g.values.last().cloned())
+    }
+
+    /// A parsed value; `None` when absent or wrong (then a complaint is noted).
+    pub fn parse<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        let text = self.text(name)?;
+        match parse(&text) {
+            Ok(value) => Some(value),
+            Err(message) => {
+                self.complain(name, message);
+                None
+            }
+        }
+    }
+
+    /// Every value of a repeatable setting, parsed.
+    pub fn each<T>(&mut self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+        let texts = self.values.get(name).map(|g| g.values.clone()).unwrap_or_default();
+        texts
+            .iter()
+            .filter_map(|text| match parse(text) {
+                Ok(value) => Some(value),
+                Err(message) => {
+                    self.complain(name, message);
+                    None
+                }
+            })
+            .collect()
+    }
+
+    /// One of a few words.
+    pub fn choice<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
+        self.parse(name, |text| {
+            words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| {
+                let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+                format!("expected one of {}, found {text:?}{}", known.join(", "), hint(text, &known))
+            })
+        })
+    }
+
+    /// A whole number from 0.
+    pub fn count(&mut self, name: &str) -> Option<u64> {
+        self.parse(name, |text| {
+            text.trim().parse().map_err(|_| format!("expected a whole number from 0, found {text:?}"))
+        })
+    }
+
+    /// A switch.
+    pub fn switch(&mut self, name: &str) -> bool {
+        self.parse(name, |text| match text {
+            "true" | "1" | "yes" | "on" => Ok(true),
+            "false" | "0" | "no" | "off" => Ok(false),
+            _ => Err(format!("expected true or false, found {text:?}")),
+        })
+        .unwrap_or(false)
+    }
+
+    /// Notes that the value of `name` is wrong.
+    pub fn complain(&mut self, name: &str, message: String) {
+        let place = match self.values.get(name).map(|g| &g.source) {
+            Some(Source::Variable) => find(name).map(Setting::variable).unwrap_or_default(),
+            Some(Source::File(path, line)) => format!("{}:{line}: {name}", path.display()),
+            Some(Source::Platform(because)) => format!("--{name} (from {because})"),
+            _ => format!("--{name}"),
+        };
+        self.complaints.push(Complaint { place, message });
+    }
+}
+
+/// Variables of ours that are no setting: what trainit sets for its children, and endpoints that tests and clouds name.
+const OTHER_VARIABLES: &[&str] = &[
+    "TRAINIT_ATTEMPT",
+    "TRAINIT_INCARNATION",
+    "TRAINIT_RESUME_FROM",
+    "TRAINIT_RESUME_STEP",
+    "TRAINIT_PREEMPTION_FILE",
+    "TRAINIT_HEARTBEAT_FILE",
+    "TRAINIT_SOCKET",
+    "TRAINIT_GPU_COUNT",
+    "TRAINIT_HOSTFILE",
+    "TRAINIT_LEADER_ADDR",
+    "TRAINIT_LIGHTGBM_MACHINES",
+    "TRAINIT_NVML_LIBRARY",
+    "TRAINIT_GPU_PROBE",
+    "TRAINIT_AZURE_METADATA_ENDPOINT",
+    "TRAINIT_STD_SOURCE",
+    "TRAINIT_CONFIG",
+];
+
+/// A warning for each `TRAINIT_` variable that nothing reads, with the nearest name that something does.
+pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
+    let known: Vec<String> =
+        SETTINGS.iter().map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
+    let mut names: Vec<&str> = env.iter().map(|(name, _)| name).collect();
+    names.retain(|name| name.starts_with("TRAINIT_") && !known.iter().any(|k| k == name));
+    names.sort_unstable();
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    names
+        .into_iter()
+        .map(|name| Complaint {
+            place: name.to_owned(),
+            message: format!("no such setting, ignored{}", hint(name, &known)),
+        })
+        .collect()
+}
+
+/// `; did you mean X?` when a known word is near.
+pub fn hint(word: &str, known: &[&str]) -> String {
+    known
+        .iter()
+        .map(|k| (distance(word, k), k))
+        .filter(|(d, k)| *d <= 2.max(k.len() / 4))
+        .min()
+        .map(|(_, k)| format!("; did you mean {k}?"))
+        .unwrap_or_default()
+}
+
+/// Levenshtein distance, in characters.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Keys of the file: the flags' names, with `-` or `_`. A list where the flag repeats.
+fn read_file(on: u8, file: &ConfigFile, given: &mut BTreeMap<&'static str, Given>, complaints: &mut Vec<Complaint>) {
+    type Table = BTreeMap<toml::Spanned<String>, toml::Spanned<toml::Value>>;
+    let line_at = |offset: usize| 1 + file.text[..offset.min(file.text.len())].matches('\n').count();
+    let place = |line: usize| format!("{}:{line}", file.path.display());
+    let table: Table = match toml::from_str(&file.text) {
+        Ok(table) => table,
+        Err(error) => {
+            let line = line_at(error.span().map_or(0, |span| span.start));
+            let message = format!("not TOML: {}", error.message().replace('\n', " "));
+            complaints.push(Complaint { place: place(line), message });
+            return;
+        }
+    };
+    for (key, value) in table {
+        let line = line_at(key.span().start);
+        let name = key.get_ref().replace('_', "-");
+        let Some(setting) = find(&name) else {
+            let known: Vec<&str> = SETTINGS.iter().map(|s| s.name).collect();
+            let message = format!("unknown key {:?}{}", key.get_ref(), hint(&name, &known));
+            complaints.push(Complaint { place: place(line), message });
+            continue;
+        };
+        if setting.on & on == 0 {
+            continue;
+        }
+        let values = match (value.into_inner(), setting.takes) {
+            (toml::Value::Array(items), Takes::Many(_)) => items.iter().map(scalar).collect(),
+            (other, _) => scalar(&other).map(|text| vec![text]),
+        };
+        match values {
+            Some(values) => {
+                let source = Source::File(file.path.clone(), line);
+                given.insert(setting.name, Given { values, source });
+            }
+            None => complaints
+                .push(Complaint { place: place(line), message: format!("{name}: expected {}", expected(setting)) }),
+        }
+    }
+}
+
+fn expected(setting: &Setting) -> String {
+    match setting.takes {
+        Takes::Switch => "true or false".to_owned(),
+        Takes::One(value) => format!("one value ({value})"),
+        Takes::Many(value) => format!("a list of {value}"),
+    }
+}
+
+fn scalar(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Float(number) => Some(number.to_string()),
+        toml::Value::Boolean(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::defs::on;
+    use super::*;
+
+    fn gather(flags: &[(&'static str, &str)], env: &Env, text: Option<&str>) -> (Values, Vec<Complaint>) {
+        let flags = flags.iter().map(|(k, v)| (*k, vec![(*v).to_owned()])).collect();
+        let file = text.map(|text| ConfigFile { path: "c.toml".into(), text: text.to_owned() });
+        let mut complaints = Vec::new();
+        let values = Values::gather(on::RUN, flags, env, file.as_ref(), &mut complaints);
+        (values, complaints)
+    }
+
+    #[test]
+    fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
+        let env = Env::from_pairs([("TRAINIT_STOP_GRACE", "3s")]);
+        let none = Env::default();
+        let file = Some("stop-grace = \"2s\"\n");
+        let of = |flags: &[(&'static str, &str)], env, file| {
+            let given = gather(flags, env, file).0.get("stop-grace").cloned().expect("has a default");
+            (given.values[0].clone(), given.source)
+        };
+        assert_eq!(of(&[("stop-grace", "4s")], &env, file), ("4s".into(), Source::Flag));
+        assert_eq!(of(&[], &env, file), ("3s".into(), Source::Variable));
+        assert_eq!(of(&[], &none, file), ("2s".into(), Source::File("c.toml".into(), 1)));
+        assert_eq!(of(&[], &none, None), ("25s".into(), Source::Default));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line_and_the_nearest_key() {
+        let (_, complaints) = gather(&[], &Env::default(), Some("\n# hi\nstop_gracee = \"2s\"\n"));
+        assert_eq!(complaints[0].to_string(), "c.toml:3: unknown key \"stop_gracee\"; did you mean stop-grace?");
+    }
+
+    #[test]
+    fn broken_toml_names_the_line() {
+        let (_, complaints) = gather(&[], &Env::default(), Some("a = 1\nb = = 2\n"));
+        assert!(complaints[0].place == "c.toml:2" && complaints[0].message.starts_with("not TOML"), "{complaints:?}");
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_unset() {
+        let (values, _) = gather(&[], &Env::from_pairs([("TRAINIT_STOP_GRACE", "")]), None);
+        assert_eq!(values.get("stop-grace").map(|g| g.source.clone()), Some(Source::Default));
+    }
+
+    #[test]
+    fn an_unknown_variable_is_named_with_the_nearest_one() {
+        let env = Env::from_pairs([("TRAINIT_STOP_GRACEE", "1"), ("TRAINIT_ATTEMPT", "1")]);
+        let warnings = unknown_variables(&env);
+        assert_eq!(warnings.len(), 1);
+        assert!(warnings[0].message.contains("TRAINIT_STOP_GRACE?"), "{:?}", warnings[0]);
+    }
+
+    #[test]
+    fn a_platform_value_yields_to_what_somebody_said() {
+        let (mut values, _) = gather(&[("checkpoint-dir", "/x")], &Env::default(), None);
+        values.imply("checkpoint-dir", "/y".into(), "AIP_CHECKPOINT_DIR");
+        values.imply("checkpoint-store", "/z".into(), "AIP_CHECKPOINT_DIR");
+        assert_eq!(values.get("checkpoint-dir").map(|g| g.values[0].as_str()), Some("/x"));
+        assert_eq!(values.get("checkpoint-store").map(|g| g.values[0].as_str()), Some("/z"));
+    }
+
+    #[test]
+    fn every_bad_value_is_reported_not_only_the_first() {
+        let (values, complaints) =
+            gather(&[("stop-grace", "x"), ("max-restarts", "-1"), ("restore", "lastest")], &Env::default(), None);
+        let mut reader = Reader::new(&values, complaints);
+        reader.parse("stop-grace", crate::rules::duration::parse);
+        reader.count("max-restarts");
+        reader.choice("restore", &[("latest", 1), ("none", 2)]);
+        assert_eq!(reader.complaints.len(), 3);
+        assert!(reader.complaints[2].message.contains("did you mean latest?"), "{:?}", reader.complaints);
+    }
+}

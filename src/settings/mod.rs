@@ -1,0 +1,9 @@
+//! What was typed, set and configured, given meaning once; afterwards only read.
+//!
+//! [`defs`] is the list, [`layers`] says which value holds and where it came from; one file per topic turns text into
+//! types. Deliberately absent: the machine (except the one configuration file, which `command` reads and hands in).
+
+pub mod defs;
+pub mod layers;
+
+pub use layers::{Complaint, ConfigFile, Given, Reader, Source, Values};

@@ -1,0 +1,1 @@
+//! The loop: hear, decide, do, tell.

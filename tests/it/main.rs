@@ -1,0 +1,9 @@
+//! One integration binary, one file per capability. Everything here runs the real program.
+
+#![allow(clippy::disallowed_methods, reason = "tests start processes and read clocks")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod support;
+
+mod command_line;
+mod walls;

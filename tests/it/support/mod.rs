@@ -1,0 +1,295 @@
+//! A builder for runs of the real binary. It waits for what the program says, never for time to pass.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here should take on a busy machine; reaching it is a failure, never a way to pass.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program under test.
+pub fn binary() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_trainit"))
+}
+
+/// A command line of trainit with an empty environment but for PATH.
+pub struct Trainit {
+    command: Command,
+}
+
+impl Trainit {
+    /// `trainit ARGS...`
+    pub fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Trainit {
+        Trainit::through(&[], args)
+    }
+
+    /// `trainit run -- COMMAND...`
+    pub fn run<S: AsRef<OsStr>>(command: impl IntoIterator<Item = S>) -> Trainit {
+        Trainit::new(["run", "--"]).args(command)
+    }
+
+    /// As real PID 1 of a fresh PID namespace with its own /proc.
+    pub fn pid1<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Trainit {
+        Trainit::through(&["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL"], args)
+    }
+
+    /// Started by another program: `PREFIX... trainit ARGS...`
+    pub fn through<S: AsRef<OsStr>>(prefix: &[&str], args: impl IntoIterator<Item = S>) -> Trainit {
+        let mut command = match prefix.split_first() {
+            Some((program, rest)) => {
+                let mut command = Command::new(program);
+                command.args(rest).arg(binary());
+                command
+            }
+            None => Command::new(binary()),
+        };
+        command.args(args).env_clear().stdin(Stdio::null());
+        command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        Trainit { command }
+    }
+
+    /// More arguments.
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Trainit {
+        self.command.args(args);
+        self
+    }
+
+    /// A variable.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Trainit {
+        self.command.env(name, value);
+        self
+    }
+
+    /// The working directory.
+    pub fn dir(mut self, dir: &Path) -> Trainit {
+        self.command.current_dir(dir);
+        self
+    }
+
+    /// What standard input is.
+    pub fn stdin(mut self, stdin: impl Into<Stdio>) -> Trainit {
+        self.command.stdin(stdin);
+        self
+    }
+
+    /// The command itself, for what this builder does not know.
+    pub fn command(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
+    /// Starts it with both outputs captured.
+    pub fn start(mut self) -> Running {
+        let mut child = self
+            .command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
+        let stdout = Capture::of(child.stdout.take().unwrap());
+        let stderr = Capture::of(child.stderr.take().unwrap());
+        Running { child, stdout, stderr }
+    }
+
+    /// Runs it to its end.
+    pub fn output(self) -> Finished {
+        self.start().finish()
+    }
+}
+
+/// A started trainit. Killed when dropped.
+pub struct Running {
+    child: Child,
+    stdout: Capture,
+    stderr: Capture,
+}
+
+impl Running {
+    /// The process id of what was started (of `unshare` for a PID 1).
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Sends a signal to what was started.
+    pub fn signal(&self, signal: i32) -> &Running {
+        send(self.pid(), signal);
+        self
+    }
+
+    /// Waits until a line of standard output contains the text; returns the line.
+    pub fn after_line(&self, text: &str) -> String {
+        self.stdout.wait_for(text, &self.stderr)
+    }
+
+    /// Waits until a line of standard error contains the text; returns the line.
+    pub fn after_log(&self, text: &str) -> String {
+        self.stderr.wait_for(text, &self.stdout)
+    }
+
+    /// Standard error so far.
+    pub fn log_so_far(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// Waits for the end.
+    pub fn finish(mut self) -> Finished {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "still running after {PATIENCE:?}\nstdout: {}\nstderr: {}",
+                self.stdout.text(),
+                self.stderr.text()
+            );
+            std::thread::park_timeout(Duration::from_millis(2));
+        };
+        Finished { status, stdout: self.stdout.close(), stderr: self.stderr.close() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A trainit that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// How.
+    pub status: ExitStatus,
+    /// Everything it and its children wrote to standard output.
+    pub stdout: Vec<u8>,
+    /// Everything on standard error.
+    pub stderr: Vec<u8>,
+}
+
+impl Finished {
+    /// The exit code; 128 + n when a signal ended it.
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+
+    /// Fails with both outputs unless the code is this.
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Finished {
+        assert_eq!(self.code(), code, "stdout: {}\nstderr: {}", self.out(), self.err());
+        self
+    }
+
+    /// Standard output as text.
+    pub fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Standard error as text.
+    pub fn err(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// The verdict: the object on the last log line (JSON form).
+    #[track_caller]
+    pub fn verdict(&self) -> serde_json::Value {
+        let err = self.err();
+        let last = err.lines().last().unwrap_or_else(|| panic!("no log at all; stdout: {}", self.out()));
+        let line: serde_json::Value =
+            serde_json::from_str(last).unwrap_or_else(|e| panic!("the last line is no JSON ({e}): {err}"));
+        line.get("verdict").unwrap_or_else(|| panic!("no verdict on the last line: {err}")).clone()
+    }
+}
+
+/// Reads a pipe on a thread of its own and lets others wait for its lines.
+struct Capture {
+    shared: Arc<(Mutex<State>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    bytes: Vec<u8>,
+    closed: bool,
+}
+
+impl Capture {
+    fn of(pipe: impl Read + Send + 'static) -> Capture {
+        let shared = Arc::new((Mutex::new(State::default()), Condvar::new()));
+        let ours = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || {
+            let mut reader = BufReader::new(pipe);
+            loop {
+                let chunk = reader.fill_buf().map(<[u8]>::to_vec).unwrap_or_default();
+                reader.consume(chunk.len());
+                let mut state = ours.0.lock().unwrap();
+                state.closed = chunk.is_empty();
+                state.bytes.extend_from_slice(&chunk);
+                ours.1.notify_all();
+                if state.closed {
+                    return;
+                }
+            }
+        });
+        Capture { shared, thread: Some(thread) }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.shared.0.lock().unwrap().bytes).into_owned()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, text: &str, other: &Capture) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.shared.0.lock().unwrap();
+        loop {
+            let all = String::from_utf8_lossy(&state.bytes).into_owned();
+            if let Some(line) = all.split_inclusive('\n').find(|l| l.contains(text) && l.ends_with('\n')) {
+                return line.to_owned();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(
+                !state.closed && !left.is_zero(),
+                "{text:?} never came; got: {all}\nthe other stream: {}",
+                other.text()
+            );
+            state = self.shared.1.wait_timeout(state, left).unwrap().0;
+        }
+    }
+
+    fn close(&mut self) -> Vec<u8> {
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+        std::mem::take(&mut self.shared.0.lock().unwrap().bytes)
+    }
+}
+
+/// kill(2).
+pub fn send(pid: i32, signal: i32) {
+    let status = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().unwrap();
+    assert!(status.success(), "kill -{signal} {pid}");
+}
+
+/// Waits until the condition holds; fails after [`PATIENCE`].
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+/// Whether a process is there and no zombie.
+pub fn is_alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
+}

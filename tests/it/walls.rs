@@ -1,0 +1,91 @@
+//! The walls of the house: which room may name which (ARCHITECTURE.md).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Complaints about lines of the room that name what the room must not know. Unit tests (below `#[cfg(test)]`) are free.
+fn trespasses(room: &str, forbidden: &[&str]) -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    sources(&root.join("src").join(room), &mut files);
+    assert!(!files.is_empty(), "no files in {room}");
+    let mut complaints = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for (number, line) in code.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//")) {
+            for word in forbidden.iter().filter(|w| line.contains(**w)) {
+                let place = file.strip_prefix(root).unwrap().display();
+                complaints.push(format!("{place}:{}: {room} must not name {word}", number + 1));
+            }
+        }
+    }
+    complaints
+}
+
+#[track_caller]
+fn holds(room: &str, forbidden: &[&str]) {
+    let complaints = trespasses(room, forbidden);
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn rules_touch_nothing_and_know_no_other_room() {
+    holds(
+        "rules",
+        &[
+            "tokio",
+            "nix::",
+            "libc::",
+            "std::fs",
+            "std::env",
+            "std::process",
+            "std::thread",
+            "std::net",
+            "Instant",
+            "SystemTime",
+            "async ",
+            "tracing::",
+            "crate::edge",
+            "crate::settings",
+            "crate::supervisor",
+            "crate::telemetry",
+            "crate::command",
+            "crate::cli",
+        ],
+    );
+}
+
+#[test]
+fn edges_know_no_setting_and_no_policy() {
+    holds(
+        "edge",
+        &["crate::settings", "crate::supervisor", "crate::telemetry", "crate::command", "crate::cli", "rules::job"],
+    );
+}
+
+#[test]
+fn settings_know_only_rules() {
+    holds("settings", &["crate::edge", "crate::supervisor", "crate::telemetry", "crate::command"]);
+}
+
+#[test]
+fn the_supervisor_knows_no_subcommand_no_flag_and_no_variable() {
+    holds("supervisor", &["crate::command", "crate::cli", "crate::settings"]);
+}
+
+#[test]
+fn telemetry_only_looks() {
+    holds("telemetry", &["crate::command", "crate::cli", "crate::settings", "crate::supervisor"]);
+}
