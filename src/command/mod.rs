@@ -1,5 +1,7 @@
 //! One file per subcommand: the wiring, and nothing that could be a rule.
 
+pub mod run;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -12,15 +14,17 @@ use crate::settings::{Complaint, ConfigFile, Values};
 
 const DEFAULT_CONFIG: &str = "/etc/trainit/config.toml";
 
-/// Does what the command line asks and returns the exit code.
-pub fn dispatch(argv: Vec<OsString>, env: Env, _mask: Option<Mask>) -> u8 {
+/// Does what the command line asks and returns the exit code. `mask` is the signal mask from before ours, for `run`.
+pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
     let parsed = match cli::parse(argv) {
         Ok(parsed) => parsed,
         Err(Refusal::Shown(text)) => return u8::from(stdio::print(&text).is_err()),
+        Err(Refusal::Wrong(line)) if mask.is_some() => return run::refuse(line, &env),
         Err(Refusal::Wrong(line)) => return refuse(&[line]),
     };
-    match parsed.command {
-        other => refuse(&[format!("trainit {other} is not there yet")]),
+    match (parsed.command, mask) {
+        ("run", Some(mask)) => run::main(parsed, env, mask),
+        (other, _) => refuse(&[format!("trainit {other} is not there yet")]),
     }
 }
 

@@ -43,3 +43,16 @@ pub fn is_terminal(fd: RawFd) -> bool {
     // SAFETY: isatty only looks at the descriptor's number.
     unsafe { libc::isatty(fd) == 1 }
 }
+
+/// Fills closed standard descriptors with something harmless that the child does not inherit, so that no file of ours
+/// ends up as somebody's standard output. Works without /dev.
+pub fn hold_closed() {
+    for fd in 0..=2 {
+        // SAFETY: integers and a C string constant. The lowest free descriptor is `fd`, since lower ones are open.
+        unsafe {
+            if libc::fcntl(fd, libc::F_GETFD) < 0 {
+                libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+            }
+        }
+    }
+}

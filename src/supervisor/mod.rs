@@ -1,1 +1,171 @@
-//! The loop: hear, decide, do, tell.
+//! The loop: hear, decide, do, tell. One thread, one poll; long work runs on a thread of its own (`background`) and
+//! comes back as an event. Nothing here waits for anything but the poll.
+
+mod background;
+mod effects;
+mod job_control;
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::edge::reaper::{self, Wait};
+use crate::edge::signals::{Inbox, Mask};
+use crate::edge::{process, wake};
+use crate::rules::env::{Changes, Env};
+use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Uptime};
+use crate::rules::signal::Signal;
+use crate::telemetry::view;
+use background::Background;
+use effects::Effects;
+
+/// Everything a run needs to know, cut from the settings.
+#[derive(Debug)]
+pub struct Job {
+    /// What decides.
+    pub policy: Policy,
+    /// The command and its arguments.
+    pub argv: Vec<OsString>,
+    /// The environment trainit was given.
+    pub env: Env,
+    /// What the frameworks' rules change in it.
+    pub changes: Changes,
+    /// What the child is told of trainit.
+    pub facts: ChildFacts,
+    /// What the child gets when trainit dies and is not PID 1.
+    pub death_signal: Option<Signal>,
+    /// The signal mask from before ours.
+    pub mask: Mask,
+}
+
+/// What is known at the end beside the outcome.
+#[derive(Debug)]
+pub struct Ended {
+    /// Why and with which code.
+    pub outcome: Outcome,
+    /// The job's highest memory use in bytes.
+    pub peak_memory_bytes: Option<u64>,
+}
+
+/// Runs the job to its end. Errors: signalfd(2) or the like refused, before anything was started.
+pub fn run(job: Job, clock: Clock) -> io::Result<Ended> {
+    let signals = Inbox::open()?;
+    if process::own_pid() != 1
+        && let Err(error) = process::become_subreaper()
+    {
+        tracing::warn!("orphans of the command will not be reaped nor stopped by trainit: {error}");
+    }
+    let background = Background::start(&job)?;
+    let machine = Machine::new(job.policy.clone());
+    let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut supervisor =
+        Supervisor { machine, command, clock, signals, queue: VecDeque::new(), effects: Effects::new(job, background) };
+    supervisor.queue.push_back(Event::Started);
+    loop {
+        while let Some(event) = supervisor.queue.pop_front() {
+            if let Some(outcome) = supervisor.handle(event) {
+                let peak_memory_bytes = supervisor.effects.peak_memory();
+                return Ok(Ended { outcome, peak_memory_bytes });
+            }
+        }
+        supervisor.hear();
+    }
+}
+
+struct Supervisor {
+    machine: Machine,
+    command: String,
+    clock: Clock,
+    signals: Inbox,
+    queue: VecDeque<Event>,
+    effects: Effects,
+}
+
+impl Supervisor {
+    fn now(&self) -> Uptime {
+        self.clock.now()
+    }
+
+    /// Decides, tells, does. What a deed brings about at once is queued as a further event.
+    fn handle(&mut self, event: Event) -> Option<Outcome> {
+        let now = self.now();
+        let before = self.machine.state().clone();
+        let actions = self.machine.step(now, event.clone());
+        view::tell(&self.command, now, &before, &event, &self.machine, &actions);
+        let mut outcome = None;
+        for action in actions {
+            match self.effects.perform(now, action) {
+                effects::Done::Nothing => {}
+                effects::Done::Event(event) => self.queue.push_back(event),
+                effects::Done::Exit(end) => outcome = Some(*end),
+            }
+        }
+        outcome
+    }
+
+    /// Waits until something happens and queues what did.
+    fn hear(&mut self) {
+        let due = self.effects.timers.next();
+        let timeout = due.map(|at| at.saturating_sub(self.now()));
+        let mut fds = vec![self.signals.as_raw_fd()];
+        fds.extend(self.effects.exec_fd());
+        fds.extend(self.effects.background.fd());
+        wake::wait_readable(&fds, timeout);
+
+        self.queue.extend(self.effects.exec_decided());
+        let now = self.now();
+        self.queue.extend(self.effects.timers.due(now).into_iter().map(Event::Due));
+        let mut may_reap = false;
+        for arrival in self.signals.drain() {
+            may_reap |= arrival.signal == Signal::CHLD;
+            self.queue.push_back(Event::Signal { signal: arrival.signal, sender: arrival.sender });
+        }
+        if may_reap {
+            self.reap();
+        }
+        self.queue.extend(self.effects.background.events());
+    }
+
+    fn reap(&mut self) {
+        loop {
+            match reaper::wait() {
+                Wait::Ended { pid, end } => self.queue.extend(self.effects.ended(pid, end)),
+                Wait::Stopped { pid, signal } => self.effects.stopped(pid, signal),
+                Wait::Nothing => return,
+                Wait::Empty => {
+                    self.queue.extend(self.effects.tree_is_empty());
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The alarms that are set.
+#[derive(Debug, Default)]
+struct Timers(Vec<(Timer, Uptime)>);
+
+impl Timers {
+    fn arm(&mut self, timer: Timer, at: Uptime) {
+        self.disarm(timer);
+        self.0.push((timer, at));
+    }
+
+    fn disarm(&mut self, timer: Timer) {
+        self.0.retain(|(t, _)| *t != timer);
+    }
+
+    fn next(&self) -> Option<Uptime> {
+        self.0.iter().map(|(_, at)| *at).min()
+    }
+
+    fn due(&mut self, now: Uptime) -> Vec<Timer> {
+        let mut due: Vec<(Timer, Duration)> = self.0.iter().copied().filter(|(_, at)| *at <= now).collect();
+        self.0.retain(|(_, at)| *at > now);
+        due.sort_by_key(|(timer, at)| (*at, *timer));
+        due.into_iter().map(|(timer, _)| timer).collect()
+    }
+}

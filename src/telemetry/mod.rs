@@ -1,1 +1,5 @@
-//! What others see of us.
+//! What others see of us: a view of what has happened, never a way to change it.
+
+pub mod log;
+pub mod verdict;
+pub mod view;

@@ -1,1 +1,16 @@
-//! To come.
+//! The life of one replica's job, as rules: events in, actions out, time as data.
+//!
+//! Deliberately absent: processes, clocks, descriptors, and which cloud this is.
+
+mod child;
+mod event;
+mod machine;
+mod policy;
+mod restart;
+mod verdict;
+
+pub use child::{ChildFacts, child_variables};
+pub use event::{Action, Event, Flushed, Resume, Target, Timer, Uptime};
+pub use machine::{Machine, State};
+pub use policy::{Policy, StoppedCode};
+pub use verdict::{Outcome, Reason};

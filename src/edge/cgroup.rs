@@ -1,0 +1,80 @@
+//! The memory controller's own counters, v1 and v2: out-of-memory kills and peak use. Facts only.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Our memory cgroup, as far as it can be seen from here.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryCgroup {
+    dir: Option<PathBuf>,
+}
+
+const V1: &str = "/sys/fs/cgroup/memory";
+const V2: &str = "/sys/fs/cgroup";
+
+impl MemoryCgroup {
+    /// Finds it. Inside a container the group's own path is not visible, and the mount's root is the group.
+    pub fn find() -> MemoryCgroup {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        MemoryCgroup { dir: candidates(&own).into_iter().find(|dir| has_counters(dir)) }
+    }
+
+    /// Processes the kernel has killed for this group's limit so far; `None` where nobody counts.
+    pub fn oom_kills(&self) -> Option<u64> {
+        let dir = self.dir.as_ref()?;
+        ["memory.events", "memory.oom_control"].iter().find_map(|file| {
+            let text = fs::read_to_string(dir.join(file)).ok()?;
+            text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        })
+    }
+
+    /// The group's highest memory use in bytes, where the group has a limit (without one it is the whole machine's).
+    pub fn peak_bytes(&self) -> Option<u64> {
+        self.limit_bytes()?;
+        self.number(&["memory.peak", "memory.max_usage_in_bytes"])
+    }
+
+    /// The group's memory limit in bytes; `None` when there is none.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        // v1 says "none" with a number close to 2^63.
+        self.number(&["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < 1 << 60)
+    }
+
+    fn number(&self, files: &[&str]) -> Option<u64> {
+        let dir = self.dir.as_ref()?;
+        files.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok())
+    }
+}
+
+fn has_counters(dir: &Path) -> bool {
+    ["memory.events", "memory.oom_control"].iter().any(|file| dir.join(file).exists())
+}
+
+/// Where the group may lie, from /proc/self/cgroup (cgroups(7)): `5:memory:/docker/x` or `0::/x`.
+fn candidates(own: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let root = match controllers {
+            "" => V2,
+            _ if controllers.split(',').any(|c| c == "memory") => V1,
+            _ => continue,
+        };
+        found.push(Path::new(root).join(path.trim_start_matches('/')));
+    }
+    found.extend([PathBuf::from(V1), PathBuf::from(V2)]);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_hierarchies_are_looked_at_own_path_first() {
+        let found = candidates("5:cpu,memory:/docker/x\n0::/y\n3:cpuset:/z\n");
+        let expected = ["/sys/fs/cgroup/memory/docker/x", "/sys/fs/cgroup/y", V1, V2];
+        assert_eq!(found, expected.map(PathBuf::from));
+    }
+}

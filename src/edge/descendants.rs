@@ -1,0 +1,77 @@
+//! Which processes belong to our tree, from /proc. Where there is none (or one of another PID namespace) it says so.
+
+use std::collections::HashMap;
+use std::fs;
+
+use super::process::own_pid;
+
+/// A process of the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Descendant {
+    /// Its id.
+    pub pid: i32,
+    /// Its process group.
+    pub group: i32,
+    /// When it started, in clock ticks since boot: with the id it names one process for ever.
+    pub started: u64,
+}
+
+/// Every living process below us, adopted ones included; `None` without a usable /proc.
+pub fn all() -> Option<Vec<Descendant>> {
+    let own = own_pid();
+    let seen_as = fs::read_link("/proc/self").ok()?;
+    if seen_as.to_str()?.parse() != Ok(own) {
+        return None;
+    }
+    let mut children: HashMap<i32, Vec<(Descendant, bool)>> = HashMap::new();
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
+        let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { continue };
+        if let Some((parent, descendant, is_zombie)) = parse(pid, &String::from_utf8_lossy(&stat)) {
+            children.entry(parent).or_default().push((descendant, is_zombie));
+        }
+    }
+    let (mut found, mut open) = (Vec::new(), vec![own]);
+    while let Some(parent) = open.pop() {
+        for (descendant, is_zombie) in children.remove(&parent).unwrap_or_default() {
+            open.push(descendant.pid);
+            if !is_zombie {
+                found.push(descendant);
+            }
+        }
+    }
+    Some(found)
+}
+
+/// Parent, process and whether it is a zombie, from /proc/PID/stat (proc(5)). The command's name may hold anything.
+fn parse(pid: i32, stat: &str) -> Option<(i32, Descendant, bool)> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let descendant = Descendant { pid, group: fields.get(2)?.parse().ok()?, started: fields.get(19)?.parse().ok()? };
+    Some((fields.get(1)?.parse().ok()?, descendant, matches!(*fields.first()?, "Z" | "X")))
+}
+
+/// Command name and the kernel function a process waits in, for the log.
+pub fn describe(pid: i32) -> String {
+    let read = |what: &str| fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default().trim().to_owned();
+    let (name, wchan) = (read("comm"), read("wchan"));
+    let or = |text: String| if text.is_empty() || text == "0" { "?".to_owned() } else { text };
+    format!("pid {pid} ({}, in {})", or(name), or(wchan))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_spaces_is_read_right() {
+        let stat = "42 (a) b (c) S 7 40 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99123 1 2";
+        let (parent, descendant, is_zombie) = parse(42, stat).expect("well formed");
+        assert_eq!((parent, descendant, is_zombie), (7, Descendant { pid: 42, group: 40, started: 99123 }, false));
+    }
+
+    #[test]
+    fn a_cut_line_is_nobody() {
+        assert_eq!(parse(42, "42 (x) S 7"), None);
+        assert_eq!(parse(42, ""), None);
+    }
+}

@@ -1,0 +1,66 @@
+//! The one owner of waitpid(2). Everything that ends in our tree is collected here, and nowhere else.
+
+#![expect(unsafe_code, reason = "waitpid and its status word")]
+
+use std::io;
+
+use crate::rules::exit::End;
+use crate::rules::signal::Signal;
+
+/// What wait(2) told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// A process ended.
+    Ended {
+        /// Which.
+        pid: i32,
+        /// How.
+        end: End,
+    },
+    /// A direct child was stopped by a signal.
+    Stopped {
+        /// Which.
+        pid: i32,
+        /// By what.
+        signal: Signal,
+    },
+    /// There are children, and none has anything to tell.
+    Nothing,
+    /// There is no child at all: the tree is empty, since orphans are handed to us.
+    Empty,
+}
+
+/// The next thing to know about our children; never blocks.
+pub fn wait() -> Wait {
+    loop {
+        let mut status = 0;
+        // SAFETY: the status word is alive for the call.
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+        if pid > 0 {
+            if let Some(wait) = read(pid, status) {
+                return wait;
+            }
+            continue;
+        }
+        if pid == 0 {
+            return Wait::Nothing;
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => {}
+            _ => return Wait::Empty,
+        }
+    }
+}
+
+fn read(pid: i32, status: i32) -> Option<Wait> {
+    if libc::WIFEXITED(status) {
+        return Some(Wait::Ended { pid, end: End::Code(libc::WEXITSTATUS(status) as u8) });
+    }
+    if libc::WIFSIGNALED(status) {
+        let end = End::Signal(Signal::new(libc::WTERMSIG(status))?);
+        return Some(Wait::Ended { pid, end });
+    }
+    libc::WIFSTOPPED(status)
+        .then(|| Signal::new(libc::WSTOPSIG(status)).map(|signal| Wait::Stopped { pid, signal }))
+        .flatten()
+}

@@ -1,0 +1,57 @@
+//! What the child sees of trainit beside the frameworks' variables (product page, section 3).
+
+use super::event::Resume;
+use crate::rules::env::Changes;
+
+/// Facts of one `run` that each attempt's child is told. Paths as text.
+#[derive(Debug, Clone, Default)]
+pub struct ChildFacts {
+    /// Where the trainer writes its checkpoints.
+    pub checkpoint_dir: Option<String>,
+    /// The store's number for this `run`.
+    pub incarnation: Option<u64>,
+    /// Appears when a preemption is known.
+    pub preemption_file: Option<String>,
+    /// Its mtime says that the trainer is alive.
+    pub heartbeat_file: Option<String>,
+    /// GPUs in this container.
+    pub gpu_count: usize,
+}
+
+/// The variables of one attempt. What does not hold now is removed, so that nothing is inherited from a trainit above.
+pub fn child_variables(facts: &ChildFacts, attempt: u32, resume: Option<&Resume>) -> Changes {
+    let mut changes = Changes::default();
+    let mut put = |name: &str, value: Option<String>| match value {
+        Some(value) => changes.set(name, value),
+        None => changes.remove(name),
+    };
+    put("TRAINIT_ATTEMPT", Some(attempt.to_string()));
+    put("TRAINIT_INCARNATION", facts.incarnation.map(|n| n.to_string()));
+    put("TRAINIT_CHECKPOINT_DIR", facts.checkpoint_dir.clone());
+    put("TRAINIT_RESUME_FROM", resume.map(|r| r.from.clone()));
+    put("TRAINIT_RESUME_STEP", resume.and_then(|r| r.step).map(|s| s.to_string()));
+    put("TRAINIT_PREEMPTION_FILE", facts.preemption_file.clone());
+    put("TRAINIT_HEARTBEAT_FILE", facts.heartbeat_file.clone());
+    put("TRAINIT_GPU_COUNT", Some(facts.gpu_count.to_string()));
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_resume_variables_are_removed_when_there_is_nothing_to_resume() {
+        let changes = child_variables(&ChildFacts::default(), 2, None);
+        assert_eq!(changes.set["TRAINIT_ATTEMPT"], "2");
+        assert!(changes.removed.contains("TRAINIT_RESUME_FROM") && changes.removed.contains("TRAINIT_RESUME_STEP"));
+    }
+
+    #[test]
+    fn a_checkpoint_without_a_step_is_resumed_without_a_step() {
+        let resume = Resume { from: "/ck/last.ckpt".into(), step: None };
+        let changes = child_variables(&ChildFacts::default(), 1, Some(&resume));
+        assert_eq!(changes.set["TRAINIT_RESUME_FROM"], "/ck/last.ckpt");
+        assert!(changes.removed.contains("TRAINIT_RESUME_STEP"));
+    }
+}

@@ -1,0 +1,178 @@
+//! What can happen to a job, and what can be done about it.
+
+use std::time::Duration;
+
+use crate::rules::exit::End;
+use crate::rules::signal::Signal;
+
+/// Time since trainit started, monotonic.
+pub type Uptime = Duration;
+
+/// Where the trainer goes on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resume {
+    /// What the framework loads: a file, a directory or a common prefix (`TRAINIT_RESUME_FROM`).
+    pub from: String,
+    /// The training step, where the name or the manifest tells it.
+    pub step: Option<u64>,
+}
+
+/// How the last commit went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Flushed {
+    /// Everything complete is in the store, or there was nothing to commit.
+    Done {
+        /// The newest step in the store.
+        step: Option<u64>,
+    },
+    /// A commit was owed and could not be made; the text says why and what to do.
+    Failed(String),
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Life begins.
+    Started,
+    /// The restore, or the look for the newest checkpoint between two attempts, is done.
+    Restored {
+        /// Where to go on from; `None` is the beginning.
+        resume: Option<Resume>,
+        /// The newest step in the store, if there is one.
+        committed: Option<u64>,
+    },
+    /// No attempt can be made: the code (125, 204 or 205) and why.
+    NotRestored {
+        /// The exit code.
+        code: u8,
+        /// What, where, why it matters, what to do.
+        detail: String,
+    },
+    /// The command is running (exec succeeded).
+    Spawned {
+        /// The main child.
+        pid: i32,
+    },
+    /// The command could not be started: the code (125, 126 or 127) and why.
+    NotSpawned {
+        /// The exit code.
+        code: u8,
+        /// What, why, what to do.
+        detail: String,
+    },
+    /// The main child ended.
+    MainEnded {
+        /// How.
+        end: End,
+        /// The memory limit's own counter of kills rose during this attempt.
+        oom: bool,
+    },
+    /// Some other process of the tree ended.
+    Reaped {
+        /// Which.
+        pid: i32,
+        /// How.
+        end: End,
+    },
+    /// No process of the tree is left.
+    TreeEmpty,
+    /// A signal arrived.
+    Signal {
+        /// Which.
+        signal: Signal,
+        /// The sending process; `None` when the kernel sent it.
+        sender: Option<u32>,
+    },
+    /// A preemption is known.
+    Preempted {
+        /// Who said so, as `gce preempted`.
+        source: String,
+        /// How long until the machine goes away.
+        lead: Duration,
+    },
+    /// A timer that was armed is due.
+    Due(Timer),
+    /// A checkpoint was committed while training went on.
+    Committed {
+        /// Its step, where known.
+        step: Option<u64>,
+    },
+    /// A long transfer moved on.
+    Transferring,
+    /// The last commit is through.
+    Flushed(Flushed),
+    /// A newer incarnation of this job owns the store.
+    Fenced {
+        /// What to say about it.
+        detail: String,
+    },
+}
+
+/// The alarms a machine can set; arming one again replaces it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// The stop's one deadline: SIGKILL for all that is left.
+    Grace,
+    /// What SIGKILL could not end within the bound is stuck in the kernel.
+    Stuck,
+    /// Look again for descendants that were not there at the last look.
+    Sweep,
+    /// The pause before a restart is over.
+    Backoff,
+    /// The last commit makes no progress.
+    FlushLimit,
+}
+
+/// Who gets a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// The main child.
+    Leader,
+    /// The main child's process group.
+    Group,
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Restore the newest complete checkpoint; answer with `Restored` or `NotRestored`.
+    Restore,
+    /// Between attempts: commit what is complete and find the newest; answer with `Restored` or `NotRestored`.
+    Refresh,
+    /// Start the command; answer with `Spawned` or `NotSpawned`.
+    Spawn {
+        /// From 1.
+        attempt: u32,
+        /// Where to go on from.
+        resume: Option<Resume>,
+    },
+    /// Tell the child by file that the end is near; the deadline is in uptime.
+    Announce {
+        /// When whatever is left gets SIGKILL.
+        deadline: Uptime,
+    },
+    /// Send a signal.
+    Signal {
+        /// To whom.
+        target: Target,
+        /// Which.
+        signal: Signal,
+    },
+    /// Send SIGTERM to every process of the tree that has not had one from us yet.
+    TermTree,
+    /// Send SIGKILL to every process of the tree.
+    KillTree,
+    /// Say which processes are stuck in the kernel.
+    NameStuck,
+    /// Set an alarm.
+    Arm(Timer, Uptime),
+    /// Take an alarm back.
+    Disarm(Timer),
+    /// Commit the newest complete checkpoint; answer with `Flushed`.
+    Flush {
+        /// When it must be through, if that is known.
+        deadline: Option<Uptime>,
+    },
+    /// Leave.
+    Exit(Box<super::Outcome>),
+}

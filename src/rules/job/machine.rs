@@ -1,0 +1,559 @@
+//! The state machine of one job. `step` is handed the time and an event and says what to do.
+//!
+//! ```text
+//! Restoring -> Launching -> Running -> Draining -> Flushing -> Done
+//!     ^  |                                 |
+//!     |  +---------- Waiting <- Refreshing-+   (a crash, while the budget lasts)
+//! ```
+//! Two laws hold throughout: an orphan's death never ends the job, and a deadline never moves later.
+
+use std::time::Duration;
+
+use super::event::{Action, Event, Flushed, Resume, Timer, Uptime};
+use super::policy::{Policy, StoppedCode};
+use super::restart::{Answer, Failure, Memory};
+use super::verdict::{Outcome, Reason};
+use crate::rules::exit::{self, End};
+use crate::rules::signal::Signal;
+
+/// How long a process may resist SIGKILL before it is named and left behind.
+const STUCK_AFTER: Duration = Duration::from_secs(2);
+/// Between two looks for new descendants while SIGTERM is at work.
+const TERM_SWEEP: Duration = Duration::from_millis(200);
+/// The same while SIGKILL is at work.
+const KILL_SWEEP: Duration = Duration::from_millis(10);
+/// A commit that moves no byte for this long is given up.
+const FLUSH_LIMIT: Duration = Duration::from_secs(300);
+/// Signals kept for a command that is not running yet; more than this nobody sends.
+const HELD_SIGNALS: usize = 256;
+
+/// Where a job is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Looking for a checkpoint to go on from, before the first attempt.
+    Restoring,
+    /// Forked, not yet executing the command.
+    Launching,
+    /// The command runs (or is being stopped).
+    Running {
+        /// The main child.
+        pid: i32,
+    },
+    /// The main child is gone, others of its tree are not.
+    Draining,
+    /// The tree is empty after a crash: commit what is complete, find where to go on from.
+    Refreshing,
+    /// The pause before a restart.
+    Waiting,
+    /// The last commit.
+    Flushing,
+    /// Nothing more will happen.
+    Done,
+}
+
+/// Why the job is being stopped.
+#[derive(Debug, Clone)]
+enum Cause {
+    Signal { sender: Option<u32> },
+    Notice { source: String },
+    Fenced { detail: String },
+}
+
+#[derive(Debug, Clone)]
+struct Stop {
+    cause: Cause,
+    /// Notices and signals that mean the same event are told to the trainer once.
+    told: bool,
+}
+
+/// The job.
+#[derive(Debug)]
+pub struct Machine {
+    policy: Policy,
+    state: State,
+    attempt: u32,
+    started_at: Uptime,
+    resume: Option<Resume>,
+    committed: Option<u64>,
+    stop: Option<Stop>,
+    /// When everything left gets SIGKILL, once that is set.
+    deadline: Option<Uptime>,
+    /// When the machine itself goes away, where a notice said so.
+    leave_by: Option<Uptime>,
+    /// How the main child of this attempt ended.
+    ended: Option<(End, bool)>,
+    /// INT, HUP or QUIT was passed on at this time: a death soon after is an answer.
+    asked: Option<Uptime>,
+    killing: bool,
+    /// Signals for a command that is not running yet.
+    held: Vec<Signal>,
+    memory: Memory,
+    /// Why there was no further attempt.
+    gave_up: String,
+}
+
+impl Machine {
+    /// A job that has not begun.
+    pub fn new(policy: Policy) -> Machine {
+        Machine {
+            policy,
+            state: State::Restoring,
+            attempt: 0,
+            started_at: Uptime::ZERO,
+            resume: None,
+            committed: None,
+            stop: None,
+            deadline: None,
+            leave_by: None,
+            ended: None,
+            asked: None,
+            killing: false,
+            held: Vec::new(),
+            memory: Memory::default(),
+            gave_up: String::new(),
+        }
+    }
+
+    /// Where it is.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Starts of the command so far.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// The newest step known to be in the store.
+    pub fn committed(&self) -> Option<u64> {
+        self.committed
+    }
+
+    /// Whether the end has been asked for from outside.
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// What to do about an event.
+    pub fn step(&mut self, now: Uptime, event: Event) -> Vec<Action> {
+        if self.state == State::Done {
+            return Vec::new();
+        }
+        match event {
+            Event::Started if self.policy.checkpoints => vec![Action::Restore],
+            Event::Started => self.spawn(),
+            Event::Restored { resume, committed } => self.on_restored(now, resume, committed),
+            Event::NotRestored { code, detail } => self.on_not_restored(code, detail),
+            Event::Spawned { pid } => self.on_spawned(now, pid),
+            Event::NotSpawned { code, detail } => self.exit(Reason::NotStarted, code, detail),
+            Event::MainEnded { end, oom } => self.on_main_ended(now, end, oom),
+            Event::Reaped { .. } => self.on_reaped(),
+            Event::TreeEmpty => self.on_tree_empty(now),
+            Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
+            Event::Preempted { source, lead } => self.on_preempted(now, source, lead),
+            Event::Due(timer) => self.on_due(now, timer),
+            Event::Committed { step } => {
+                self.note_commit(step);
+                Vec::new()
+            }
+            Event::Transferring if self.state == State::Flushing => {
+                vec![Action::Arm(Timer::FlushLimit, now + FLUSH_LIMIT)]
+            }
+            Event::Transferring => Vec::new(),
+            Event::Flushed(flushed) => self.on_flushed(flushed),
+            Event::Fenced { detail } => self.on_fenced(now, detail),
+        }
+    }
+
+    fn spawn(&mut self) -> Vec<Action> {
+        self.state = State::Launching;
+        self.attempt += 1;
+        self.ended = None;
+        self.asked = None;
+        vec![Action::Spawn { attempt: self.attempt, resume: self.resume.clone() }]
+    }
+
+    fn on_restored(&mut self, now: Uptime, resume: Option<Resume>, committed: Option<u64>) -> Vec<Action> {
+        self.committed = self.committed.max(committed);
+        let step = resume.as_ref().and_then(|r| r.step);
+        self.resume = resume;
+        match self.state {
+            State::Restoring => {
+                self.memory.starts_from(step.max(committed));
+                self.spawn()
+            }
+            State::Refreshing => {
+                self.memory.progressed(step.max(committed));
+                self.judge(now)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn on_not_restored(&mut self, code: u8, detail: String) -> Vec<Action> {
+        match (&self.state, code) {
+            (State::Restoring | State::Refreshing, exit::STORE) => self.exit(Reason::Store, code, detail),
+            (State::Restoring | State::Refreshing, exit::FENCED) => self.exit(Reason::Fenced, code, detail),
+            (State::Restoring | State::Refreshing, _) => self.exit(Reason::NotStarted, code, detail),
+            _ => Vec::new(),
+        }
+    }
+
+    fn on_spawned(&mut self, now: Uptime, pid: i32) -> Vec<Action> {
+        if self.state != State::Launching {
+            return Vec::new();
+        }
+        self.state = State::Running { pid };
+        self.started_at = now;
+        let held = std::mem::take(&mut self.held);
+        held.into_iter().map(|signal| self.send(signal)).collect()
+    }
+
+    fn on_main_ended(&mut self, now: Uptime, end: End, oom: bool) -> Vec<Action> {
+        match self.state {
+            State::Running { .. } | State::Launching => {}
+            _ => return Vec::new(),
+        }
+        self.ended = Some((end, oom));
+        self.state = State::Draining;
+        let mut actions = Vec::new();
+        if self.deadline.is_none() {
+            actions.extend(self.set_deadline(now + self.policy.stop_grace));
+        }
+        if !self.killing {
+            actions.extend([Action::TermTree, Action::Arm(Timer::Sweep, now + TERM_SWEEP)]);
+        }
+        actions
+    }
+
+    /// A death may leave grandchildren behind that were not to be seen before.
+    fn on_reaped(&mut self) -> Vec<Action> {
+        match self.state {
+            State::Draining if self.killing => vec![Action::KillTree],
+            State::Draining => vec![Action::TermTree],
+            _ => Vec::new(),
+        }
+    }
+
+    fn on_tree_empty(&mut self, now: Uptime) -> Vec<Action> {
+        if self.state != State::Draining {
+            return Vec::new();
+        }
+        self.killing = false;
+        let mut actions: Vec<Action> =
+            [Timer::Grace, Timer::Stuck, Timer::Sweep].into_iter().map(Action::Disarm).collect();
+        if self.stop.is_none() {
+            self.deadline = None;
+        }
+        let crashed = self.stop.is_none() && !self.answered_a_request(now) && !self.ended_well();
+        if crashed && self.policy.max_restarts > 0 && self.policy.checkpoints {
+            self.state = State::Refreshing;
+            actions.push(Action::Refresh);
+        } else if crashed {
+            actions.extend(self.judge(now));
+        } else {
+            actions.extend(self.flush(now));
+        }
+        actions
+    }
+
+    fn ended_well(&self) -> bool {
+        matches!(self.ended, Some((End::Code(0), _)))
+    }
+
+    /// The main child died soon after a signal that asks to leave, and that somebody sent.
+    fn answered_a_request(&self, now: Uptime) -> bool {
+        self.asked.is_some_and(|asked| now.saturating_sub(asked) <= self.policy.stop_grace + STUCK_AFTER)
+    }
+
+    /// A crash: another attempt, or the end.
+    fn judge(&mut self, now: Uptime) -> Vec<Action> {
+        let Some((end, oom)) = self.ended else { return self.flush(now) };
+        let step = self.resume.as_ref().and_then(|r| r.step);
+        let failure = Failure { end, oom, lasted: now.saturating_sub(self.started_at), step };
+        match self.memory.judge(&self.policy, failure) {
+            Answer::After(pause) => {
+                self.state = State::Waiting;
+                vec![Action::Arm(Timer::Backoff, now + pause)]
+            }
+            Answer::No(why) => {
+                self.gave_up = why;
+                self.flush(now)
+            }
+        }
+    }
+
+    /// The tree is empty for good.
+    fn flush(&mut self, now: Uptime) -> Vec<Action> {
+        let fenced = matches!(self.stop, Some(Stop { cause: Cause::Fenced { .. }, .. }));
+        if !self.policy.store || fenced || self.attempt == 0 {
+            return self.finish();
+        }
+        self.state = State::Flushing;
+        vec![Action::Arm(Timer::FlushLimit, now + FLUSH_LIMIT), Action::Flush { deadline: self.leave_by }]
+    }
+
+    fn on_flushed(&mut self, flushed: Flushed) -> Vec<Action> {
+        if self.state != State::Flushing {
+            return Vec::new();
+        }
+        match flushed {
+            Flushed::Done { step } => {
+                self.note_commit(step);
+                self.finish()
+            }
+            Flushed::Failed(detail) => self.lost_commit(detail),
+        }
+    }
+
+    /// The child's own failure stays the story; a success or a stop whose checkpoint is not safe is 204.
+    fn lost_commit(&mut self, detail: String) -> Vec<Action> {
+        if self.stop.is_none() && !self.ended_well() {
+            self.gave_up = detail;
+            return self.finish();
+        }
+        self.exit(Reason::Store, exit::STORE, detail)
+    }
+
+    fn on_signal(&mut self, now: Uptime, signal: Signal, sender: Option<u32>) -> Vec<Action> {
+        if signal == Signal::CHLD && sender.is_none() {
+            return Vec::new();
+        }
+        if sender.is_none() && self.policy.child_has_terminal {
+            return Vec::new();
+        }
+        let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
+        match self.state {
+            State::Running { .. } | State::Launching if signal == Signal::TERM => {
+                self.on_stop_signal(now, as_signal, sender)
+            }
+            State::Running { .. } => {
+                if as_signal.asks_to_leave() {
+                    self.asked = Some(now);
+                }
+                vec![self.send(as_signal)]
+            }
+            State::Launching => {
+                if as_signal.asks_to_leave() {
+                    self.asked = Some(now);
+                }
+                self.hold(as_signal);
+                Vec::new()
+            }
+            State::Restoring | State::Refreshing | State::Waiting if signal == Signal::TERM => {
+                self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: true });
+                self.finish()
+            }
+            State::Restoring | State::Refreshing | State::Waiting if as_signal.asks_to_leave() => {
+                let code = End::Signal(as_signal).code();
+                self.exit(Reason::Signalled, code, format!("{as_signal} came while no attempt was running"))
+            }
+            State::Restoring | State::Refreshing | State::Waiting => {
+                self.hold(as_signal);
+                Vec::new()
+            }
+            State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() => {
+                self.lost_commit(format!("the last commit was broken off by {as_signal}"))
+            }
+            State::Draining | State::Flushing | State::Done => Vec::new(),
+        }
+    }
+
+    fn on_stop_signal(&mut self, now: Uptime, as_signal: Signal, sender: Option<u32>) -> Vec<Action> {
+        let preempt_signal = if as_signal == Signal::TERM { self.policy.preempt_signal } else { Some(as_signal) };
+        // A notice and the SIGTERM that follows it are one event.
+        let already_told = self.stop.as_mut().is_some_and(|stop| {
+            let by_notice = matches!(stop.cause, Cause::Notice { .. }) && stop.told;
+            stop.told = false;
+            by_notice
+        });
+        let mut actions = self.begin_stop(now + self.policy.stop_grace);
+        self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: false });
+        if !already_told && let Some(signal) = preempt_signal {
+            actions.extend(self.deliver(signal));
+        }
+        actions
+    }
+
+    fn on_preempted(&mut self, now: Uptime, source: String, lead: Duration) -> Vec<Action> {
+        let first = self.stop.is_none();
+        self.leave_by = Some(self.leave_by.map_or(now + lead, |set| set.min(now + lead)));
+        let kill_at = now + lead * 5 / 6;
+        match self.state {
+            State::Running { .. } | State::Launching => {
+                self.stop.get_or_insert(Stop { cause: Cause::Notice { source }, told: true });
+                let mut actions = self.begin_stop(kill_at);
+                if first && let Some(signal) = self.policy.preempt_signal {
+                    actions.extend(self.deliver(signal));
+                }
+                actions
+            }
+            State::Draining => self.set_deadline(kill_at).into_iter().collect(),
+            State::Restoring | State::Refreshing | State::Waiting => {
+                self.stop.get_or_insert(Stop { cause: Cause::Notice { source }, told: true });
+                self.finish()
+            }
+            State::Flushing | State::Done => Vec::new(),
+        }
+    }
+
+    fn on_fenced(&mut self, now: Uptime, detail: String) -> Vec<Action> {
+        self.stop = Some(Stop { cause: Cause::Fenced { detail }, told: true });
+        match self.state {
+            State::Running { .. } | State::Launching => {
+                let mut actions = self.begin_stop(now + self.policy.stop_grace);
+                actions.extend(self.deliver(Signal::TERM));
+                actions
+            }
+            State::Draining | State::Done => Vec::new(),
+            _ => self.finish(),
+        }
+    }
+
+    /// The deadline and the word of it to the trainer, unless an earlier one stands.
+    fn begin_stop(&mut self, at: Uptime) -> Vec<Action> {
+        match self.set_deadline(at) {
+            Some(arm) => vec![Action::Announce { deadline: at }, arm],
+            None => Vec::new(),
+        }
+    }
+
+    /// Sets the one deadline, or brings it forward; never later.
+    fn set_deadline(&mut self, at: Uptime) -> Option<Action> {
+        if self.deadline.is_some_and(|set| set <= at) {
+            return None;
+        }
+        self.deadline = Some(at);
+        Some(Action::Arm(Timer::Grace, at))
+    }
+
+    /// Sends now, or once the command runs.
+    fn deliver(&mut self, signal: Signal) -> Option<Action> {
+        if self.state == State::Launching {
+            self.hold(signal);
+            return None;
+        }
+        Some(self.send(signal))
+    }
+
+    fn send(&self, signal: Signal) -> Action {
+        Action::Signal { target: self.policy.signal_target, signal }
+    }
+
+    fn hold(&mut self, signal: Signal) {
+        // Standard signals do not queue in the kernel either.
+        let queues = signal.number() > 31;
+        if self.held.len() < HELD_SIGNALS && (queues || !self.held.contains(&signal)) {
+            self.held.push(signal);
+        }
+    }
+
+    fn on_due(&mut self, now: Uptime, timer: Timer) -> Vec<Action> {
+        match (timer, &self.state) {
+            (Timer::Grace, State::Launching | State::Running { .. } | State::Draining) => {
+                self.killing = true;
+                vec![
+                    Action::KillTree,
+                    Action::Arm(Timer::Stuck, now + STUCK_AFTER),
+                    Action::Arm(Timer::Sweep, now + KILL_SWEEP),
+                ]
+            }
+            (Timer::Sweep, State::Launching | State::Running { .. } | State::Draining) if self.killing => {
+                vec![Action::KillTree, Action::Arm(Timer::Sweep, now + KILL_SWEEP)]
+            }
+            (Timer::Sweep, State::Draining) => vec![Action::TermTree, Action::Arm(Timer::Sweep, now + TERM_SWEEP)],
+            (Timer::Stuck, State::Launching | State::Running { .. } | State::Draining) => {
+                let mut actions = vec![Action::NameStuck, Action::Disarm(Timer::Sweep)];
+                // Whatever is stuck cannot write a checkpoint any more: go on as if it were gone, but never restart.
+                self.stop.get_or_insert(Stop { cause: Cause::Signal { sender: None }, told: true });
+                actions.extend(self.flush(now));
+                actions
+            }
+            (Timer::Backoff, State::Waiting) => self.spawn(),
+            (Timer::FlushLimit, State::Flushing) => self.lost_commit(format!(
+                "the last commit moved no byte for {} s; the store hangs, so the newest checkpoint is not safe; \
+                 check the store and start again",
+                FLUSH_LIMIT.as_secs()
+            )),
+            _ => Vec::new(),
+        }
+    }
+
+    fn note_commit(&mut self, step: Option<u64>) {
+        self.committed = self.committed.max(step);
+        self.memory.progressed(step);
+    }
+
+    /// The end of a life in which a command ran, or was stopped before it could.
+    fn finish(&mut self) -> Vec<Action> {
+        let child_code = self.ended.map_or(exit::STOPPED, |(end, _)| end.code());
+        match self.stop.clone() {
+            Some(Stop { cause: Cause::Fenced { detail }, .. }) => self.exit(Reason::Fenced, exit::FENCED, detail),
+            Some(Stop { cause, .. }) => {
+                let code = match self.policy.stopped_code {
+                    StoppedCode::Always143 => exit::STOPPED,
+                    StoppedCode::Child => child_code,
+                };
+                let ended = match self.ended {
+                    Some((end, _)) => format!("the command ended with {end}"),
+                    None if self.attempt == 0 => "the command had not been started".to_owned(),
+                    None => "the command could not be ended".to_owned(),
+                };
+                match cause {
+                    Cause::Notice { source } => {
+                        self.exit(Reason::Preempted, code, format!("preempted ({source}); {ended}"))
+                    }
+                    Cause::Signal { sender } => {
+                        let by = match sender {
+                            Some(0) => " from outside the container".to_owned(),
+                            Some(pid) => format!(" from pid {pid}"),
+                            None => String::new(),
+                        };
+                        self.exit(Reason::Stopped, code, format!("stopped by SIGTERM{by}; {ended}"))
+                    }
+                    Cause::Fenced { detail } => self.exit(Reason::Fenced, exit::FENCED, detail),
+                }
+            }
+            None => self.finish_unstopped(child_code),
+        }
+    }
+
+    fn finish_unstopped(&mut self, code: u8) -> Vec<Action> {
+        let suffix = if self.gave_up.is_empty() { String::new() } else { format!("; {}", self.gave_up) };
+        match self.ended {
+            Some((End::Code(0), _)) => {
+                self.exit(Reason::Finished, code, format!("the command finished with exit code 0{suffix}"))
+            }
+            Some((end, true)) => self.exit(
+                Reason::Oom,
+                code,
+                format!("out of memory: the kernel killed for the cgroup's memory limit, the command ended with {end}{suffix}"),
+            ),
+            Some((end @ End::Signal(_), false)) => {
+                self.exit(Reason::Signalled, code, format!("the command was ended by {end}{suffix}"))
+            }
+            Some((end @ End::Code(_), false)) => {
+                self.exit(Reason::Failed, code, format!("the command failed with {end}{suffix}"))
+            }
+            None => self.exit(Reason::NotStarted, exit::NOT_STARTED, format!("nothing was started{suffix}")),
+        }
+    }
+
+    fn exit(&mut self, reason: Reason, code: u8, detail: String) -> Vec<Action> {
+        self.state = State::Done;
+        vec![Action::Exit(Box::new(Outcome {
+            reason,
+            exit_code: self.policy.remapped(code),
+            child: self.ended.map(|(end, _)| end),
+            oom: self.ended.is_some_and(|(_, oom)| oom),
+            attempts: self.attempt,
+            resumed_step: self.resume.as_ref().and_then(|r| r.step),
+            committed_step: self.committed,
+            detail,
+        }))]
+    }
+}
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

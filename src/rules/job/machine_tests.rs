@@ -1,0 +1,339 @@
+//! Whole lives, and the laws that hold in all of them.
+
+use super::*;
+use crate::rules::job::Target;
+
+fn secs(s: f64) -> Uptime {
+    Duration::from_secs_f64(s)
+}
+
+fn with_store() -> Policy {
+    Policy { checkpoints: true, store: true, max_restarts: 3, ..Policy::default() }
+}
+
+fn running(policy: Policy) -> Machine {
+    let mut machine = Machine::new(policy);
+    machine.step(secs(0.0), Event::Started);
+    if machine.policy.checkpoints {
+        machine.step(secs(0.0), Event::Restored { resume: None, committed: None });
+    }
+    machine.step(secs(0.1), Event::Spawned { pid: 7 });
+    assert_eq!(machine.state, State::Running { pid: 7 });
+    machine
+}
+
+fn term() -> Event {
+    Event::Signal { signal: Signal::TERM, sender: Some(0) }
+}
+
+fn ended(code: u8) -> Event {
+    Event::MainEnded { end: End::Code(code), oom: false }
+}
+
+fn outcome(actions: Vec<Action>) -> Outcome {
+    match actions.into_iter().next_back() {
+        Some(Action::Exit(outcome)) => *outcome,
+        other => panic!("no exit but {other:?}"),
+    }
+}
+
+fn leader(signal: Signal) -> Action {
+    Action::Signal { target: Target::Leader, signal }
+}
+
+/// Feeds a machine, always at the same instant.
+fn feed(machine: &mut Machine, now: f64, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
+    events.into_iter().flat_map(|event| machine.step(secs(now), event)).collect()
+}
+
+#[test]
+fn a_plain_life_is_spawn_run_drain_exit() {
+    let mut machine = Machine::new(Policy::default());
+    assert_eq!(machine.step(secs(0.0), Event::Started), [Action::Spawn { attempt: 1, resume: None }]);
+    assert_eq!(machine.step(secs(0.0), Event::Spawned { pid: 7 }), []);
+    machine.step(secs(5.0), ended(0));
+    let end = outcome(machine.step(secs(5.0), Event::TreeEmpty));
+    assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Finished, 0, 1));
+}
+
+#[test]
+fn a_preempted_life_checkpoints_commits_and_leaves_with_143() {
+    let mut machine = running(with_store());
+    let told = machine.step(secs(60.0), Event::Preempted { source: "gce preempted".into(), lead: secs(30.0) });
+    assert_eq!(
+        told,
+        [Action::Announce { deadline: secs(85.0) }, Action::Arm(Timer::Grace, secs(85.0)), leader(Signal::TERM)]
+    );
+    machine.step(secs(63.4), ended(0));
+    let flush = machine.step(secs(63.4), Event::TreeEmpty);
+    assert_eq!(flush.last(), Some(&Action::Flush { deadline: Some(secs(90.0)) }));
+    let end = outcome(machine.step(secs(65.0), Event::Flushed(Flushed::Done { step: Some(40) })));
+    assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Preempted, 143, Some(40)));
+}
+
+#[test]
+fn an_orphans_death_does_not_end_the_job() {
+    let mut machine = running(Policy::default());
+    assert_eq!(machine.step(secs(1.0), Event::Reaped { pid: 9, end: End::Code(1) }), []);
+    assert_eq!(machine.state, State::Running { pid: 7 });
+}
+
+#[test]
+fn the_main_childs_code_is_kept_while_its_tree_is_stopped() {
+    let mut machine = running(Policy::default());
+    let actions = machine.step(secs(1.0), ended(3));
+    assert!(actions.contains(&Action::TermTree) && actions.contains(&Action::Arm(Timer::Grace, secs(26.0))));
+    let killed = machine.step(secs(26.0), Event::Due(Timer::Grace));
+    assert_eq!(killed[0], Action::KillTree);
+    machine.step(secs(26.0), Event::Reaped { pid: 9, end: End::Signal(Signal::KILL) });
+    assert_eq!(outcome(machine.step(secs(26.0), Event::TreeEmpty)).exit_code, 3);
+}
+
+#[test]
+fn a_second_sigterm_reaches_the_child_but_never_moves_the_deadline() {
+    let mut machine = running(Policy::default());
+    let first = machine.step(secs(1.0), term());
+    assert!(first.contains(&Action::Arm(Timer::Grace, secs(26.0))));
+    assert_eq!(machine.step(secs(10.0), term()), [leader(Signal::TERM)]);
+}
+
+#[test]
+fn a_second_notice_never_extends_the_deadline_and_may_bring_it_forward() {
+    let mut machine = running(Policy::default());
+    let notice = |lead: f64| Event::Preempted { source: "x".into(), lead: secs(lead) };
+    machine.step(secs(1.0), notice(20.0));
+    assert!(!machine.step(secs(2.0), notice(60.0)).iter().any(|a| matches!(a, Action::Arm(..))));
+    let sooner = machine.step(secs(3.0), notice(6.0));
+    assert!(sooner.contains(&Action::Arm(Timer::Grace, secs(8.0))), "{sooner:?}");
+}
+
+#[test]
+fn a_notice_and_the_sigterm_after_it_are_one_event_for_the_trainer() {
+    let mut machine = running(Policy::default());
+    machine.step(secs(1.0), Event::Preempted { source: "gce".into(), lead: secs(30.0) });
+    assert!(!machine.step(secs(2.0), term()).contains(&leader(Signal::TERM)));
+    assert_eq!(machine.step(secs(3.0), term()), [leader(Signal::TERM)]);
+}
+
+#[test]
+fn a_stopped_job_leaves_with_143_whatever_the_child_left_with() {
+    for code in [0, 3, 137] {
+        let mut machine = running(Policy::default());
+        feed(&mut machine, 1.0, [term(), ended(code)]);
+        let end = outcome(machine.step(secs(1.0), Event::TreeEmpty));
+        assert_eq!((end.reason, end.exit_code), (Reason::Stopped, 143));
+    }
+    let mut machine = running(Policy { stopped_code: StoppedCode::Child, ..Policy::default() });
+    feed(&mut machine, 1.0, [term(), ended(3)]);
+    assert_eq!(outcome(machine.step(secs(1.0), Event::TreeEmpty)).exit_code, 3);
+}
+
+#[test]
+fn a_job_that_ended_before_the_sigterm_keeps_its_own_code() {
+    let mut machine = running(Policy::default());
+    feed(&mut machine, 1.0, [ended(0), term()]);
+    assert_eq!(outcome(machine.step(secs(1.0), Event::TreeEmpty)).exit_code, 0);
+}
+
+#[test]
+fn a_signal_before_exec_is_delivered_after_it() {
+    let mut machine = Machine::new(Policy::default());
+    machine.step(secs(0.0), Event::Started);
+    let usr1 = Signal::parse("USR1").expect("a signal");
+    feed(&mut machine, 0.0, [term(), Event::Signal { signal: usr1, sender: Some(1) }]);
+    assert_eq!(machine.step(secs(0.1), Event::Spawned { pid: 7 }), [leader(Signal::TERM), leader(usr1)]);
+}
+
+#[test]
+fn a_crash_is_restarted_from_the_newest_checkpoint_after_a_pause() {
+    let mut machine = running(with_store());
+    machine.step(secs(100.0), ended(1));
+    assert_eq!(machine.step(secs(100.0), Event::TreeEmpty).last(), Some(&Action::Refresh));
+    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5) });
+    let wait = machine.step(secs(101.0), Event::Restored { resume: resume.clone(), committed: Some(5) });
+    assert_eq!(wait, [Action::Arm(Timer::Backoff, secs(102.0))]);
+    assert_eq!(machine.step(secs(102.0), Event::Due(Timer::Backoff)), [Action::Spawn { attempt: 2, resume }]);
+}
+
+#[test]
+fn a_restart_waits_until_the_old_tree_is_empty() {
+    let mut machine = running(Policy { max_restarts: 1, ..Policy::default() });
+    let actions = machine.step(secs(1.0), ended(1));
+    assert!(!actions.iter().any(|a| matches!(a, Action::Spawn { .. } | Action::Arm(Timer::Backoff, _))));
+    let actions = machine.step(secs(9.0), Event::TreeEmpty);
+    assert!(actions.contains(&Action::Arm(Timer::Backoff, secs(10.0))), "{actions:?}");
+}
+
+#[test]
+fn sigterm_during_the_pause_ends_at_once() {
+    let mut machine = running(Policy { max_restarts: 1, ..Policy::default() });
+    feed(&mut machine, 1.0, [ended(1), Event::TreeEmpty]);
+    assert_eq!(machine.state, State::Waiting);
+    let end = outcome(machine.step(secs(1.5), term()));
+    assert_eq!((end.reason, end.exit_code), (Reason::Stopped, 143));
+}
+
+#[test]
+fn sigterm_before_the_first_attempt_starts_nothing() {
+    let mut machine = Machine::new(with_store());
+    machine.step(secs(0.0), Event::Started);
+    let end = outcome(machine.step(secs(0.5), term()));
+    assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Stopped, 143, 0));
+}
+
+#[test]
+fn a_death_that_answers_ctrl_c_is_not_restarted() {
+    let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
+    feed(&mut machine, 1.0, [Event::Signal { signal: Signal::INT, sender: Some(0) }]);
+    machine.step(secs(1.0), Event::MainEnded { end: End::Signal(Signal::INT), oom: false });
+    let end = outcome(machine.step(secs(1.0), Event::TreeEmpty));
+    assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Signalled, 130, 1));
+}
+
+#[test]
+fn a_finished_job_whose_commit_fails_is_204_and_a_failed_one_keeps_its_code() {
+    let lost = || Event::Flushed(Flushed::Failed("store away".into()));
+    let mut machine = running(with_store());
+    feed(&mut machine, 1.0, [ended(0), Event::TreeEmpty]);
+    let end = outcome(machine.step(secs(2.0), lost()));
+    assert_eq!((end.reason, end.exit_code), (Reason::Store, 204));
+    let mut machine = running(Policy { max_restarts: 0, ..with_store() });
+    feed(&mut machine, 1.0, [ended(3), Event::TreeEmpty]);
+    let end = outcome(machine.step(secs(2.0), lost()));
+    assert_eq!((end.reason, end.exit_code), (Reason::Failed, 3));
+    assert!(end.detail.contains("store away"), "{}", end.detail);
+}
+
+#[test]
+fn being_fenced_stops_the_child_commits_nothing_and_leaves_with_205() {
+    let mut machine = running(with_store());
+    let actions = machine.step(secs(1.0), Event::Fenced { detail: "attempt 3 owns the store".into() });
+    assert!(actions.contains(&leader(Signal::TERM)));
+    machine.step(secs(2.0), ended(0));
+    let end = outcome(machine.step(secs(2.0), Event::TreeEmpty));
+    assert_eq!((end.reason, end.exit_code), (Reason::Fenced, 205));
+}
+
+#[test]
+fn what_resists_sigkill_is_named_and_left_behind() {
+    let mut machine = running(Policy::default());
+    feed(&mut machine, 1.0, [term()]);
+    machine.step(secs(26.0), Event::Due(Timer::Grace));
+    let actions = machine.step(secs(28.0), Event::Due(Timer::Stuck));
+    assert!(actions.contains(&Action::NameStuck));
+    assert_eq!(outcome(actions).exit_code, 143);
+}
+
+#[test]
+fn rewritten_signals_are_forwarded_as_asked_and_dropped_on_zero() {
+    let usr1 = Signal::parse("USR1").expect("a signal");
+    let policy = Policy { rewrite: vec![(Signal::TERM, Some(Signal::INT)), (usr1, None)], ..Policy::default() };
+    let mut machine = running(policy);
+    assert_eq!(feed(&mut machine, 1.0, [Event::Signal { signal: usr1, sender: Some(1) }]), []);
+    assert!(machine.step(secs(1.0), term()).contains(&leader(Signal::INT)));
+}
+
+#[test]
+fn a_dropped_sigterm_is_no_stop() {
+    let policy = Policy { rewrite: vec![(Signal::TERM, None)], ..Policy::default() };
+    let mut machine = running(policy);
+    assert_eq!(machine.step(secs(1.0), term()), []);
+    assert!(!machine.is_stopping());
+}
+
+#[test]
+fn exit_codes_are_remapped_at_the_very_end() {
+    let mut machine = running(Policy { remap_exit: vec![(143, 0)], ..Policy::default() });
+    feed(&mut machine, 1.0, [term(), ended(143)]);
+    assert_eq!(outcome(machine.step(secs(1.0), Event::TreeEmpty)).exit_code, 0);
+}
+
+#[test]
+fn every_exit_code_of_the_child_is_passed_through() {
+    for code in 0..=255 {
+        let mut machine = running(Policy::default());
+        machine.step(secs(1.0), ended(code));
+        assert_eq!(outcome(machine.step(secs(1.0), Event::TreeEmpty)).exit_code, code);
+    }
+}
+
+#[test]
+fn the_kernels_own_sigchld_is_not_forwarded_and_a_users_is() {
+    let mut machine = running(Policy::default());
+    assert_eq!(machine.step(secs(1.0), Event::Signal { signal: Signal::CHLD, sender: None }), []);
+    let user = Event::Signal { signal: Signal::CHLD, sender: Some(1) };
+    assert_eq!(machine.step(secs(1.0), user), [leader(Signal::CHLD)]);
+}
+
+#[test]
+fn out_of_memory_is_the_reason_only_when_the_counter_says_so() {
+    for (oom, reason) in [(true, Reason::Oom), (false, Reason::Signalled)] {
+        let mut machine = running(Policy::default());
+        machine.step(secs(1.0), Event::MainEnded { end: End::Signal(Signal::KILL), oom });
+        let end = outcome(machine.step(secs(1.0), Event::TreeEmpty));
+        assert_eq!((end.reason, end.exit_code), (reason, 137));
+    }
+}
+
+mod any_life {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn event() -> impl Strategy<Value = Event> {
+        let signal = (1..=64i32).prop_filter_map("a signal", Signal::new);
+        prop_oneof![
+            Just(Event::Started),
+            Just(Event::Restored { resume: None, committed: None }),
+            (0..9u64).prop_map(|s| Event::Restored {
+                resume: Some(Resume { from: "/c".into(), step: Some(s) }),
+                committed: Some(s)
+            }),
+            Just(Event::NotRestored { code: 204, detail: String::new() }),
+            Just(Event::Spawned { pid: 7 }),
+            (any::<u8>(), any::<bool>()).prop_map(|(c, oom)| Event::MainEnded { end: End::Code(c), oom }),
+            Just(Event::Reaped { pid: 9, end: End::Code(0) }),
+            Just(Event::TreeEmpty),
+            (signal, proptest::option::of(0..9u32)).prop_map(|(signal, sender)| Event::Signal { signal, sender }),
+            (0..90u64).prop_map(|s| Event::Preempted { source: "x".into(), lead: Duration::from_secs(s) }),
+            prop_oneof![
+                Just(Timer::Grace),
+                Just(Timer::Stuck),
+                Just(Timer::Sweep),
+                Just(Timer::Backoff),
+                Just(Timer::FlushLimit)
+            ]
+            .prop_map(Event::Due),
+            Just(Event::Committed { step: Some(3) }),
+            Just(Event::Transferring),
+            Just(Event::Flushed(Flushed::Done { step: None })),
+            Just(Event::Fenced { detail: String::new() }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn exits_at_most_once_and_no_grace_deadline_moves_later_within_an_attempt(
+            events in proptest::collection::vec((event(), 0..2000u64), 1..60),
+        ) {
+            let mut machine = Machine::new(with_store());
+            machine.step(secs(0.0), Event::Started);
+            let (mut now, mut exits, mut grace) = (Duration::ZERO, 0, None::<Uptime>);
+            for (event, pause) in events.into_iter().filter(|(e, _)| *e != Event::Started) {
+                now += Duration::from_millis(pause);
+                for action in machine.step(now, event) {
+                    match action {
+                        Action::Exit(_) => exits += 1,
+                        Action::Arm(Timer::Grace, at) => {
+                            prop_assert!(grace.is_none_or(|set| at < set));
+                            grace = Some(at);
+                        }
+                        Action::Disarm(Timer::Grace) => grace = None,
+                        _ => {}
+                    }
+                }
+            }
+            prop_assert!(exits <= 1);
+            prop_assert_eq!(exits == 1, *machine.state() == State::Done);
+        }
+    }
+}

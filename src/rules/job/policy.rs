@@ -1,0 +1,76 @@
+//! What was asked for: the settings that decide about a job's life, as plain data.
+
+use std::time::Duration;
+
+use super::event::Target;
+use crate::rules::signal::Signal;
+
+/// Which code a stopped job leaves with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoppedCode {
+    /// 143 whatever the child left with: a 0 would be taken for finished.
+    Always143,
+    /// The child's own.
+    Child,
+}
+
+/// The rules of one `run`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// From the first SIGTERM, or from the main child's end, to SIGKILL.
+    pub stop_grace: Duration,
+    /// Who gets forwarded signals.
+    pub signal_target: Target,
+    /// Forwarded as; `None` drops. The first match wins.
+    pub rewrite: Vec<(Signal, Option<Signal>)>,
+    /// Exit codes replaced at the very end. The first match wins.
+    pub remap_exit: Vec<(u8, u8)>,
+    /// Which code a stopped job leaves with.
+    pub stopped_code: StoppedCode,
+    /// What the trainer gets when the job is stopped or preempted; `None`: only the file tells it.
+    pub preempt_signal: Option<Signal>,
+    /// Restarts without a newer checkpoint in between.
+    pub max_restarts: u32,
+    /// Pause before the first restart; doubled each time.
+    pub backoff_first: Duration,
+    /// The longest pause.
+    pub backoff_max: Duration,
+    /// There is a checkpoint directory: restore first, look for the newest between attempts.
+    pub checkpoints: bool,
+    /// There is a store: a last commit is owed at the end.
+    pub store: bool,
+    /// The terminal's own signals reach the child without us.
+    pub child_has_terminal: bool,
+}
+
+impl Policy {
+    /// What a signal is forwarded as; `None` drops it.
+    pub fn rewritten(&self, signal: Signal) -> Option<Signal> {
+        self.rewrite.iter().find(|(from, _)| *from == signal).map_or(Some(signal), |(_, to)| *to)
+    }
+
+    /// The code trainit leaves with where it would leave with `code`.
+    pub fn remapped(&self, code: u8) -> u8 {
+        self.remap_exit.iter().find(|(from, _)| *from == code).map_or(code, |(_, to)| *to)
+    }
+}
+
+/// Built-in defaults, the same as the settings'.
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            stop_grace: Duration::from_secs(25),
+            signal_target: Target::Leader,
+            rewrite: Vec::new(),
+            remap_exit: Vec::new(),
+            stopped_code: StoppedCode::Always143,
+            preempt_signal: Some(Signal::TERM),
+            max_restarts: 0,
+            backoff_first: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(60),
+            checkpoints: false,
+            store: false,
+            child_has_terminal: false,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! How a job's life ended, in the words of the verdict (product page, section 9).
+
+use crate::rules::exit::End;
+
+/// Why trainit left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the verdict's word of that name")]
+pub enum Reason {
+    Finished,
+    Failed,
+    Signalled,
+    Oom,
+    Stopped,
+    Preempted,
+    Store,
+    Fenced,
+    NotStarted,
+}
+
+impl Reason {
+    /// The word in the verdict.
+    pub fn word(self) -> &'static str {
+        match self {
+            Reason::Finished => "finished",
+            Reason::Failed => "failed",
+            Reason::Signalled => "signalled",
+            Reason::Oom => "oom",
+            Reason::Stopped => "stopped",
+            Reason::Preempted => "preempted",
+            Reason::Store => "store",
+            Reason::Fenced => "fenced",
+            Reason::NotStarted => "not_started",
+        }
+    }
+}
+
+/// The end of a job, as far as the machine knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// Why.
+    pub reason: Reason,
+    /// trainit's own exit code, remapped already.
+    pub exit_code: u8,
+    /// How the main child of the last attempt ended; `None` when there was none, or it could not be killed.
+    pub child: Option<End>,
+    /// The cgroup counted an out-of-memory kill during the last attempt.
+    pub oom: bool,
+    /// Starts of the command.
+    pub attempts: u32,
+    /// The step that the last attempt went on from.
+    pub resumed_step: Option<u64>,
+    /// The newest step in the store.
+    pub committed_step: Option<u64>,
+    /// One sentence.
+    pub detail: String,
+}

@@ -1,0 +1,181 @@
+//! What `run` was asked for, beside cluster, checkpoints, metrics and GPUs, which have files of their own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::layers::Reader;
+use crate::rules::duration;
+use crate::rules::job::{Policy, StoppedCode, Target};
+use crate::rules::signal::Signal;
+
+/// Restarts where there is a checkpoint to go on from.
+const MAX_RESTARTS_WITH_CHECKPOINTS: u32 = 3;
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    /// For people.
+    Text,
+    /// For clouds.
+    Json,
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the level of that name")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+/// The settings.
+#[derive(Debug)]
+pub struct RunSettings {
+    /// What decides.
+    pub policy: Policy,
+    /// What the child gets when trainit dies and is not PID 1.
+    pub death_signal: Option<Signal>,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Which are written.
+    pub log_level: LogLevel,
+    /// A file for the verdict.
+    pub verdict_file: Option<PathBuf>,
+}
+
+/// Reads them; mistakes are noted in the reader and a default stands in.
+pub fn read(reader: &mut Reader<'_>) -> RunSettings {
+    let default = Policy::default();
+    let has_checkpoints = reader.text("checkpoint-dir").is_some();
+    let default_restarts = if has_checkpoints { MAX_RESTARTS_WITH_CHECKPOINTS } else { 0 };
+    let backoff = reader.parse("restart-backoff", backoff);
+    let policy = Policy {
+        stop_grace: reader.parse("stop-grace", duration::parse).unwrap_or(default.stop_grace),
+        signal_target: reader
+            .choice("signal-target", &[("leader", Target::Leader), ("group", Target::Group)])
+            .unwrap_or(Target::Leader),
+        rewrite: reader.each("rewrite-signal", rewrite),
+        remap_exit: reader.each("remap-exit", remap),
+        stopped_code: reader
+            .choice("stopped-exit-code", &[("143", StoppedCode::Always143), ("child", StoppedCode::Child)])
+            .unwrap_or(StoppedCode::Always143),
+        preempt_signal: reader.parse("preempt-signal", signal_or_none).unwrap_or(default.preempt_signal),
+        max_restarts: reader.count("max-restarts").map_or(default_restarts, |n| u32::try_from(n).unwrap_or(u32::MAX)),
+        backoff_first: backoff.map_or(default.backoff_first, |b| b.0),
+        backoff_max: backoff.map_or(default.backoff_max, |b| b.1),
+        checkpoints: has_checkpoints,
+        store: has_checkpoints && reader.text("checkpoint-store").is_some(),
+        child_has_terminal: false,
+    };
+    RunSettings {
+        policy,
+        death_signal: reader.parse("parent-death-signal", signal_or_none).unwrap_or(Some(Signal::KILL)),
+        log_format: log_format(reader),
+        log_level: reader
+            .choice(
+                "log-level",
+                &[
+                    ("error", LogLevel::Error),
+                    ("warn", LogLevel::Warn),
+                    ("info", LogLevel::Info),
+                    ("debug", LogLevel::Debug),
+                ],
+            )
+            .unwrap_or(LogLevel::Info),
+        verdict_file: reader.text("verdict-file").map(PathBuf::from),
+    }
+}
+
+/// Only the form of log lines; for complaints about everything else.
+pub fn log_format(reader: &mut Reader<'_>) -> LogFormat {
+    let words = [("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)];
+    reader.choice("log-format", &words).unwrap_or(LogFormat::Auto)
+}
+
+fn signal(text: &str) -> Result<Signal, String> {
+    Signal::parse(text).ok_or_else(|| format!("expected a signal such as TERM, SIGUSR1 or 10, found {text:?}"))
+}
+
+fn signal_or_none(text: &str) -> Result<Option<Signal>, String> {
+    if text.trim() == "0" { Ok(None) } else { signal(text).map(Some) }
+}
+
+fn rewrite(text: &str) -> Result<(Signal, Option<Signal>), String> {
+    let (from, to) =
+        text.split_once(':').ok_or_else(|| format!("expected FROM:TO such as TERM:INT, found {text:?}"))?;
+    Ok((signal(from)?, signal_or_none(to)?))
+}
+
+fn remap(text: &str) -> Result<(u8, u8), String> {
+    let expected = || format!("expected FROM:TO such as 143:0, each from 0 to 255, found {text:?}");
+    let (from, to) = text.split_once(':').ok_or_else(expected)?;
+    let code = |text: &str| text.trim().parse().map_err(|_| expected());
+    Ok((code(from)?, code(to)?))
+}
+
+fn backoff(text: &str) -> Result<(Duration, Duration), String> {
+    let (first, max) = text.split_once("..").unwrap_or((text, text));
+    let (first, max) = (duration::parse(first)?, duration::parse(max)?);
+    if first > max {
+        return Err(format!("expected the first pause to be no longer than the last, found {text:?}"));
+    }
+    Ok((first, max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::defs::{SETTINGS, on};
+    use super::super::layers::Values;
+    use super::*;
+    use crate::rules::env::Env;
+
+    fn read_from(pairs: &[(&str, &str)]) -> (RunSettings, Vec<String>) {
+        let mut complaints = Vec::new();
+        let values =
+            Values::gather(on::RUN, Default::default(), &Env::from_pairs(pairs.iter().copied()), None, &mut complaints);
+        let mut reader = Reader::new(&values, complaints);
+        let settings = read(&mut reader);
+        (settings, reader.complaints.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn the_defaults_of_the_list_are_the_defaults_of_the_policy() {
+        let (settings, complaints) = read_from(&[]);
+        assert_eq!(settings.policy, Policy::default());
+        assert!(complaints.is_empty(), "{complaints:?}");
+        assert!(SETTINGS.iter().any(|s| s.name == "stop-grace" && s.default == "25s"));
+    }
+
+    #[test]
+    fn a_checkpoint_directory_brings_three_restarts_unless_another_number_is_given() {
+        assert_eq!(read_from(&[("TRAINIT_CHECKPOINT_DIR", "/c")]).0.policy.max_restarts, 3);
+        let given = [("TRAINIT_CHECKPOINT_DIR", "/c"), ("TRAINIT_MAX_RESTARTS", "0")];
+        assert_eq!(read_from(&given).0.policy.max_restarts, 0);
+    }
+
+    #[test]
+    fn rewrites_take_names_and_numbers_and_zero_drops() {
+        let (settings, _) = read_from(&[("TRAINIT_REWRITE_SIGNAL", "TERM:INT\n10:0")]);
+        let usr1 = Signal::parse("USR1").expect("a signal");
+        assert_eq!(settings.policy.rewrite, [(Signal::TERM, Some(Signal::INT)), (usr1, None)]);
+    }
+
+    #[test]
+    fn every_mistake_names_its_variable() {
+        let (_, complaints) = read_from(&[
+            ("TRAINIT_STOP_GRACE", "x"),
+            ("TRAINIT_REMAP_EXIT", "300:0"),
+            ("TRAINIT_RESTART_BACKOFF", "9s..1s"),
+            ("TRAINIT_PREEMPT_SIGNAL", "FOO"),
+        ]);
+        assert_eq!(complaints.len(), 4, "{complaints:?}");
+        assert!(
+            complaints[1].starts_with("TRAINIT_PREEMPT_SIGNAL")
+                || complaints.iter().any(|c| c.starts_with("TRAINIT_PREEMPT_SIGNAL"))
+        );
+    }
+}

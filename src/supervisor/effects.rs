@@ -1,0 +1,301 @@
+//! Actions become deeds. What a deed brings about at once comes back as an event.
+
+use std::collections::HashSet;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use super::background::Background;
+use super::job_control::JobControl;
+use super::{Job, Timers};
+use crate::edge::cgroup::MemoryCgroup;
+use crate::edge::descendants::{self, Descendant};
+use crate::edge::process::{self, Launch};
+use crate::edge::run_dir::RunDir;
+use crate::edge::{clock, terminal};
+use crate::rules::exit::{self, End};
+use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
+use crate::rules::signal::Signal;
+
+/// The name of the file that announces a preemption, in the run's own directory.
+const PREEMPTION_FILE: &str = "preemption";
+const HEARTBEAT_FILE: &str = "heartbeat";
+
+/// What became of an action.
+pub(super) enum Done {
+    /// Nothing to report yet.
+    Nothing,
+    /// It brought this about.
+    Event(Event),
+    /// The end.
+    Exit(Box<Outcome>),
+}
+
+/// The hands of the supervisor.
+pub(super) struct Effects {
+    job: Job,
+    pub(super) timers: Timers,
+    pub(super) background: Background,
+    run_dir: Option<RunDir>,
+    job_control: JobControl,
+    /// A fork whose exec is not decided.
+    launching: Option<(i32, OwnedFd)>,
+    /// The main child.
+    main: Option<i32>,
+    /// The last main child's process group, alive as long as one member is.
+    group: Option<i32>,
+    tree_empty: bool,
+    /// Who has had a SIGTERM from us.
+    termed: HashSet<Descendant>,
+    cgroup: Option<MemoryCgroup>,
+    oom_kills_before: Option<u64>,
+}
+
+impl Effects {
+    pub(super) fn new(mut job: Job, background: Background) -> Effects {
+        let stamp = clock::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let run_dir = RunDir::make(job.env.given("TMPDIR"), stamp);
+        job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION_FILE));
+        job.facts.heartbeat_file = run_dir.as_ref().map(|dir| dir.file(HEARTBEAT_FILE));
+        Effects {
+            job,
+            timers: Timers::default(),
+            background,
+            run_dir,
+            job_control: JobControl::new(terminal::to_hand_on()),
+            launching: None,
+            main: None,
+            group: None,
+            tree_empty: true,
+            termed: HashSet::new(),
+            cgroup: None,
+            oom_kills_before: None,
+        }
+    }
+
+    pub(super) fn perform(&mut self, now: Uptime, action: Action) -> Done {
+        match action {
+            Action::Restore => self.background.restore(),
+            Action::Refresh => self.background.refresh(),
+            Action::Flush { deadline } => self.background.flush(deadline.map(|at| at.saturating_sub(now))),
+            Action::Spawn { attempt, resume } => return self.spawn(attempt, resume.as_ref()),
+            Action::Announce { deadline } => self.announce(deadline.saturating_sub(now)),
+            Action::Signal { target, signal } => self.signal(target, signal),
+            Action::TermTree => self.term_tree(),
+            Action::KillTree => self.kill_tree(),
+            Action::NameStuck => self.name_stuck(),
+            Action::Arm(timer, at) => self.timers.arm(timer, at),
+            Action::Disarm(timer) => self.timers.disarm(timer),
+            Action::Exit(outcome) => return Done::Exit(outcome),
+        }
+        Done::Nothing
+    }
+
+    /// The descriptor that tells whether the exec worked.
+    pub(super) fn exec_fd(&self) -> Option<RawFd> {
+        self.launching.as_ref().map(|(_, exec)| exec.as_raw_fd())
+    }
+
+    /// What the exec came to, if it is decided.
+    pub(super) fn exec_decided(&mut self) -> Option<Event> {
+        let (pid, exec) = self.launching.as_ref()?;
+        let (pid, result) = (*pid, process::exec_result(exec)?);
+        self.launching = None;
+        match result {
+            Ok(()) => {
+                self.main = Some(pid);
+                let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
+                self.oom_kills_before = cgroup.oom_kills();
+                Some(Event::Spawned { pid })
+            }
+            Err(error) => Some(self.cannot_execute(&error)),
+        }
+    }
+
+    /// A process of the tree ended.
+    pub(super) fn ended(&mut self, pid: i32, end: End) -> Vec<Event> {
+        // A child can die between the look at the exec pipe and this one.
+        let mut events: Vec<Event> = self
+            .launching
+            .as_ref()
+            .is_some_and(|(launching, _)| *launching == pid)
+            .then(|| self.exec_decided())
+            .flatten()
+            .into_iter()
+            .collect();
+        if self.main == Some(pid) {
+            self.main = None;
+            self.job_control.over();
+            let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
+            events.push(Event::MainEnded { end, oom: kills > self.oom_kills_before });
+        } else {
+            events.push(Event::Reaped { pid, end });
+        }
+        events
+    }
+
+    /// A direct child was stopped.
+    pub(super) fn stopped(&mut self, pid: i32, signal: Signal) {
+        if self.main == Some(pid) {
+            self.job_control.stopped(pid, signal);
+        }
+    }
+
+    /// wait(2) says that there is no child left.
+    pub(super) fn tree_is_empty(&mut self) -> Option<Event> {
+        self.tree_empty = true;
+        (self.main.is_none() && self.launching.is_none()).then_some(Event::TreeEmpty)
+    }
+
+    /// The job's peak in bytes: the cgroup's where it has a limit, else the largest child's.
+    pub(super) fn peak_memory(&self) -> Option<u64> {
+        let of_cgroup = self.cgroup.as_ref().and_then(MemoryCgroup::peak_bytes);
+        of_cgroup.or_else(|| Some(process::children_peak_memory()).filter(|peak| *peak > 0))
+    }
+
+    fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Done {
+        self.termed.clear();
+        let mut facts = self.job.facts.clone();
+        facts.incarnation = self.background.incarnation();
+        let mut changes = self.job.changes.clone();
+        changes.extend(child_variables(&facts, attempt, resume));
+        let launch = Launch {
+            argv: &self.job.argv,
+            env: self.job.env.with(&changes),
+            mask: self.job.mask,
+            new_session: self.job.policy.signal_target == Target::Group && self.job_control.terminal().is_none(),
+            terminal: self.job_control.terminal(),
+            death_signal: self.job.death_signal.filter(|_| process::own_pid() != 1),
+            stdout: None,
+            stderr: None,
+        };
+        match process::launch(launch) {
+            Ok(launched) => {
+                self.tree_empty = false;
+                self.group = Some(launched.pid);
+                self.launching = Some((launched.pid, launched.exec));
+                Done::Nothing
+            }
+            Err(error) => {
+                let detail = format!(
+                    "cannot start a process: {error}; the job did not begin, check the limits on processes and memory"
+                );
+                Done::Event(Event::NotSpawned { code: exit::NOT_STARTED, detail })
+            }
+        }
+    }
+
+    fn cannot_execute(&self, error: &std::io::Error) -> Event {
+        let name = self.job.argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
+        let is_there = name.contains('/') && std::path::Path::new(&name).exists();
+        let (code, detail) = match error.raw_os_error() {
+            Some(libc::ENOENT) if is_there => (
+                exit::NOT_EXECUTABLE,
+                format!(
+                    "cannot execute {name}: its interpreter or dynamic loader is missing in this image; install it or build for this image"
+                ),
+            ),
+            Some(libc::ENOENT | libc::ENOTDIR) => {
+                (exit::NOT_FOUND, format!("command not found: {name}; check the spelling and PATH in the image"))
+            }
+            Some(libc::EACCES) => (
+                exit::NOT_EXECUTABLE,
+                format!(
+                    "cannot execute {name}: permission denied; is it executable (chmod +x) and on a file system mounted without noexec?"
+                ),
+            ),
+            Some(libc::ENOEXEC) => (
+                exit::NOT_EXECUTABLE,
+                format!(
+                    "cannot execute {name}: not a program for this machine and no script with a #! line; name its interpreter first"
+                ),
+            ),
+            Some(libc::E2BIG) => (
+                exit::NOT_EXECUTABLE,
+                format!(
+                    "cannot execute {name}: arguments and environment together are too long; make a variable shorter"
+                ),
+            ),
+            _ => (exit::NOT_EXECUTABLE, format!("cannot execute {name}: {error}")),
+        };
+        Event::NotSpawned { code, detail }
+    }
+
+    /// The file exists, whole, before any signal is sent.
+    fn announce(&self, left: Duration) {
+        let deadline = humantime::format_rfc3339_millis(clock::wall() + left);
+        if let Some(dir) = &self.run_dir
+            && let Err(error) = dir.publish(PREEMPTION_FILE, &format!("{deadline}\n"))
+        {
+            tracing::warn!(
+                "the trainer is told of the stop by signal only, its preemption file cannot be written: {error}"
+            );
+        }
+    }
+
+    fn signal(&mut self, target: Target, signal: Signal) {
+        let Some(main) = self.main.or(self.launching.as_ref().map(|(pid, _)| *pid)) else { return };
+        let result = match target {
+            Target::Leader => process::kill(main, signal),
+            Target::Group => {
+                if signal == Signal::TERM {
+                    let members = descendants::all().unwrap_or_default();
+                    self.termed.extend(members.into_iter().filter(|d| Some(d.group) == self.group));
+                }
+                process::kill(-main, signal)
+            }
+        };
+        if let Err(error) = result {
+            tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
+        }
+    }
+
+    /// SIGTERM, once each.
+    fn term_tree(&mut self) {
+        if self.tree_empty {
+            return;
+        }
+        let Some(all) = descendants::all() else { return self.signal_unseen(Signal::TERM) };
+        for descendant in all {
+            if self.termed.insert(descendant) {
+                self.kill_one(descendant.pid, Signal::TERM);
+                // A stopped process hears nothing but KILL until it is continued.
+                self.kill_one(descendant.pid, Signal::CONT);
+            }
+        }
+    }
+
+    fn kill_tree(&mut self) {
+        if self.tree_empty {
+            return;
+        }
+        match descendants::all() {
+            Some(all) => all.into_iter().for_each(|d| self.kill_one(d.pid, Signal::KILL)),
+            None => self.signal_unseen(Signal::KILL),
+        }
+    }
+
+    /// Without /proc: everything in our PID namespace where we are its init, else the command's process group.
+    fn signal_unseen(&mut self, signal: Signal) {
+        let nobody = Descendant { pid: -1, group: 0, started: 0 };
+        if signal == Signal::TERM && !self.termed.insert(nobody) {
+            return;
+        }
+        let target = if process::own_pid() == 1 { -1 } else { -self.group.unwrap_or(i32::MAX) };
+        self.kill_one(target, signal);
+    }
+
+    fn kill_one(&self, pid: i32, signal: Signal) {
+        if let Err(error) = process::kill(pid, signal) {
+            tracing::warn!(pid, "{signal} could not be sent: {error}");
+        }
+    }
+
+    fn name_stuck(&self) {
+        let stuck: Vec<String> =
+            descendants::all().unwrap_or_default().iter().map(|d| descendants::describe(d.pid)).collect();
+        tracing::error!(
+            "stuck in the kernel, SIGKILL does not end: {}; trainit leaves without them, the container's end may hang on them",
+            if stuck.is_empty() { "processes that cannot be seen without /proc".to_owned() } else { stuck.join(", ") }
+        );
+    }
+}

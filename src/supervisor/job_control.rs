@@ -1,0 +1,47 @@
+//! The terminal belongs to the child. When the child is stopped from the keyboard, we stop with it, so that the shell
+//! that started us gets its prompt back; where there is no such shell, the child is continued at once.
+
+use std::os::fd::RawFd;
+
+use crate::edge::{process, terminal};
+use crate::rules::signal::Signal;
+
+pub(super) struct JobControl {
+    terminal: Option<RawFd>,
+}
+
+impl JobControl {
+    pub(super) fn new(terminal: Option<RawFd>) -> JobControl {
+        JobControl { terminal }
+    }
+
+    pub(super) fn terminal(&self) -> Option<RawFd> {
+        self.terminal
+    }
+
+    /// The child was stopped by `signal`.
+    pub(super) fn stopped(&self, child: i32, signal: Signal) {
+        let Some(terminal) = self.terminal else { return };
+        if !matches!(signal, Signal::TSTP | Signal::TTIN | Signal::TTOU) {
+            return;
+        }
+        if terminal::has_shell() {
+            let _ = terminal::take_back(terminal);
+            terminal::stop_ourselves();
+            // Continued: by fg we are in the foreground and hand it on, by bg we are not and the child must not have it.
+            if terminal::to_hand_on().is_some() {
+                let _ = terminal::give_to(terminal, child);
+            }
+        } else {
+            tracing::info!("{signal} from the keyboard is undone: nobody here could continue the command");
+        }
+        let _ = process::kill(-child, Signal::CONT);
+    }
+
+    /// The child is gone: the terminal is ours again.
+    pub(super) fn over(&self) {
+        if let Some(terminal) = self.terminal {
+            let _ = terminal::take_back(terminal);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Log lines on standard error: text for people, JSON for clouds. One line an event, one write a line.
+//!
+//! JSON: `{"severity","time","message","trainit":{fields},"verdict":{...}}`, severities as Cloud Logging spells them.
+
+use std::fmt::{self, Write as _};
+use std::io;
+
+use serde_json::{Map, Value, json};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::edge::{clock, stdio};
+
+/// How lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For clouds.
+    Json,
+}
+
+/// The format that `auto` means here.
+pub fn auto_format() -> Format {
+    if stdio::is_terminal(libc::STDERR_FILENO) { Format::Text } else { Format::Json }
+}
+
+/// Sends every line from here on to standard error. Only the first call counts.
+pub fn start(format: Format, level: Level) {
+    let subscriber = tracing_subscriber::fmt().event_format(Lines(format)).with_max_level(level).with_writer(Stderr);
+    let _ = tracing::subscriber::set_global_default(subscriber.finish());
+}
+
+struct Lines(Format);
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let time = humantime::format_rfc3339_millis(clock::wall()).to_string();
+        let text = match self.0 {
+            Format::Json => line.json(*event.metadata().level(), &time),
+            Format::Text => line.text(*event.metadata().level(), &time),
+        };
+        writeln!(writer, "{text}")
+    }
+}
+
+/// An event's parts.
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: Map<String, Value>,
+    verdict: Option<Value>,
+}
+
+impl Line {
+    fn json(self, level: Level, time: &str) -> String {
+        let severity = match level {
+            Level::ERROR => "ERROR",
+            Level::WARN => "WARNING",
+            Level::INFO => "INFO",
+            _ => "DEBUG",
+        };
+        let mut object = json!({ "severity": severity, "time": time, "message": self.message });
+        if !self.fields.is_empty() {
+            object["trainit"] = Value::Object(self.fields);
+        }
+        if let Some(verdict) = self.verdict {
+            object["verdict"] = verdict;
+        }
+        object.to_string()
+    }
+
+    fn text(self, level: Level, time: &str) -> String {
+        let clock = time.get(11..19).unwrap_or(time);
+        let word = match level {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            _ => "",
+        };
+        // A line is a line, whatever is quoted in it.
+        let mut text = format!("{clock} trainit: {word}{}", self.message.replace('\n', "\\n").replace('\r', "\\r"));
+        let shown: Vec<String> = self.fields.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect();
+        if !shown.is_empty() {
+            let _ = write!(text, " [{}]", shown.join(" "));
+        }
+        text
+    }
+
+    fn put(&mut self, field: &Field, value: Value) {
+        match (field.name(), value) {
+            ("message", value) => self.message = plain(&value),
+            ("verdict", value) => self.verdict = serde_json::from_str(&plain(&value)).ok(),
+            (name, value) => {
+                self.fields.insert(name.to_owned(), value);
+            }
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field, Value::String(format!("{value:?}")));
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field, Value::from(value));
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field, Value::from(value));
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field, Value::from(value));
+    }
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.put(field, Value::from(value));
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field, Value::from(value));
+    }
+}
+
+/// Standard error as a writer that never fails: nobody to tell.
+struct Stderr;
+
+impl io::Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let _ = stdio::write_all(libc::STDERR_FILENO, bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Stderr {
+    type Writer = Stderr;
+    fn make_writer(&self) -> Stderr {
+        Stderr
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line() -> Line {
+        let fields = [("code".to_owned(), Value::from("bad_address")), ("pid".to_owned(), Value::from(7))];
+        Line { message: "a\nb".into(), fields: fields.into_iter().collect(), verdict: None }
+    }
+
+    #[test]
+    fn a_text_line_stays_one_line_and_ends_with_its_fields() {
+        let text = line().text(Level::ERROR, "2026-01-02T03:04:05.678Z");
+        assert_eq!(text, "03:04:05 trainit: error: a\\nb [code=bad_address pid=7]");
+    }
+
+    #[test]
+    fn a_json_line_has_the_fields_under_trainit_and_the_verdict_beside_them() {
+        let mut line = line();
+        line.verdict = Some(json!({"reason": "finished"}));
+        let value: Value = serde_json::from_str(&line.json(Level::WARN, "t")).expect("json");
+        assert_eq!(value["severity"], "WARNING");
+        assert_eq!(value["trainit"]["pid"], 7);
+        assert_eq!(value["verdict"]["reason"], "finished");
+    }
+}

@@ -1,0 +1,142 @@
+//! The verdict: one JSON object that says how it ended, as the last log line, in /dev/termination-log and in a file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::rules::exit::{self, End};
+use crate::rules::job::{Outcome, Reason};
+
+/// Kubernetes reads it after the container's end; larger ones are cut by the kubelet.
+const TERMINATION_LOG: &str = "/dev/termination-log";
+const TERMINATION_LOG_BYTES: usize = 4096;
+/// A sentence longer than this says too much for a termination message.
+const SHORT_DETAIL_CHARS: usize = 1000;
+
+/// What the machine does not know of a run's end.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// The last value of each metric, as it was reported.
+    pub metrics: BTreeMap<String, String>,
+    /// The job's highest memory use.
+    pub peak_memory_bytes: Option<u64>,
+    /// How long it all took.
+    pub seconds: f64,
+}
+
+/// The object of the product page, section 9. Absent knowledge is null.
+pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
+    let number = |text: &String| text.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Value::Number);
+    let metrics: Map<String, Value> = facts
+        .metrics
+        .iter()
+        .map(|(tag, text)| (tag.clone(), number(text).unwrap_or_else(|| Value::from(text.as_str()))))
+        .collect();
+    let (code, signal) = match outcome.child {
+        Some(End::Code(code)) => (Some(code), None),
+        Some(End::Signal(signal)) => (None, Some(signal.number())),
+        None => (None, None),
+    };
+    json!({
+        "reason": outcome.reason.word(),
+        "exit_code": outcome.exit_code,
+        "child_code": code,
+        "child_signal": signal,
+        "oom": outcome.oom,
+        "attempts": outcome.attempts,
+        "resumed_step": outcome.resumed_step,
+        "committed_step": outcome.committed_step,
+        "metrics": metrics,
+        "peak_memory_bytes": facts.peak_memory_bytes,
+        "seconds": (facts.seconds * 1000.0).round() / 1000.0,
+        "detail": outcome.detail,
+    })
+}
+
+/// An outcome for a job that never began, with the complaint as its sentence.
+pub fn not_started(detail: String) -> Outcome {
+    Outcome {
+        reason: Reason::NotStarted,
+        exit_code: exit::NOT_STARTED,
+        child: None,
+        oom: false,
+        attempts: 0,
+        resumed_step: None,
+        committed_step: None,
+        detail,
+    }
+}
+
+/// Publishes the verdict everywhere it goes; the log line is the last one. `code` names the mistake, if it was one.
+pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Option<&str>) {
+    let verdict = object(outcome, facts);
+    if let Some(path) = file
+        && let Err(error) = fs::write(path, format!("{verdict}\n"))
+    {
+        tracing::warn!(
+            "the verdict could not be written to {}: {error}; it is on the last log line only",
+            path.display()
+        );
+    }
+    // It must be there already: making one would only litter.
+    if let Ok(mut log) = fs::OpenOptions::new().write(true).truncate(true).open(TERMINATION_LOG) {
+        let _ = log.write_all(shortened(&verdict).as_bytes());
+    }
+    let (verdict, reason) = (verdict.to_string(), outcome.reason.word());
+    match (outcome.reason, code) {
+        (Reason::Finished | Reason::Stopped | Reason::Preempted, _) => {
+            tracing::info!(verdict, exit_code = outcome.exit_code, "{reason}: {}", outcome.detail);
+        }
+        (_, Some(code)) => {
+            tracing::error!(verdict, code, exit_code = outcome.exit_code, "{reason}: {}", outcome.detail);
+        }
+        (_, None) => tracing::error!(verdict, exit_code = outcome.exit_code, "{reason}: {}", outcome.detail),
+    }
+}
+
+/// The verdict within the kubelet's limit: first the sentence is cut, then the metrics go.
+fn shortened(verdict: &Value) -> String {
+    let text = verdict.to_string();
+    if text.len() <= TERMINATION_LOG_BYTES {
+        return text;
+    }
+    let mut small = verdict.clone();
+    let detail: String = small["detail"].as_str().unwrap_or_default().chars().take(SHORT_DETAIL_CHARS).collect();
+    small["detail"] = Value::from(detail);
+    if small.to_string().len() > TERMINATION_LOG_BYTES {
+        small["metrics"] = Value::Null;
+    }
+    if small.to_string().len() > TERMINATION_LOG_BYTES {
+        small["detail"] = Value::Null;
+    }
+    small.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_of_any_size_fits_the_termination_log_and_stays_json() {
+        let mut facts = Facts::default();
+        for n in 0..500 {
+            facts.metrics.insert(format!("metric-{n}"), "0.5".into());
+        }
+        let outcome = not_started("\u{1F600}\"".repeat(5000));
+        let text = shortened(&object(&outcome, &facts));
+        assert!(text.len() <= TERMINATION_LOG_BYTES, "{}", text.len());
+        let value: Value = serde_json::from_str(&text).expect("json");
+        assert_eq!(value["reason"], "not_started");
+    }
+
+    #[test]
+    fn a_metric_that_is_no_json_number_stays_text() {
+        let facts =
+            Facts { metrics: [("loss".into(), "nan".into()), ("acc".into(), "0.5".into())].into(), ..Facts::default() };
+        let object = object(&not_started(String::new()), &facts);
+        assert_eq!((&object["metrics"]["loss"], &object["metrics"]["acc"]), (&json!("nan"), &json!(0.5)));
+    }
+}

@@ -1,0 +1,68 @@
+//! One place that says what happened: each event, what it made the job do, and nothing twice.
+
+use std::time::Duration;
+
+use crate::rules::exit::End;
+use crate::rules::job::{Action, Event, Flushed, Machine, State, Target, Timer, Uptime};
+use crate::rules::signal::Signal;
+
+/// Logs one step of the machine, after the fact. `command` is the command's name, without its arguments.
+pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: &Machine, actions: &[Action]) {
+    match event {
+        Event::Restored { resume: Some(resume), .. } if *before == State::Restoring => {
+            tracing::info!(step = resume.step, "resuming from {}", resume.from);
+        }
+        Event::Spawned { pid } => tracing::info!(pid, attempt = machine.attempt(), "started {command}"),
+        Event::MainEnded { end: End::Code(0), .. } => tracing::info!("{command} ended with exit code 0"),
+        Event::MainEnded { end, oom: true } => {
+            tracing::warn!("{command} ended with {end}; the kernel killed for the cgroup's memory limit");
+        }
+        Event::MainEnded { end, .. } if machine.is_stopping() => tracing::info!("{command} ended with {end}"),
+        Event::MainEnded { end, .. } => tracing::warn!("{command} ended with {end}"),
+        Event::Reaped { pid, end } => tracing::debug!(pid, "reaped a process of the tree: {end}"),
+        Event::Signal { signal, sender } => told_signal(*signal, *sender, now, actions),
+        Event::Preempted { source, lead } => {
+            tracing::warn!("preempted ({source}): the machine goes away in {} s", lead.as_secs());
+        }
+        Event::Committed { step } => tracing::info!(step, "checkpoint committed"),
+        Event::Flushed(Flushed::Done { step: Some(step) }) => tracing::info!(step, "the newest checkpoint is safe"),
+        Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
+        Event::Due(Timer::Grace) => {
+            tracing::warn!("the stop grace is over: SIGKILL for every process that is left");
+        }
+        _ => {}
+    }
+    for action in actions {
+        if let Action::Arm(Timer::Backoff, at) = action {
+            let pause = at.saturating_sub(now);
+            tracing::warn!(next_attempt = machine.attempt() + 1, "restarting {command} in {}", seconds(pause));
+        }
+    }
+}
+
+fn told_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Action]) {
+    let forwarded = actions.iter().find_map(|action| match action {
+        Action::Signal { target, signal } => Some((*target, *signal)),
+        _ => None,
+    });
+    let to = match forwarded {
+        Some((Target::Leader, sent)) => format!("{sent} sent to the main child"),
+        Some((Target::Group, sent)) => format!("{sent} sent to the child's process group"),
+        None => "not forwarded now".to_owned(),
+    };
+    let grace = actions.iter().find_map(|action| match action {
+        Action::Arm(Timer::Grace, at) => {
+            Some(format!("; SIGKILL for what is left in {}", seconds(at.saturating_sub(now))))
+        }
+        _ => None,
+    });
+    if signal.asks_to_leave() {
+        tracing::info!(sender, "{signal} received; {to}{}", grace.unwrap_or_default());
+    } else {
+        tracing::debug!(sender, "{signal} received; {to}");
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{} s", (duration.as_secs_f64() * 10.0).round() / 10.0)
+}
