@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io;
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
@@ -23,6 +24,15 @@ pub enum Format {
     Json,
 }
 
+static FORMAT: OnceLock<Format> = OnceLock::new();
+
+/// Writes the last line of a run, whatever level is asked for.
+pub fn last_line(level: Level, message: String, fields: Map<String, Value>, verdict: Value) {
+    let line = Line { message, fields, verdict: Some(verdict) };
+    let format = FORMAT.get().copied().unwrap_or_else(auto_format);
+    stdio::complain(&line.in_format(format, level));
+}
+
 /// The format that `auto` means here.
 pub fn auto_format() -> Format {
     if stdio::is_terminal(libc::STDERR_FILENO) { Format::Text } else { Format::Json }
@@ -30,6 +40,7 @@ pub fn auto_format() -> Format {
 
 /// Sends every line from here on to standard error. Only the first call counts.
 pub fn start(format: Format, level: Level) {
+    let _ = FORMAT.set(format);
     let subscriber = tracing_subscriber::fmt().event_format(Lines(format)).with_max_level(level).with_writer(Stderr);
     let _ = tracing::subscriber::set_global_default(subscriber.finish());
 }
@@ -44,12 +55,7 @@ where
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut line = Line::default();
         event.record(&mut line);
-        let time = humantime::format_rfc3339_millis(clock::wall()).to_string();
-        let text = match self.0 {
-            Format::Json => line.json(*event.metadata().level(), &time),
-            Format::Text => line.text(*event.metadata().level(), &time),
-        };
-        writeln!(writer, "{text}")
+        writeln!(writer, "{}", line.in_format(self.0, *event.metadata().level()))
     }
 }
 
@@ -62,6 +68,14 @@ struct Line {
 }
 
 impl Line {
+    fn in_format(self, format: Format, level: Level) -> String {
+        let time = humantime::format_rfc3339_millis(clock::wall()).to_string();
+        match format {
+            Format::Json => self.json(level, &time),
+            Format::Text => self.text(level, &time),
+        }
+    }
+
     fn json(self, level: Level, time: &str) -> String {
         let severity = match level {
             Level::ERROR => "ERROR",
@@ -98,7 +112,6 @@ impl Line {
     fn put(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", value) => self.message = plain(&value),
-            ("verdict", value) => self.verdict = serde_json::from_str(&plain(&value)).ok(),
             (name, value) => {
                 self.fields.insert(name.to_owned(), value);
             }

@@ -6,7 +6,9 @@ use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
+use tracing::Level;
 
+use super::log;
 use crate::rules::exit::{self, End};
 use crate::rules::job::{Outcome, Reason};
 
@@ -85,16 +87,13 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
     if let Ok(mut log) = fs::OpenOptions::new().write(true).truncate(true).open(TERMINATION_LOG) {
         let _ = log.write_all(shortened(&verdict).as_bytes());
     }
-    let (verdict, reason) = (verdict.to_string(), outcome.reason.word());
-    match (outcome.reason, code) {
-        (Reason::Finished | Reason::Stopped | Reason::Preempted, _) => {
-            tracing::info!(verdict, exit_code = outcome.exit_code, "{reason}: {}", outcome.detail);
-        }
-        (_, Some(code)) => {
-            tracing::error!(verdict, code, exit_code = outcome.exit_code, "{reason}: {}", outcome.detail);
-        }
-        (_, None) => tracing::error!(verdict, exit_code = outcome.exit_code, "{reason}: {}", outcome.detail),
-    }
+    let level = match outcome.reason {
+        Reason::Finished | Reason::Stopped | Reason::Preempted => Level::INFO,
+        _ => Level::ERROR,
+    };
+    let mut fields = Map::from_iter([("exit_code".to_owned(), Value::from(outcome.exit_code))]);
+    fields.extend(code.map(|code| ("code".to_owned(), Value::from(code))));
+    log::last_line(level, format!("{}: {}", outcome.reason.word(), outcome.detail), fields, verdict);
 }
 
 /// The verdict within the kubelet's limit: first the sentence is cut, then the metrics go.

@@ -7,4 +7,6 @@
 mod support;
 
 mod command_line;
+mod exit_codes;
+mod init;
 mod walls;

@@ -117,9 +117,8 @@ impl Running {
     }
 
     /// Sends a signal to what was started.
-    pub fn signal(&self, signal: i32) -> &Running {
+    pub fn signal(&self, signal: i32) {
         send(self.pid(), signal);
-        self
     }
 
     /// Waits until a line of standard output contains the text; returns the line.
@@ -135,6 +134,12 @@ impl Running {
     /// Standard error so far.
     pub fn log_so_far(&self) -> String {
         self.stderr.text()
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn stop(self) -> Finished {
+        self.signal(libc::SIGTERM);
+        self.finish()
     }
 
     /// Waits for the end.

@@ -1,0 +1,140 @@
+//! Exit codes and the verdict.
+
+use std::fs;
+
+use crate::support::Trainit;
+
+#[test]
+fn every_exit_code_of_the_command_is_passed_through() {
+    for code in 0..=255 {
+        let done = Trainit::run(["sh", "-c", &format!("exit {code}")]).output().expect_code(code);
+        assert_eq!(done.verdict()["child_code"], code);
+    }
+}
+
+#[test]
+fn a_command_killed_by_a_signal_is_128_and_its_number() {
+    for (name, number) in [("KILL", 9), ("SEGV", 11), ("ABRT", 6), ("USR1", 10), ("RTMIN", 34)] {
+        let done = Trainit::run(["bash", "-c", &format!("kill -{name} $$; sleep 1000")]).output();
+        let verdict = done.expect_code(128 + number).verdict();
+        assert_eq!(
+            (verdict["child_signal"].as_i64(), verdict["reason"].as_str()),
+            (Some(number.into()), Some("signalled"))
+        );
+    }
+}
+
+#[test]
+fn a_missing_command_is_127_and_says_what_to_do() {
+    let done = Trainit::run(["no-such-command"]).output().expect_code(127);
+    let verdict = done.verdict();
+    assert_eq!(verdict["reason"], "not_started");
+    assert!(verdict["detail"].as_str().unwrap().contains("no-such-command"));
+    assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+}
+
+#[test]
+fn what_cannot_be_executed_is_126() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str, mode: u32| {
+        use std::os::unix::fs::PermissionsExt;
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    let cases = [
+        (write("not-executable", "#!/bin/sh\n", 0o644), "permission denied"),
+        (write("no-interpreter", "#!/no/such/interpreter\n", 0o755), "interpreter"),
+        (write("no-shebang", "echo no shell runs this\n", 0o755), "#!"),
+        (dir.path().to_owned(), "permission denied"),
+    ];
+    for (path, word) in cases {
+        let done = Trainit::run([&path]).output().expect_code(126);
+        assert!(done.verdict()["detail"].as_str().unwrap().contains(word), "{}", done.err());
+        assert!(!done.out().contains("no shell"));
+    }
+}
+
+#[test]
+fn no_command_and_bad_settings_are_125_with_every_mistake_named() {
+    let done = Trainit::new(["run", "--stop-grace", "soon", "--max-restarts", "many"]).output().expect_code(125);
+    for word in ["--stop-grace", "\\\"soon\\\"", "--max-restarts", "no command given"] {
+        assert!(done.err().contains(word), "{word}: {}", done.err());
+    }
+    assert_eq!(done.verdict()["reason"], "not_started");
+}
+
+#[test]
+fn remapping_is_the_last_word() {
+    let done = Trainit::new(["run", "--remap-exit", "3:0", "--", "sh", "-c", "exit 3"]).output().expect_code(0);
+    let verdict = done.verdict();
+    assert_eq!((verdict["exit_code"].as_i64(), verdict["child_code"].as_i64()), (Some(0), Some(3)));
+}
+
+#[test]
+fn the_verdict_has_every_key_and_goes_to_the_file_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("verdict.json");
+    let done = Trainit::new(["run", "--log-level", "error", "--verdict-file", path.to_str().unwrap(), "--", "true"])
+        .output()
+        .expect_code(0);
+    assert_eq!(done.err().lines().count(), 1, "only the verdict at this level: {}", done.err());
+    let written: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(written, done.verdict());
+    let mut keys: Vec<&str> = written.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    let expected = [
+        "attempts",
+        "child_code",
+        "child_signal",
+        "committed_step",
+        "detail",
+        "exit_code",
+        "metrics",
+        "oom",
+        "peak_memory_bytes",
+        "reason",
+        "resumed_step",
+        "seconds",
+    ];
+    assert_eq!(keys, expected);
+}
+
+#[test]
+fn a_verdict_file_that_cannot_be_written_is_a_warning_and_changes_no_code() {
+    let done = Trainit::new(["run", "--verdict-file", "/proc/nowhere", "--", "sh", "-c", "exit 4"]).output();
+    assert!(done.expect_code(4).err().contains("/proc/nowhere"));
+}
+
+#[test]
+fn crashes_are_restarted_within_the_budget_and_numbered() {
+    let done = Trainit::new(["run", "--max-restarts", "2", "--restart-backoff", "1ms..2ms", "--"])
+        .args(["sh", "-c", "echo attempt $TRAINIT_ATTEMPT; exit $TRAINIT_ATTEMPT$TRAINIT_ATTEMPT"])
+        .output()
+        .expect_code(33);
+    assert_eq!(done.out(), "attempt 1\nattempt 2\nattempt 3\n");
+    assert_eq!(done.verdict()["attempts"], 3);
+}
+
+#[test]
+fn a_restart_that_succeeds_is_a_success() {
+    let script = "[ $TRAINIT_ATTEMPT = 2 ] || exit 9";
+    let done = Trainit::new(["run", "--max-restarts", "3", "--restart-backoff", "1ms", "--", "sh", "-c", script])
+        .output()
+        .expect_code(0);
+    let verdict = done.verdict();
+    assert_eq!((verdict["attempts"].as_i64(), verdict["reason"].as_str()), (Some(2), Some("finished")));
+}
+
+#[test]
+fn an_attempt_begins_only_when_the_old_tree_is_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "[ -e busy ] && exit 50; [ $TRAINIT_ATTEMPT = 2 ] && exit 0; \
+                  touch busy; setsid sh -c 'trap \"sleep 0.3; rm busy; exit\" TERM; touch ready; while :; do sleep 0.01; done' & \
+                  while [ ! -e ready ]; do sleep 0.01; done; exit 9";
+    Trainit::new(["run", "--max-restarts", "1", "--restart-backoff", "1ms", "--", "sh", "-c", script])
+        .dir(dir.path())
+        .output()
+        .expect_code(0);
+}

@@ -1,0 +1,149 @@
+//! trainit as an init: orphans, the whole-tree stop, one deadline, and what it is when it is not PID 1.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Trainit, eventually, is_alive, send};
+
+/// Waits for SIGTERM in a way that hears it at once.
+const WAIT: &str = "while :; do sleep 1000 & wait $!; done";
+
+#[test]
+fn as_pid_1_it_reaps_every_orphan() {
+    let script = "for i in 1 2 3 4 5 6 7 8 9; do (setsid sh -c 'exit 0' &); done; \
+                  while cat /proc/[0-9]*/stat 2>/dev/null | grep -q ') Z 1 '; do :; done; echo clean";
+    let done = Trainit::pid1(["run", "--", "sh", "-c", script]).output().expect_code(0);
+    assert_eq!(done.out(), "clean\n");
+}
+
+#[test]
+fn as_a_subreaper_it_reaps_every_orphan() {
+    let script = "(setsid sh -c 'exit 0' &); while ps --ppid $PPID -o stat= | grep -q Z; do :; done; echo clean";
+    let done = Trainit::run(["sh", "-c", script]).output().expect_code(0);
+    assert_eq!(done.out(), "clean\n");
+}
+
+#[test]
+fn descendants_that_called_setsid_get_sigterm_when_the_main_child_is_gone() {
+    for pid1 in [true, false] {
+        let script = "setsid sh -c 'trap \"echo drained; exit\" TERM; echo ready; while :; do sleep 0.01; done' & \
+                      read line; exit 7";
+        let args = ["run", "--", "sh", "-c", script];
+        let mut trainit = if pid1 { Trainit::pid1(args) } else { Trainit::new(args) };
+        let (read, write) = std::io::pipe().unwrap();
+        trainit.command().stdin(read);
+        let running = trainit.start();
+        running.after_line("ready");
+        drop(write);
+        let done = running.finish().expect_code(7);
+        assert!(done.out().contains("drained"), "{}", done.out());
+    }
+}
+
+#[test]
+fn a_background_process_that_needs_a_moment_gets_it() {
+    let script = "sh -c 'trap \"sleep 0.5; echo saved; exit\" TERM; echo ready; while :; do sleep 0.01; done' & \
+                  trap 'exit 5' TERM; while :; do sleep 0.01; done";
+    let running = Trainit::run(["sh", "-c", script]).start();
+    running.after_line("ready");
+    let done = running.stop();
+    assert!(done.out().contains("saved"), "{}", done.out());
+    assert_eq!(done.code(), 143);
+    assert_eq!(done.verdict()["child_code"], 5);
+}
+
+#[test]
+fn what_ignores_sigterm_is_killed_at_the_grace_and_a_second_sigterm_moves_nothing() {
+    let script = "trap '' TERM; setsid sh -c \"trap '' TERM; echo two; while :; do sleep 0.01; done\" & \
+                  echo one; while :; do sleep 0.01; done";
+    let running = Trainit::new(["run", "--stop-grace", "1s", "--", "sh", "-c", script]).start();
+    running.after_line("one");
+    running.after_line("two");
+    let start = Instant::now();
+    running.signal(libc::SIGTERM);
+    running.after_log("SIGTERM received");
+    send(running.pid(), libc::SIGTERM);
+    let done = running.finish().expect_code(143);
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_millis(1800), "{took:?}");
+    assert_eq!(done.verdict()["child_signal"], libc::SIGKILL);
+}
+
+#[test]
+fn nobody_gets_sigterm_twice() {
+    let child = "trap 'echo TERM-$0' TERM; echo ready-$0; while :; do sleep 0.01; done";
+    let script = format!(
+        "for i in a b c; do sh -c '{}' $i & done; trap 'exit 0' TERM; while :; do sleep 0.01; done",
+        child.replace('\'', "'\\''")
+    );
+    let running = Trainit::new(["run", "--stop-grace", "1s", "--", "sh", "-c", &script]).start();
+    for name in ["ready-a", "ready-b", "ready-c"] {
+        running.after_line(name);
+    }
+    let done = running.stop();
+    for name in ["TERM-a", "TERM-b", "TERM-c"] {
+        assert_eq!(done.out().matches(name).count(), 1, "{}", done.out());
+    }
+}
+
+#[test]
+fn with_target_group_the_whole_group_hears_it_at_once_and_once() {
+    let script = "sh -c 'trap \"echo child\" TERM; echo ready; while :; do sleep 0.01; done' & \
+                  trap 'echo leader; sleep 0.3; exit 0' TERM; while :; do sleep 0.01; done";
+    let running =
+        Trainit::new(["run", "--stop-grace", "1s", "--signal-target", "group", "--", "sh", "-c", script]).start();
+    running.after_line("ready");
+    let done = running.stop();
+    assert_eq!(done.out().matches("child").count(), 1, "{}", done.out());
+    assert_eq!(done.out().matches("leader").count(), 1, "{}", done.out());
+}
+
+#[test]
+fn the_command_dies_with_a_trainit_that_is_not_pid_1() {
+    let running = Trainit::run(["sh", "-c", &format!("echo pid $$; {WAIT}")]).start();
+    let line = running.after_line("pid ");
+    let child: i32 = line.trim_start_matches("pid ").trim().parse().unwrap();
+    assert!(is_alive(child));
+    running.signal(libc::SIGKILL);
+    eventually("the command is gone", || !is_alive(child));
+}
+
+#[test]
+fn every_signal_that_can_be_caught_reaches_the_command() {
+    // KILL and STOP cannot be caught, 32 and 33 are the C library's own, TERM begins the stop, bash keeps CHLD.
+    let signals: Vec<i32> = (1..=64).filter(|s| ![9, 15, 17, 19, 32, 33].contains(s)).collect();
+    let traps: String = signals.iter().map(|s| format!("trap 'echo got-{s}-' {s}; ")).collect();
+    let script = format!("{traps} trap 'exit 0' TERM; echo ready; while :; do sleep 0.005; done");
+    let running = Trainit::new(["run", "--stop-grace", "20s", "--", "bash", "-c", &script]).start();
+    running.after_line("ready");
+    for signal in signals {
+        send(running.pid(), signal);
+        running.after_line(&format!("got-{signal}-"));
+    }
+    running.stop().expect_code(143);
+}
+
+#[test]
+fn sigterm_before_anything_runs_is_not_lost() {
+    for _ in 0..40 {
+        let running = Trainit::pid1(["run", "--", "sleep", "1000"]).start();
+        running.after_log("started");
+        // The real PID 1 is the child of unshare.
+        let inner = children_of(running.pid())[0];
+        send(inner, libc::SIGTERM);
+        running.finish().expect_code(143);
+    }
+}
+
+fn children_of(pid: i32) -> Vec<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|p| p.parse().ok()).collect()
+}
+
+#[test]
+fn ten_thousand_orphans_leave_no_zombie() {
+    let script = "i=0; while [ $i -lt 100 ]; do \
+                  (for j in 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 \
+                   0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 \
+                   0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9; do (: ) & done &) ; i=$((i+1)); done; wait; exit 9";
+    Trainit::pid1(["run", "--", "sh", "-c", script]).output().expect_code(9);
+}
