@@ -6,6 +6,7 @@
 
 mod support;
 
+mod child_state;
 mod command_line;
 mod exit_codes;
 mod init;

@@ -1,0 +1,159 @@
+//! The command starts in the state that a direct exec would have left it in, wherever trainit runs.
+
+#![expect(unsafe_code, reason = "what runs between fork and exec to give the starter an odd state")]
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::{Trainit, binary};
+
+/// An odd state to be started in.
+#[derive(Clone, Copy, Debug)]
+struct Oddity {
+    blocked: u64,
+    ignored: u64,
+    umask: u32,
+    files: u64,
+    closed: [bool; 3],
+}
+
+/// Prints everything of /proc/self that a direct exec would show, less what names the process itself.
+const LOOK: &str = r#"exec 9>"$LOOK_OUT"; grep -E '^(Sig(Blk|Ign|Cgt)|Umask|NoNewPrivs|Seccomp|Cap)' /proc/self/status >&9
+cat /proc/self/limits /proc/self/oom_score_adj >&9; pwd >&9; env | grep -v TRAINIT_ | sort >&9
+for fd in /proc/self/fd/*; do n=${fd##*/}; [ $n = 9 ] || [ -h $fd ] && echo "fd $n" ; done | sort >&9"#;
+
+fn start_in(oddity: Oddity, mut command: Command) -> Output {
+    // SAFETY: only async-signal-safe calls, on integers.
+    unsafe {
+        command.pre_exec(move || {
+            libc::umask(oddity.umask as libc::mode_t);
+            let limit = libc::rlimit { rlim_cur: oddity.files, rlim_max: oddity.files };
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+            let mut mask: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut mask);
+            for signal in 1..=64 {
+                if oddity.ignored >> (signal - 1) & 1 == 1 {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+                if oddity.blocked >> (signal - 1) & 1 == 1 {
+                    libc::sigaddset(&raw mut mask, signal);
+                }
+            }
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
+            for (fd, close) in (0..).zip(oddity.closed) {
+                if close {
+                    libc::close(fd);
+                }
+            }
+            Ok(())
+        });
+    }
+    command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn look(oddity: Oddity, through_trainit: bool) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("look");
+    let mut command = Command::new(if through_trainit { binary() } else { "sh".into() });
+    if through_trainit {
+        command.args(["run", "--parent-death-signal", "0", "--", "sh"]);
+    }
+    command.args(["-c", &LOOK.replace("$LOOK_OUT", out.to_str().unwrap())]);
+    let output = start_in(oddity, command);
+    std::fs::read_to_string(&out)
+        .unwrap_or_else(|e| panic!("{oddity:?}: {e}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn mask_dispositions_umask_limits_descriptors_directory_and_environment_are_a_direct_execs() {
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    // CHLD must stay default for the shell that looks; 32 and 33 are the C library's.
+    let fixed = !(1u64 << 16 | 1 << 31 | 1 << 32);
+    for round in 0..40 {
+        let oddity = Oddity {
+            blocked: if round == 0 { 0 } else { next() & fixed },
+            ignored: if round == 0 { 0 } else { next() & fixed },
+            umask: (next() % 0o1000) as u32 & 0o077,
+            files: 64 + next() % 1000,
+            closed: [round % 2 == 1, round % 3 == 1, round % 5 == 1],
+        };
+        assert_eq!(look(oddity, true), look(oddity, false), "{oddity:?}");
+    }
+}
+
+#[test]
+fn sigpipe_is_what_it_was() {
+    for ignored in [0, 1u64 << 12] {
+        let oddity = Oddity { blocked: 0, ignored, umask: 0o22, files: 256, closed: [false; 3] };
+        assert_eq!(look(oddity, true), look(oddity, false));
+    }
+}
+
+#[test]
+fn it_works_with_every_standard_descriptor_closed_and_no_dev() {
+    let script = "mount -t tmpfs none /dev && exec \"$0\" run -- \"$1\" -c 'exit 6' <&- >&- 2>&-";
+    let done = Trainit::through(&["unshare", "--mount", "--pid", "--fork", "sh", "-c", script], ["/bin/sh"]).output();
+    done.expect_code(6);
+}
+
+#[test]
+fn it_works_without_any_environment() {
+    let done = Trainit::through(&["env", "-i"], ["run", "--", "sh", "-c", "exit 5"]).output().expect_code(5);
+    assert_eq!(done.verdict()["reason"], "failed");
+}
+
+#[test]
+fn without_proc_the_tree_is_stopped_all_the_same_as_pid_1() {
+    let script = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
+    let command = "setsid sh -c 'trap \"echo drained; exit\" TERM; echo ready; while :; do sleep 0.01; done' & \
+                   trap 'exit 4' TERM; while :; do sleep 0.01; done";
+    let prefix = ["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "sh", "-c", script];
+    let running = Trainit::through(&prefix, ["run", "--", "sh", "-c", command]).start();
+    running.after_line("ready");
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", running.pid())).unwrap();
+    crate::support::send(children.trim().parse().unwrap(), libc::SIGTERM);
+    let done = running.finish().expect_code(143);
+    assert!(done.out().contains("drained"), "{}", done.out());
+    assert_eq!(done.verdict()["child_code"], 4);
+}
+
+#[test]
+fn it_works_with_a_read_only_root_and_without_privileges() {
+    let script = "mount --make-rprivate / && mount -o remount,bind,ro / / 2>/dev/null; mount -o remount,ro / 2>/dev/null; \
+                  mount -t tmpfs -o ro none /tmp; mount -t tmpfs -o ro none /run; mount -t tmpfs -o ro none /dev/shm; \
+                  exec setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs \"$0\" \"$@\"";
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let copy = dir.path().join("trainit");
+    std::fs::copy(binary(), &copy).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script]).arg(&copy);
+    command.args([
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "touch /tmp/x 2>/dev/null && exit 1; echo \"file=$TRAINIT_PREEMPTION_FILE\"; exit 8",
+    ]);
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(8), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text, "file=\n", "no place for the file: the variable is not set");
+}
+
+#[test]
+fn arguments_reach_the_command_untouched_and_in_order() {
+    let odd = ["", " ", "--", "--help", "a\nb", "\u{e9}", "$HOME", "--stop-grace", "-"];
+    let done = Trainit::run(["printf", "<%s>\\n"]).args(odd).output().expect_code(0);
+    let expected: String = odd.iter().map(|a| format!("<{a}>\n")).collect();
+    assert_eq!(done.out(), expected);
+}
