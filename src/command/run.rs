@@ -8,13 +8,14 @@ use super::values;
 use crate::cli::Parsed;
 use crate::edge::clock::Clock;
 use crate::edge::signals::Mask;
-use crate::edge::stdio;
+use crate::edge::{machine, stdio};
 use crate::rules::env::{Changes, Env};
 use crate::rules::job::ChildFacts;
+use crate::rules::preempt;
 use crate::settings::Reader;
 use crate::settings::layers::unknown_variables;
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
-use crate::supervisor::{self, Job};
+use crate::supervisor::{self, Job, Lookout};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
@@ -36,6 +37,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     for warning in unknown_variables(&env) {
         tracing::warn!(code = "unknown_variable", "{warning}");
     }
+    let lookout = preempt::pick(settings.preemption, &env, &machine::local_facts)
+        .map(|(source, endpoint)| Lookout { source, endpoint });
     let job = Job {
         policy: settings.policy,
         argv: parsed.operands,
@@ -44,6 +47,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), ..ChildFacts::default() },
         death_signal: settings.death_signal,
         mask,
+        lookout,
     };
     match supervisor::run(job, clock) {
         Ok(ended) => {

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::layers::Reader;
+use super::layers::{Reader, hint};
 use crate::rules::duration;
 use crate::rules::job::{Policy, StoppedCode, Target};
+use crate::rules::preempt;
 use crate::rules::signal::Signal;
 
 /// Restarts where there is a checkpoint to go on from.
@@ -45,6 +46,8 @@ pub struct RunSettings {
     pub log_level: LogLevel,
     /// A file for the verdict.
     pub verdict_file: Option<PathBuf>,
+    /// Who is asked about preemptions.
+    pub preemption: preempt::Choice,
 }
 
 /// Reads them; mistakes are noted in the reader and a default stands in.
@@ -87,7 +90,19 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
             )
             .unwrap_or(LogLevel::Info),
         verdict_file: reader.text("verdict-file").map(PathBuf::from),
+        preemption: preemption(reader),
     }
+}
+
+/// Who is asked about preemptions.
+pub fn preemption(reader: &mut Reader<'_>) -> preempt::Choice {
+    let choice = reader.parse("preemption", |text| {
+        preempt::choice(text).ok_or_else(|| {
+            let names: Vec<&str> = ["auto", "off"].into_iter().chain(preempt::SOURCES.iter().map(|s| s.name)).collect();
+            format!("expected one of {}, found {text:?}{}", names.join(", "), hint(text, &names))
+        })
+    });
+    choice.unwrap_or(preempt::Choice::Auto)
 }
 
 /// Only the form of log lines; for complaints about everything else.

@@ -4,6 +4,7 @@
 mod background;
 mod effects;
 mod job_control;
+mod lookout;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -21,6 +22,7 @@ use crate::rules::signal::Signal;
 use crate::telemetry::view;
 use background::Background;
 use effects::Effects;
+pub use lookout::Lookout;
 
 /// Everything a run needs to know, cut from the settings.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub struct Job {
     pub death_signal: Option<Signal>,
     /// The signal mask from before ours.
     pub mask: Mask,
+    /// Who is asked about preemptions beside SIGTERM.
+    pub lookout: Option<Lookout>,
 }
 
 /// What is known at the end beside the outcome.
@@ -58,7 +62,7 @@ pub fn run(job: Job, clock: Clock) -> io::Result<Ended> {
     {
         tracing::warn!("orphans of the command will not be reaped nor stopped by trainit: {error}");
     }
-    let background = Background::start(&job)?;
+    let background = Background::start(job.lookout.clone())?;
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let mut supervisor =

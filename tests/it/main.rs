@@ -10,4 +10,5 @@ mod child_state;
 mod command_line;
 mod exit_codes;
 mod init;
+mod preemption;
 mod walls;

@@ -1,0 +1,58 @@
+//! One HTTP/1.1 GET to a metadata server: no redirects, no proxy, no TLS, a small body.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::Request;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::rules::preempt::{Answer, Question};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const BODY_LIMIT: usize = 64 * 1024;
+
+/// Asks `endpoint` (`host:port`). Errors: any failure, a time-out included, as text for a debug line.
+pub async fn ask(endpoint: &str, question: &Question) -> Result<Answer, String> {
+    timeout(question.timeout, exchange(endpoint, question))
+        .await
+        .unwrap_or_else(|_| Err(format!("no answer within {} s", question.timeout.as_secs())))
+}
+
+async fn exchange(endpoint: &str, question: &Question) -> Result<Answer, String> {
+    let text = |error: io::Error| error.to_string();
+    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(endpoint))
+        .await
+        .map_err(|_| format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))?
+        .map_err(text)?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let mut request = Request::get(question.path.as_str()).header("Host", endpoint);
+    for (name, value) in question.headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Empty::<Bytes>::new()).map_err(|e| e.to_string())?;
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let status = response.status().as_u16();
+        let headers = response
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+            .collect();
+        let body = Limited::new(response.into_body(), BODY_LIMIT).collect().await.map_err(|e| e.to_string())?;
+        Ok(Answer { status, headers, body: String::from_utf8_lossy(&body.to_bytes()).into_owned() })
+    };
+    tokio::pin!(exchange);
+    // The connection must be driven beside the request; when it ends first, the request knows.
+    let connection = async {
+        let _ = connection.await;
+    };
+    tokio::select! {
+        answer = &mut exchange => answer,
+        () = connection => exchange.await,
+    }
+}
