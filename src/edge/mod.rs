@@ -2,5 +2,6 @@
 //! another, a setting or a policy.
 
 pub mod clock;
+pub mod metrics_file;
 pub mod signals;
 pub mod stdio;

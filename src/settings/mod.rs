@@ -5,5 +5,6 @@
 
 pub mod defs;
 pub mod layers;
+pub mod metrics;
 
 pub use layers::{Complaint, ConfigFile, Given, Reader, Source, Values};
