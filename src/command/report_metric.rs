@@ -33,6 +33,10 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         return super::refuse(&reader.complaints);
     };
     if asked.rank0_only && !rank::reports(env) {
+        if let Wanted::Stdin { .. } = asked.wanted {
+            // A closed pipe would end the program that feeds it.
+            let _ = std::io::copy(&mut stdio::input(), &mut std::io::sink());
+        }
         return 0;
     }
     match &asked.wanted {

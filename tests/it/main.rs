@@ -2,8 +2,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests start processes and read clocks")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+#![allow(unreachable_pub, missing_docs, reason = "nothing here is an interface")]
 
 mod support;
 
 mod command_line;
+mod metrics_file;
+mod report_metric;
 mod walls;
