@@ -1,5 +1,6 @@
 //! One file per subcommand: the wiring, and nothing that could be a rule.
 
+pub mod report_metric;
 pub mod run;
 
 use std::ffi::OsString;
@@ -24,6 +25,7 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
     };
     match (parsed.command, mask) {
         ("run", Some(mask)) => run::main(parsed, env, mask),
+        ("report-metric", _) => report_metric::main(&parsed, &env),
         (other, _) => refuse(&[format!("trainit {other} is not there yet")]),
     }
 }

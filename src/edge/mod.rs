@@ -6,6 +6,7 @@ pub mod clock;
 pub mod descendants;
 pub mod http;
 pub mod machine;
+pub mod metrics_file;
 pub mod process;
 pub mod reaper;
 pub mod run_dir;

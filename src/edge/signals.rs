@@ -40,6 +40,15 @@ impl Mask {
     }
 }
 
+/// Makes a closed pipe (SIGPIPE) and a file-size limit (SIGXFSZ) errors of the write instead of deaths. For processes
+/// of ours that start no child.
+pub fn ignore_write_signals() {
+    for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
+        // SAFETY: no handler is installed; the disposition of this process alone changes.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
 /// A signal that arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {

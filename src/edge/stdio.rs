@@ -38,6 +38,11 @@ pub fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Standard input; a closed one is at its end.
+pub fn input() -> impl io::Read {
+    io::stdin().lock()
+}
+
 /// Whether a descriptor is a terminal.
 pub fn is_terminal(fd: RawFd) -> bool {
     // SAFETY: isatty only looks at the descriptor's number.

@@ -38,6 +38,11 @@ impl Env {
         self.vars.get(name).map(String::as_str)
     }
 
+    /// The value as it came, for what need not be UTF-8.
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.raw.iter().find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+    }
+
     /// The value unless it is absent, empty or blank (contracts/cluster-environment.md section 1.2).
     pub fn given(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|v| !v.trim().is_empty())

@@ -5,6 +5,7 @@
 
 pub mod defs;
 pub mod layers;
+pub mod metrics;
 pub mod run;
 
 pub use layers::{Complaint, ConfigFile, Given, Reader, Source, Values};

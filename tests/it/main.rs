@@ -10,5 +10,7 @@ mod child_state;
 mod command_line;
 mod exit_codes;
 mod init;
+mod metrics_file;
 mod preemption;
+mod report_metric;
 mod walls;

@@ -1,1 +1,7 @@
-//! To come.
+//! Metrics: one report as bytes, what a write does to the file, who reports, and measurements out of a trainer's output.
+
+pub mod batch;
+pub mod line;
+pub mod number;
+pub mod plan;
+pub mod rank;

@@ -1,0 +1,171 @@
+//! Where metrics go, under which tag and trial, and what `report-metric` was asked to report
+//! (contracts/hypertune-file.md sections 1 and 2).
+//!
+//! Deliberately absent: the file itself, and what standard input holds.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use super::layers::{Complaint, Reader};
+use crate::rules::env::Env;
+use crate::rules::metric::line::Report;
+
+/// The metrics file where none is named.
+pub const DEFAULT_FILE: &str = "/tmp/hypertune/output.metrics";
+
+/// The metrics file and what every line in it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The file, relative to the working directory.
+    pub path: PathBuf,
+    /// Lines to keep; 0 keeps all.
+    pub keep: usize,
+    /// The trial's id.
+    pub trial: String,
+}
+
+/// What to report.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wanted {
+    /// This.
+    One(Report),
+    /// What standard input says; the tag is for lines without one.
+    Stdin {
+        /// Empty for the default tag.
+        tag: String,
+    },
+}
+
+/// A `report-metric` that makes sense.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReportMetric {
+    /// Where.
+    pub target: Target,
+    /// What.
+    pub wanted: Wanted,
+    /// Flush the file to the device.
+    pub fsync: bool,
+    /// Only where this process is rank 0.
+    pub rank0_only: bool,
+    /// A file that cannot be written is no failure.
+    pub best_effort: bool,
+    /// What is odd, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the settings and operands of `report-metric`. `None` when something is wrong; the reader has the complaints.
+pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<ReportMetric> {
+    let mut warnings = Vec::new();
+    let named = reader.text("file");
+    let target = target(reader, named, env, &mut warnings);
+    let fsync = reader.switch("fsync");
+    let rank0_only = reader.switch("rank0-only");
+    let best_effort = reader.switch("best-effort");
+    let wanted = wanted(reader, operands, env)?;
+    if let Wanted::One(report) = &wanted {
+        warnings.extend(report.warnings());
+    }
+    let all_is_well = reader.complaints.is_empty();
+    all_is_well.then_some(ReportMetric { target, wanted, fsync, rank0_only, best_effort, warnings })
+}
+
+/// The file (as named by a setting, else `CLOUD_ML_HP_METRIC_FILE`, else [`DEFAULT_FILE`]), its limit and the trial.
+fn target(reader: &mut Reader<'_>, named: Option<String>, env: &Env, warnings: &mut Vec<String>) -> Target {
+    let variable = env.bytes("CLOUD_ML_HP_METRIC_FILE").map(|path| PathBuf::from(OsStr::from_bytes(path)));
+    let candidates = [(named.map(PathBuf::from), "--file"), (variable, "CLOUD_ML_HP_METRIC_FILE")];
+    let mut path = PathBuf::from(DEFAULT_FILE);
+    for (candidate, place) in candidates.into_iter().rev() {
+        match candidate {
+            Some(given) if given.as_os_str().is_empty() => {
+                warnings.push(format!(
+                    "{place} is set but empty, so it counts as unset: the metrics go to {}",
+                    path.display()
+                ));
+            }
+            Some(given) => path = given,
+            None => {}
+        }
+    }
+    if path.as_os_str().as_bytes().ends_with(b"/") {
+        let message =
+            format!("{} names a folder, so no metric can be written there; name a file in it", path.display());
+        reader.complaints.push(Complaint { place: "the metrics file".to_owned(), message });
+    }
+    let keep = reader.count("keep").map_or(0, |keep| usize::try_from(keep).unwrap_or(0));
+    let trial = match (reader.text("trial"), env.bytes("CLOUD_ML_TRIAL_ID")) {
+        (Some(trial), _) => trial,
+        (None, None) => "0".to_owned(),
+        (None, Some(bytes)) => String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| {
+            let message = "not UTF-8, so no reader could match it; expected the trial's id".to_owned();
+            reader.complaints.push(Complaint { place: "CLOUD_ML_TRIAL_ID".to_owned(), message });
+            String::new()
+        }),
+    };
+    Target { path, keep, trial }
+}
+
+/// TAG and VALUE may stand as operands or as flags; either one alone is the one that no flag gives.
+fn wanted(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<Wanted> {
+    let mut texts = Vec::new();
+    for operand in operands {
+        match operand.to_str() {
+            Some(text) => texts.push(text.to_owned()),
+            None => {
+                wrong(reader, format!("{operand:?} is not UTF-8, so no reader could match it; nothing was written"));
+                return None;
+            }
+        }
+    }
+    let flag_tag = reader.text("tag");
+    let flag_value = reader.text("value");
+    let stdin = reader.switch("stdin");
+    if stdin {
+        let idle = ["value", "step", "checkpoint-path"].into_iter().filter(|name| reader.text(name).is_some());
+        let mut idle: Vec<String> = idle.map(|name| format!("--{name}")).collect();
+        idle.extend(texts);
+        if !idle.is_empty() {
+            wrong(
+                reader,
+                format!("{} cannot go with --stdin, where each line has its own; leave one out", idle.join(" ")),
+            );
+            return None;
+        }
+        return Some(Wanted::Stdin { tag: standard_tag(flag_tag, env) });
+    }
+    let (tag, value) = match (texts.as_slice(), flag_tag, flag_value) {
+        ([tag, value], None, None) => (Some(tag.clone()), value.clone()),
+        ([tag], None, Some(value)) => (Some(tag.clone()), value),
+        ([value], tag, None) => (tag, value.clone()),
+        ([], tag, Some(value)) => (tag, value),
+        ([], _, None) => {
+            wrong(reader, "no value to report; expected TAG VALUE, --tag TAG --value VALUE, or --stdin".to_owned());
+            return None;
+        }
+        _ => {
+            wrong(reader, "the tag or the value is given twice, as an operand and as a flag; leave one out".to_owned());
+            return None;
+        }
+    };
+    let step = reader.text("step").unwrap_or_default();
+    let checkpoint_path = reader.text("checkpoint-path").unwrap_or_default();
+    match Report::parse(&standard_tag(tag, env), &value, &step, &checkpoint_path) {
+        Ok(report) => Some(Wanted::One(report)),
+        Err(error) => {
+            wrong(reader, format!("{error}; nothing was written"));
+            None
+        }
+    }
+}
+
+/// The tag that was given, else `CLOUD_ML_HP_METRIC_TAG`; empty counts as not given.
+fn standard_tag(given: Option<String>, env: &Env) -> String {
+    given
+        .filter(|tag| !tag.is_empty())
+        .or_else(|| env.get("CLOUD_ML_HP_METRIC_TAG").map(str::to_owned))
+        .unwrap_or_default()
+}
+
+fn wrong(reader: &mut Reader<'_>, message: String) {
+    reader.complaints.push(Complaint { place: "report-metric".to_owned(), message });
+}

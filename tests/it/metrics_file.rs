@@ -1,0 +1,433 @@
+//! The metrics file under fire: many writers, readers that poll, kills, full disks, mounts, and files that are none
+//! (contracts/hypertune-file.md section 6).
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::report_metric::{folder, is_root, lines, needs_root, report};
+use crate::support::{Finished, Trainit, binary, eventually};
+
+/// `report-metric` as the last words of a shell script, where they are `"$@"`; in a mount namespace of its own when asked.
+fn scripted(file: &Path, namespace: bool, script: &str, args: &[&str]) -> Finished {
+    let shell = ["sh", "-c", script, "sh"];
+    let prefix = if namespace { [&["unshare", "-m"][..], &shell].concat() } else { shell.to_vec() };
+    let dir = file.parent().unwrap();
+    Trainit::through(&prefix, ["report-metric"])
+        .args(args)
+        .env("CLOUD_ML_HP_METRIC_FILE", file)
+        .env("DIR", dir)
+        .env("FILE", file)
+        .output()
+}
+
+/// Root without the power to ignore permissions; others have none to give up.
+fn without_power() -> &'static [&'static str] {
+    if is_root() { &["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] } else { &[] }
+}
+
+/// A number without pattern, good enough to pick instants and texts.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+#[test]
+fn eight_writers_at_once_lose_nothing() {
+    const EACH: usize = 30;
+    for (keep, expected) in [("0", 8 * EACH), ("100", 100)] {
+        let (_dir, file) = folder();
+        std::thread::scope(|scope| {
+            for writer in 0..8 {
+                let file = &file;
+                scope.spawn(move || {
+                    for step in 1..=EACH {
+                        let done = report(
+                            file,
+                            [
+                                format!("w{writer}"),
+                                step.to_string(),
+                                format!("--step={step}"),
+                                format!("--keep={keep}"),
+                            ],
+                        )
+                        .output();
+                        assert_eq!(done.expect_code(0).err(), "");
+                    }
+                });
+            }
+        });
+        let found = lines(&file);
+        assert_eq!(found.len(), expected, "--keep {keep}");
+        for writer in 0..8 {
+            let steps: Vec<usize> = found
+                .iter()
+                .filter(|line| line.get(format!("w{writer}")).is_some())
+                .map(|line| line["global_step"].as_str().unwrap().parse().unwrap())
+                .collect();
+            let first = EACH + 1 - steps.len();
+            assert_eq!(steps, (first..=EACH).collect::<Vec<_>>(), "the last reports of writer {writer}, in order");
+        }
+    }
+}
+
+/// Two writers of 150 reports each, and what a reader that polls without pause finds meanwhile.
+fn beside_a_reader(file: &Path, keep: &str, mut look: impl FnMut(&[u8]) + Send) {
+    report(file, ["first", "1"]).output().expect_code(0);
+    let inode = fs::metadata(file).unwrap().ino();
+    let done = AtomicBool::new(false);
+    let write = |writer| {
+        for step in 0..150 {
+            let args = [format!("w{writer}"), step.to_string(), format!("--keep={keep}")];
+            report(file, args).output().expect_code(0);
+        }
+    };
+    std::thread::scope(|scope| {
+        let writers = [0, 1].map(|writer| scope.spawn(move || write(writer)));
+        let reader = scope.spawn(|| {
+            let mut reads = 0;
+            while !done.load(Ordering::Relaxed) {
+                let mut open = fs::File::open(file).unwrap();
+                let mut bytes = Vec::new();
+                open.read_to_end(&mut bytes).unwrap();
+                assert_eq!(open.metadata().unwrap().ino(), inode);
+                look(&bytes);
+                reads += 1;
+            }
+            reads
+        });
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 100, "the reader hardly ever looked");
+    });
+}
+
+#[test]
+fn a_reader_that_polls_without_pause_sees_only_whole_lines_added() {
+    let (_dir, file) = folder();
+    let mut before = Vec::new();
+    beside_a_reader(&file, "0", |bytes| {
+        assert!(!bytes.is_empty() && bytes.starts_with(&before), "rewritten");
+        // The kernel shows a write page by page.
+        assert!(bytes.ends_with(b"\n") || bytes.len() % 4096 == 0, "cut at {}", bytes.len());
+        before = bytes.to_vec();
+    });
+    assert_eq!(lines(&file).len(), 301);
+}
+
+#[test]
+fn beside_a_trim_a_reader_finds_the_lines_and_never_an_empty_file() {
+    let (_dir, file) = folder();
+    beside_a_reader(&file, "10", |bytes| {
+        // What is copied out while it is copied over is a mixture: the kernel lets both go on. It is one line or two, once.
+        let whole = bytes
+            .split(|b| *b == b'\n')
+            .filter(|line| serde_json::from_slice::<Value>(line).is_ok_and(|v| v.is_object()));
+        let whole = whole.count();
+        assert!(whole >= 1 && (bytes.len() < 900 || whole >= 8), "{:?}", String::from_utf8_lossy(bytes));
+    });
+    assert_eq!(lines(&file).len(), 10);
+}
+
+/// One report without the builder's threads, for exact instants.
+fn bare(file: &Path, value: u32, keep: &str) -> Child {
+    let mut command = Command::new(binary());
+    command.args(["report-metric", "loss", &value.to_string(), "--keep", keep]).env_clear();
+    command.env("CLOUD_ML_HP_METRIC_FILE", file).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn five_hundred_kills_at_random_instants_leave_lines_that_parse() {
+    // Appends in the one file, trims in the other. Every line fits one page, so that a kill cannot show a page's edge.
+    let dir = tempfile::tempdir().unwrap();
+    let files = [("append", "0"), ("trim", "20")].map(|(name, keep)| (dir.path().join(name), keep));
+    let clock = Instant::now();
+    for (file, keep) in &files {
+        for value in 0..20 {
+            assert!(bare(file, value, keep).wait().unwrap().success());
+        }
+    }
+    let usual = clock.elapsed() / 40;
+    let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
+    let mut killed = 0;
+    for turn in 0.. {
+        let (file, keep) = &files[turn % 2];
+        let mut child = bare(file, killed, keep);
+        // The file is touched towards the end of a process's life.
+        let instant = Instant::now() + usual.mul_f64(0.3 + dice.below(700) as f64 / 1000.0);
+        while Instant::now() < instant {
+            std::hint::spin_loop();
+        }
+        let _ = child.kill();
+        let acknowledged = child.wait().unwrap().success();
+        let text = fs::read_to_string(file).unwrap();
+        let whole: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
+        for line in &whole {
+            let parsed: Result<Value, _> = serde_json::from_str(line);
+            assert!(parsed.is_ok_and(|v| v.is_object()), "after {killed} kills: {line:?}");
+        }
+        assert!(whole.len() >= 20 && (*keep == "0" || whole.len() == 20), "{} lines left", whole.len());
+        if acknowledged {
+            assert!(whole.last().unwrap().contains(&format!("\"loss\": \"{killed}.0\"")), "acknowledged and not there");
+        }
+        killed += u32::from(!acknowledged);
+        if text.len() > 3500 && *keep == "0" {
+            fs::write(file, &text[..text.match_indices('\n').nth(19).unwrap().0 + 1]).unwrap();
+        }
+        if killed == 500 {
+            break;
+        }
+    }
+    for (file, keep) in &files {
+        assert!(bare(file, 1, keep).wait().unwrap().success());
+        assert!(lines(file).len() >= 20);
+    }
+}
+
+#[test]
+fn a_torn_line_is_cut_off_and_a_whole_one_gets_its_newline() {
+    let (_dir, file) = folder();
+    fs::write(&file, "{\"a\": \"1\"}\n{\"b\": \"0.").unwrap();
+    let done = report(&file, ["c", "1"]).output().expect_code(0);
+    assert!(done.err().contains("torn"), "{}", done.err());
+    assert!(fs::read_to_string(&file).unwrap().starts_with("{\"a\": \"1\"}\n{\"c\""));
+    fs::write(&file, "{\"a\": \"1\"}\n{\"b\": \"0\"}").unwrap();
+    assert_eq!(report(&file, ["c", "1"]).output().expect_code(0).err(), "");
+    assert_eq!(lines(&file).len(), 3);
+}
+
+#[test]
+fn a_file_that_is_no_metrics_file_is_left_alone() {
+    let (_dir, file) = folder();
+    let model = vec![7u8; 3 << 20];
+    fs::write(&file, &model).unwrap();
+    for keep in ["0", "100"] {
+        let done = report(&file, ["a", "1", "--keep", keep]).output().expect_code(1);
+        assert!(done.err().contains("no metrics file"), "{}", done.err());
+        assert_eq!(fs::read(&file).unwrap(), model);
+    }
+}
+
+#[test]
+fn a_stopped_lock_holder_stops_no_report() {
+    let (_dir, file) = folder();
+    fs::write(&file, "{\"a\": \"1\"}\n{\"b\"").unwrap();
+    let holder = fs::File::open(&file).unwrap();
+    holder.lock().unwrap();
+    let done = report(&file, ["c", "1", "--keep", "1"]).output().expect_code(0);
+    assert!(done.err().contains("without a lock") && done.err().contains("5s"), "{}", done.err());
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.starts_with("{\"a\": \"1\"}\n{\"b\"\n{\"c\": \"1.0\""), "{text}");
+}
+
+#[test]
+fn a_report_waits_for_the_lock() {
+    let (_dir, file) = folder();
+    fs::write(&file, "{\"a\": \"1\"}\n").unwrap();
+    let holder = fs::File::open(&file).unwrap();
+    holder.lock().unwrap();
+    let run = report(&file, ["b", "1", "--keep", "1"]).start();
+    eventually("the file is open", || {
+        let open = fs::read_dir(format!("/proc/{}/fd", run.pid())).into_iter().flatten().flatten();
+        open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target == file)
+    });
+    assert_eq!(lines(&file).len(), 1);
+    holder.unlock().unwrap();
+    assert_eq!(run.finish().expect_code(0).err(), "");
+    assert!(lines(&file).len() == 1 && lines(&file)[0]["b"] == "1.0");
+}
+
+const FULL: &str = "mount -t tmpfs -o size=4k none \"$DIR\" && printf '{\"x\": \"%s\"}\\n' \"$(head -c $((FILL)) /dev/zero | tr '\\0' x)\" >\"$FILE\" && \
+     cp \"$FILE\" /dev/shm/before-$$ && \"$@\"; code=$?; cmp \"$FILE\" /dev/shm/before-$$ && echo as it was; rm /dev/shm/before-$$; exit $code";
+
+#[test]
+fn a_full_disk_leaves_the_file_as_it_was_and_says_so() {
+    needs_root!();
+    // An append that crosses into a page which is not there, and a trim that would make the file longer.
+    for args in [&["a", "1"][..], &["a", "1", "--keep", "1", "--checkpoint-path", &"y".repeat(4100)]] {
+        let (_dir, file) = folder();
+        let done = scripted(&file, true, &FULL.replace("FILL", "4030"), args).expect_code(1);
+        assert!(done.out().contains("as it was"), "{}", done.out());
+        assert!(done.err().contains("space") && done.err().contains("make room"), "{}", done.err());
+    }
+}
+
+#[test]
+fn a_file_size_limit_is_an_error_and_no_death() {
+    let (_dir, file) = folder();
+    let old = format!("{{\"x\": \"{}\"}}\n", "x".repeat(490));
+    fs::write(&file, &old).unwrap();
+    let done = scripted(&file, false, "ulimit -f 1; exec \"$@\"", &["a", "1"]);
+    assert_eq!(done.code(), 1, "{}", done.err());
+    assert_eq!(fs::read_to_string(&file).unwrap(), old);
+}
+
+#[test]
+fn a_closed_stderr_costs_no_report() {
+    let (_dir, file) = folder();
+    scripted(&file, false, "exec \"$@\" 2>&-", &["a b", "1"]).expect_code(0);
+    scripted(&file, false, "{ \"$@\"; echo $? >\"$DIR/code\"; } 2>&1 >/dev/null | true", &["a b", "1"]).expect_code(0);
+    eventually("the second report", || fs::read_to_string(file.with_file_name("code")).is_ok_and(|c| c == "0\n"));
+    assert_eq!(lines(&file).len(), 2);
+}
+
+#[test]
+fn a_read_only_mount_is_named_with_the_way_out() {
+    needs_root!();
+    let (_dir, file) = folder();
+    fs::write(&file, "{}\n").unwrap();
+    let done = scripted(&file, true, "mount --bind -o ro \"$DIR\" \"$DIR\" && exec \"$@\"", &["a", "1"]).expect_code(1);
+    assert!(done.err().contains("Read-only file system") && done.err().contains("mount it writable"), "{}", done.err());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{}\n");
+}
+
+#[test]
+fn a_file_or_folder_without_permission_is_named() {
+    let (dir, file) = folder();
+    fs::write(&file, "{}\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
+    let run = |file: &Path, args: &[&str]| {
+        Trainit::through(without_power(), ["report-metric", "a", "1"])
+            .args(args)
+            .env("CLOUD_ML_HP_METRIC_FILE", file)
+            .output()
+    };
+    let done = run(&file, &[]).expect_code(1);
+    assert!(done.err().contains("Permission denied") && done.err().contains("output.metrics"), "{}", done.err());
+    let done = run(&file, &["--best-effort"]).expect_code(0);
+    assert!(done.err().contains("Permission denied"), "{}", done.err());
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{}\n");
+
+    let locked = dir.path().join("locked");
+    fs::create_dir(&locked).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o555)).unwrap();
+    let done = run(&locked.join("sub/output.metrics"), &[]).expect_code(1);
+    assert!(done.err().contains("make the folder") && done.err().contains("locked/sub"), "{}", done.err());
+}
+
+#[test]
+fn a_folder_that_may_not_be_written_is_no_hindrance_to_its_file() {
+    let (dir, file) = folder();
+    fs::write(&file, "{\"a\": \"1\"}\n").unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let run = |keep: &str| {
+        Trainit::through(without_power(), ["report-metric", "a", "1", "--keep", keep])
+            .env("CLOUD_ML_HP_METRIC_FILE", &file)
+            .output()
+    };
+    run("100").expect_code(0);
+    run("2").expect_code(0);
+    assert_eq!(lines(&file).len(), 2);
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_folder_or_a_file_in_the_way_is_named() {
+    let (dir, file) = folder();
+    let done = report(dir.path(), ["a", "1"]).output().expect_code(1);
+    assert!(done.err().contains("directory"), "{}", done.err());
+    fs::write(&file, "").unwrap();
+    let done = report(&file.join("x"), ["a", "1"]).output().expect_code(1);
+    assert!(done.err().contains("output.metrics/x"), "{}", done.err());
+    let dangling = dir.path().join("dangling");
+    std::os::unix::fs::symlink("/nowhere/at/all", &dangling).unwrap();
+    let done = report(&dangling, ["a", "1"]).output().expect_code(1);
+    assert!(done.err().contains("dangling"), "{}", done.err());
+}
+
+#[test]
+fn a_symlink_is_followed_and_stays() {
+    let (dir, file) = folder();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for _ in 0..3 {
+        report(&link, ["a", "1", "--keep", "2"]).output().expect_code(0);
+    }
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(lines(&file).len(), 2);
+}
+
+#[test]
+fn a_bind_mounted_file_is_written_in_place() {
+    needs_root!();
+    let (dir, file) = folder();
+    fs::write(&file, "").unwrap();
+    let outside = dir.path().join("outside");
+    fs::write(&outside, "").unwrap();
+    let script = "mount --bind \"$DIR/outside\" \"$FILE\" && \"$@\" && \"$@\" && exec \"$@\"";
+    scripted(&file, true, script, &["a", "1", "--keep", "2"]).expect_code(0);
+    assert_eq!(lines(&outside).len(), 2);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "");
+}
+
+#[test]
+fn a_fifo_gets_the_line_and_without_a_reader_nobody_hangs() {
+    let (dir, fifo) = folder();
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let done = report(&fifo, ["a", "1"]).output().expect_code(1);
+    assert!(done.err().contains("nobody reads"), "{}", done.err());
+    let run = |path: &Path| {
+        let path = path.to_owned();
+        std::thread::spawn(move || fs::read_to_string(path).unwrap())
+    };
+    let reader = run(&fifo);
+    eventually("a reader takes the line", || report(&fifo, ["a", "1"]).output().code() == 0);
+    let text = reader.join().unwrap();
+    assert!(text.starts_with("{\"a\": \"1.0\"") && text.ends_with("}\n"), "{text}");
+    drop(dir);
+}
+
+#[test]
+fn a_device_gets_the_line_and_a_full_one_fails() {
+    report(Path::new("/dev/null"), ["a", "1"]).output().expect_code(0);
+    let done = report(Path::new("/dev/full"), ["a", "1"]).output().expect_code(1);
+    assert!(done.err().contains("No space left"), "{}", done.err());
+    let done = report(Path::new("/dev/stdout"), ["a", "1"]).output().expect_code(0);
+    assert!(done.out().starts_with("{\"a\": \"1.0\""), "{}", done.out());
+}
+
+#[test]
+fn missing_folders_are_made_also_by_eight_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..5 {
+        let file = dir.path().join(format!("{round}/b/c/output.metrics"));
+        let runs: Vec<_> = (0..8).map(|_| report(&file, ["a", "1"]).start()).collect();
+        runs.into_iter().for_each(|run| drop(run.finish().expect_code(0)));
+        assert_eq!(lines(&file).len(), 8);
+    }
+}
+
+#[test]
+fn the_umask_decides_the_modes_and_an_old_file_keeps_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sub/output.metrics");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let run = |args: &[&str]| {
+        Trainit::through(&["sh", "-c", "umask 027; exec \"$@\"", "sh"], ["report-metric", "a", "1"])
+            .args(args)
+            .env("CLOUD_ML_HP_METRIC_FILE", &file)
+            .output()
+            .expect_code(0)
+    };
+    run(&[]);
+    assert_eq!((mode(file.parent().unwrap()), mode(&file)), (0o750, 0o640));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o604)).unwrap();
+    let inode = fs::metadata(&file).unwrap().ino();
+    (0..3).for_each(|_| drop(run(&["--keep", "2"])));
+    assert_eq!((mode(&file), fs::metadata(&file).unwrap().ino()), (0o604, inode));
+    assert_eq!(lines(&file).len(), 2);
+}

@@ -1,0 +1,329 @@
+//! `report-metric`: the bytes of the tuner's library, and a file that loses nothing (contracts/hypertune-file.md).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Finished, Trainit};
+
+pub fn report<S: AsRef<std::ffi::OsStr>>(file: &Path, args: impl IntoIterator<Item = S>) -> Trainit {
+    Trainit::new(["report-metric"]).args(args).env("CLOUD_ML_HP_METRIC_FILE", file)
+}
+
+pub fn folder() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("output.metrics");
+    (dir, file)
+}
+
+pub fn lines(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    assert!(text.ends_with('\n'), "unfinished: {text:?}");
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line:?}: {e}"))).collect()
+}
+
+pub fn is_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// Skips the test, aloud, where it cannot mount.
+macro_rules! needs_root {
+    () => {
+        if !$crate::report_metric::is_root() {
+            eprintln!("SKIPPED: mounting needs root");
+            return;
+        }
+    };
+}
+pub(crate) use needs_root;
+
+/// Cases where trainit is meant to differ from the library, with what it leaves.
+const DIFFERENCES: &[(&str, Option<&str>)] = &[
+    // The library lets the tag swallow the step; trainit refuses the tag.
+    ("tag 'global_step'", None),
+];
+
+#[test]
+fn every_case_that_fits_a_command_line_leaves_the_librarys_bytes() {
+    let cases = include_str!("../golden/hypertune-cases.jsonl");
+    let cases = cases.lines().filter(|line| line.contains("\"cli\": true"));
+    let cases: Vec<Value> = cases.map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(cases.len() > 100);
+    std::thread::scope(|scope| {
+        let (first, second) = cases.split_at(cases.len() * 5 / 6);
+        for half in [first, second] {
+            scope.spawn(move || half.iter().for_each(run_case));
+        }
+    });
+}
+
+fn run_case(case: &Value) {
+    let name = case["name"].as_str().unwrap();
+    let (_dir, file) = folder();
+    let difference = DIFFERENCES.iter().find(|(n, _)| *n == name);
+    let mut clock = "1700000000.5".to_owned();
+    let mut variables: Vec<(String, String)> = Vec::new();
+    for (index, call) in case["calls"].as_array().unwrap().iter().enumerate() {
+        if call["op"] == "env" {
+            let set = call["set"].as_object().unwrap().iter();
+            variables.extend(set.map(|(k, v)| (k.clone(), v.as_str().unwrap().to_owned())));
+            continue;
+        }
+        if let Some(t) = call["t"].as_str() {
+            clock = t.to_owned();
+        }
+        let mut args =
+            vec![call["tag"].as_str().unwrap_or_default().to_owned(), call["value"].as_str().unwrap().to_owned()];
+        let mut option = |flag: &str, value: &Value| match value {
+            Value::Null => {}
+            Value::String(text) => args.extend([flag.to_owned(), text.clone()]),
+            other => args.extend([flag.to_owned(), other.to_string()]),
+        };
+        option("--step", &call["step"]);
+        option("--checkpoint-path", &call["checkpoint_path"]);
+        let mut run = report(&file, args).env("TRAINIT_TEST_CLOCK", &clock);
+        for (key, value) in &variables {
+            run = run.env(key, value);
+        }
+        let fails = case["errors"].as_array().unwrap().iter().any(|e| e[0] == index) || difference.is_some();
+        let done = run.output();
+        assert_eq!(done.code(), if fails { 125 } else { 0 }, "{name}, call {index}: {}", done.err());
+    }
+    let expected = difference.map_or(case["expect"].as_str(), |(_, left)| *left);
+    let found = fs::read_to_string(&file).ok();
+    if cfg!(debug_assertions) {
+        assert_eq!(found.as_deref(), expected, "{name}");
+    } else {
+        // A release build has no clock to freeze.
+        let lines = |text: Option<&str>| text.map(|t| t.lines().map(without_timestamp).collect::<Vec<_>>());
+        assert_eq!(lines(found.as_deref()), lines(expected), "{name}");
+    }
+}
+
+fn without_timestamp(line: &str) -> String {
+    let (before, after) = line.split_once("\"timestamp\": ").unwrap();
+    format!("{before}{}", after.trim_start_matches(|c| !",}".contains(c)))
+}
+
+#[test]
+fn the_timestamp_is_the_present() {
+    let (_dir, file) = folder();
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    let before = now();
+    report(&file, ["loss", "1"]).output().expect_code(0);
+    let found = lines(&file)[0]["timestamp"].as_f64().unwrap();
+    assert!((before - 1e-3..=now() + 1e-3).contains(&found), "{found}");
+}
+
+#[test]
+fn flags_and_operands_say_the_same() {
+    let (_dir, file) = folder();
+    for args in [
+        &["loss", "0.5", "--step", "3"][..],
+        &["--step=3", "--tag", "loss", "--value", "0.5"],
+        &["--tag=loss", "0.5", "--step", "3"],
+        &["loss", "--value", "0.5", "--step", "3"],
+    ] {
+        report(&file, args).env("TRAINIT_TEST_CLOCK", "1").output().expect_code(0);
+    }
+    let found = lines(&file);
+    assert!(found.len() == 4 && found.iter().all(|l| l["loss"] == "0.5" && l["global_step"] == "3"), "{found:?}");
+}
+
+#[test]
+fn a_value_that_begins_with_a_dash_is_a_value() {
+    let (_dir, file) = folder();
+    for (value, written) in [("-1e-5", "-1e-05"), ("-inf", "-inf"), ("-nan", "nan"), ("-.5", "-0.5"), ("-0", "-0.0")] {
+        report(&file, ["loss", value]).output().expect_code(0);
+        report(&file, ["--value", value]).output().expect_code(0);
+        let found = lines(&file);
+        let last = &found[found.len() - 2..];
+        assert!(last[0]["loss"] == written && last[1]["training/hptuning/metric"] == written, "{value}: {last:?}");
+    }
+}
+
+#[test]
+fn a_mistake_is_125_names_itself_and_writes_nothing() {
+    let (_dir, file) = folder();
+    for (args, reason) in [
+        (&["loss", "abc"][..], "\"abc\" is no number"),
+        (&["loss", ""], "is no number"),
+        (&["loss", "1", "--step", "1.5"], "\"1.5\" is no whole number"),
+        (&["loss", "1", "--step", "1e3"], "is no whole number"),
+        (&["timestamp", "1"], "choose another tag"),
+        (&["--tag", "trial", "--value", "1"], "choose another tag"),
+        (&["checkpoint_path", "1"], "choose another tag"),
+        (&[], "no value"),
+        (&["--tag", "loss"], "no value"),
+        (&["loss", "1", "--value", "2"], "given twice"),
+        (&["loss", "1", "--tag", "acc"], "given twice"),
+        (&["loss", "1", "2"], "2"),
+        (&["loss", "1", "--keep", "many"], "--keep"),
+        (&["loss", "1", "--stdin"], "--stdin"),
+        (&["--stdin", "--step", "3"], "--step"),
+        (&["loss", "1", "--stepp", "3"], "--step"),
+        (&["loss", "1", "--file", "/tmp/"], "names a folder"),
+    ] {
+        let done = report(&file, args).output().expect_code(125);
+        assert!(done.err().contains(reason) && done.err().lines().count() == 1, "{args:?}: {}", done.err());
+        assert!(done.out().is_empty() && !file.exists(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_tag_or_trial_that_is_not_utf8_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let (_dir, file) = folder();
+    let bytes = std::ffi::OsStr::from_bytes(b"a\xff");
+    let done = report(&file, [bytes, "1".as_ref()]).output().expect_code(125);
+    assert!(done.err().contains("not UTF-8"), "{}", done.err());
+    let done = report(&file, ["--tag".as_ref(), bytes, "1".as_ref()]).output().expect_code(125);
+    assert!(done.err().contains("not UTF-8"), "{}", done.err());
+    let done = report(&file, ["a", "1"]).env("CLOUD_ML_TRIAL_ID", bytes).output().expect_code(125);
+    assert!(done.err().contains("CLOUD_ML_TRIAL_ID"), "{}", done.err());
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_path_need_not_be_utf8() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(std::ffi::OsStr::from_bytes(b"m\xff"));
+    report(&file, ["a", "1"]).output().expect_code(0);
+    assert_eq!(lines(&file).len(), 1);
+}
+
+#[test]
+fn tag_trial_and_file_are_taken_from_the_flag_then_from_the_variable() {
+    let (dir, file) = folder();
+    let other = dir.path().join("other.metrics");
+    let run = || report(&file, ["--value", "1"]).env("CLOUD_ML_HP_METRIC_TAG", "acc").env("CLOUD_ML_TRIAL_ID", "7");
+    run().output().expect_code(0);
+    run().args(["--tag", "f1", "--trial", "", "--file"]).args([&other]).output().expect_code(0);
+    run().env("TRAINIT_FILE", &other).env("TRAINIT_TRIAL", "9").output().expect_code(0);
+    report(&file, ["1"]).env("CLOUD_ML_HP_METRIC_TAG", "").output().expect_code(0);
+    let (first, second) = (lines(&file), lines(&other));
+    assert!(first[0]["acc"] == "1.0" && first[0]["trial"] == "7", "{first:?}");
+    assert!(first[1]["training/hptuning/metric"] == "1.0" && first[1]["trial"] == "0", "{first:?}");
+    assert!(second[0]["f1"] == "1.0" && second[0]["trial"] == "", "{second:?}");
+    assert!(second[1]["acc"] == "1.0" && second[1]["trial"] == "9", "{second:?}");
+}
+
+#[test]
+fn an_empty_file_variable_counts_as_unset_and_is_warned_of() {
+    let (_dir, file) = folder();
+    let done = report(Path::new(""), ["a", "1", "--file"]).args([&file]).output().expect_code(0);
+    assert!(done.err().contains("CLOUD_ML_HP_METRIC_FILE is set but empty"), "{}", done.err());
+    let done = report(&file, ["a", "2", "--file", ""]).output().expect_code(0);
+    assert!(done.err().contains("--file is set but empty"), "{}", done.err());
+    assert_eq!(lines(&file).len(), 2);
+}
+
+#[test]
+fn with_nothing_set_the_metrics_go_where_the_library_puts_them() {
+    needs_root!();
+    // The program may lie under /tmp itself, so it is opened first.
+    let script =
+        "exec 9<\"$1\"; shift; mount -t tmpfs none /tmp && /proc/self/fd/9 \"$@\" && cat /tmp/hypertune/output.metrics";
+    let shell = ["unshare", "-m", "sh", "-c", script, "sh"];
+    let done = Trainit::through(&shell, ["report-metric", "a", "1"]).output().expect_code(0);
+    assert!(done.out().starts_with("{\"a\": \"1.0\""), "{}", done.out());
+}
+
+#[test]
+fn a_relative_path_without_a_folder_is_in_the_working_directory() {
+    let (dir, file) = folder();
+    report(Path::new("output.metrics"), ["a", "1"]).dir(dir.path()).output().expect_code(0);
+    assert_eq!(lines(&file).len(), 1);
+}
+
+#[test]
+fn what_a_tuner_would_refuse_is_written_with_a_warning() {
+    let (_dir, file) = folder();
+    let done = report(&file, ["a b", "1", "--step", "-5"]).output().expect_code(0);
+    assert!(done.err().contains("white space") && done.err().contains("-5 is negative"), "{}", done.err());
+    assert_eq!(lines(&file)[0]["global_step"], "-5");
+}
+
+#[test]
+fn keep_0_never_trims() {
+    let (_dir, file) = folder();
+    let many = "a 1\n".repeat(150);
+    fs::write(file.with_extension("in"), &many).unwrap();
+    let input = || fs::File::open(file.with_extension("in")).unwrap();
+    report(&file, ["--stdin", "--keep", "0"]).stdin(input()).output().expect_code(0);
+    report(&file, ["b", "2", "--keep", "0"]).output().expect_code(0);
+    assert_eq!(lines(&file).len(), 151);
+    report(&file, ["c", "3"]).output().expect_code(0);
+    let kept = lines(&file);
+    assert!(kept.len() == 100 && kept[98]["b"] == "2.0" && kept[99]["c"] == "3.0");
+}
+
+fn from_stdin(file: &Path, text: &str, args: &[&str]) -> Finished {
+    let mut input = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut input, text.as_bytes()).unwrap();
+    std::io::Seek::rewind(&mut input).unwrap();
+    report(file, ["--stdin"]).args(args).stdin(input).output()
+}
+
+#[test]
+fn many_metrics_come_from_stdin_in_both_forms() {
+    let (_dir, file) = folder();
+    let text = "loss 0.5 1\n\n{\"tag\": \"acc\", \"value\": 0.1, \"step\": \"2\", \"checkpoint_path\": \"gs://b\"}\n{\"value\": NaN}";
+    let done = from_stdin(&file, text, &["--tag", "standard", "--trial", "4", "--fsync"]).expect_code(0);
+    assert!(done.err().is_empty(), "{}", done.err());
+    let found = lines(&file);
+    assert!(found[0]["loss"] == "0.5" && found[0]["global_step"] == "1", "{found:?}");
+    assert!(
+        found[1]["acc"] == "0.1" && found[1]["checkpoint_path"] == "gs://b" && found[1]["trial"] == "4",
+        "{found:?}"
+    );
+    assert!(found[2]["standard"] == "nan" && found.len() == 3, "{found:?}");
+}
+
+#[test]
+fn one_wrong_line_on_stdin_refuses_the_whole_batch() {
+    let (_dir, file) = folder();
+    let done = from_stdin(&file, "a 1\nb x\n{\"tag\": \"c\"}\nd 1\n", &[]).expect_code(125);
+    assert!(done.err().contains("line 2: ") && done.err().contains("line 3: "), "{}", done.err());
+    assert!(!file.exists());
+}
+
+#[test]
+fn an_empty_stdin_makes_no_file() {
+    let (_dir, file) = folder();
+    let done = from_stdin(&file, "\n", &[]).expect_code(0);
+    assert!(done.err().contains("no metric"), "{}", done.err());
+    assert!(!file.exists());
+}
+
+#[test]
+fn only_rank_0_reports_where_that_is_asked_and_feeders_of_others_live_on() {
+    let (_dir, file) = folder();
+    let run = |args: &[&str], rank: &str| report(&file, args).env("RANK", rank).output();
+    run(&["a", "1", "--rank0-only"], "1").expect_code(0);
+    run(&["a", "x", "--rank0-only"], "1").expect_code(125);
+    assert!(!file.exists());
+    run(&["a", "1", "--rank0-only"], "0").expect_code(0);
+    run(&["a", "1"], "1").expect_code(0);
+    assert_eq!(lines(&file).len(), 2);
+    let script = "set -o pipefail; head -c 200000 /dev/zero | \"$@\"";
+    Trainit::through(&["bash", "-c", script, "bash"], ["report-metric", "--stdin", "--rank0-only"])
+        .env("RANK", "1")
+        .output()
+        .expect_code(0);
+}
+
+#[test]
+fn a_configuration_file_may_name_the_file_and_the_limit() {
+    let (dir, file) = folder();
+    let config = dir.path().join("config.toml");
+    fs::write(&config, format!("file = {:?}\nkeep = 2\n", file)).unwrap();
+    for _ in 0..3 {
+        report(Path::new("/nowhere/x"), ["a", "1", "--config"]).args([&config]).output().expect_code(0);
+    }
+    assert_eq!(lines(&file).len(), 2);
+}
