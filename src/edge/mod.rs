@@ -4,6 +4,7 @@
 pub mod cgroup;
 pub mod clock;
 pub mod descendants;
+pub mod gpu;
 pub mod process;
 pub mod reaper;
 pub mod run_dir;
