@@ -1,11 +1,10 @@
 //! `trainit gpus`: what the GPUs are and how they are, as a table or as one JSON object.
 
 use std::io;
-use std::time::Duration;
 
 use crate::cli::Parsed;
 use crate::command;
-use crate::edge::{gpu, stdio};
+use crate::edge::{gpu, stdio, wake};
 use crate::rules::env::Env;
 use crate::rules::gpu::{Discovery, table};
 use crate::settings::{Reader, gpus};
@@ -27,7 +26,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         if !watch {
             return 0;
         }
-        pause(settings.interval);
+        wake::wait_readable(&[], Some(settings.interval));
     }
 }
 
@@ -36,8 +35,4 @@ fn show(discovery: &Discovery, json: bool) -> io::Result<()> {
         true => stdio::print(&format!("{}\n", serde_json::to_string(discovery).map_err(io::Error::other)?)),
         false => stdio::print(&table::render(discovery)),
     }
-}
-
-fn pause(interval: Duration) {
-    std::thread::sleep(interval);
 }

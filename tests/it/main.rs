@@ -9,5 +9,6 @@ mod support;
 mod child_state;
 mod command_line;
 mod exit_codes;
+mod gpus;
 mod init;
 mod walls;

@@ -95,10 +95,3 @@ fn started_as() -> Option<PathBuf> {
         (!path.is_null()).then(|| PathBuf::from(OsStr::from_bytes(CStr::from_ptr(path).to_bytes())))
     }
 }
-
-/// Sleeps; a signal may cut it short.
-fn sleep(duration: Duration) {
-    let ms = libc::c_int::try_from(duration.as_millis()).unwrap_or(libc::c_int::MAX).max(1);
-    // SAFETY: no descriptors, only the timeout.
-    unsafe { libc::poll(std::ptr::null_mut(), 0, ms) };
-}

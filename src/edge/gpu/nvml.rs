@@ -18,6 +18,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::speech::Speech;
 use crate::edge::clock::Clock;
+use crate::edge::wake;
 use crate::rules::env::Env;
 use crate::rules::gpu::Gpu;
 use crate::rules::gpu::answer::code::{FUNCTION_NOT_FOUND, GPU_IS_LOST, LIBRARY_NOT_FOUND, RESET_REQUIRED, UNKNOWN};
@@ -395,7 +396,7 @@ impl Nvml {
         let ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1);
         let Some(set) = set else {
             nvml.speech.wait("sleep", ms);
-            super::sleep(wait);
+            wake::wait_readable(&[], Some(wait));
             return None;
         };
         let mut data = blank();
@@ -410,7 +411,7 @@ impl Nvml {
         };
         if code != SUCCESS {
             if code != crate::rules::gpu::answer::code::TIMEOUT {
-                super::sleep(wait);
+                wake::wait_readable(&[], Some(wait));
             }
             return None;
         }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::ladder::{Candidate, Ladder};
 use crate::edge::clock::Clock;
+use crate::edge::wake;
 use crate::rules::env::{Changes, Env};
 use crate::rules::exit::End;
 use crate::rules::gpu::answer::{Ending, Report};
@@ -174,8 +175,8 @@ pub fn ask(ladder: &Ladder, mode: Mode, env: &Env, limits: Limits) -> Report {
             }
             let left = reader.deadline().saturating_sub(clock.now()).min(GLANCE);
             match said {
-                Some(_) => wait_readable(&probe, left),
-                None => super::sleep(left.min(Duration::from_millis(1))),
+                Some(_) => wake::wait_readable(&[probe.as_raw_fd()], Some(left)),
+                None => wake::wait_readable(&[], Some(left.min(Duration::from_millis(1)))),
             }
         }
     };
@@ -194,7 +195,7 @@ fn finish(probe: &ProbeProcess, clock: &Clock, overrun: Overrun, ended: bool) ->
         if clock.now() >= until {
             return Ending::Stuck(overrun);
         }
-        super::sleep(Duration::from_millis(1));
+        wake::wait_readable(&[], Some(Duration::from_millis(1)));
     }
 }
 
@@ -210,13 +211,6 @@ fn try_reap(pid: i32) -> Option<End> {
         // Nothing to wait for: somebody ignores SIGCHLD, or has reaped it.
         _ => Some(End::Code(0)),
     }
-}
-
-fn wait_readable(probe: &ProbeProcess, limit: Duration) {
-    let mut poll = libc::pollfd { fd: probe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let ms = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX).max(1);
-    // SAFETY: one pollfd, alive for the call.
-    unsafe { libc::poll(&raw mut poll, 1, ms) };
 }
 
 /// Everything the child needs, made before the fork.
