@@ -1,5 +1,7 @@
 //! One file per subcommand: the wiring, and nothing that could be a rule.
 
+pub mod gpu_probe;
+pub mod gpus;
 pub mod report_metric;
 pub mod run;
 
@@ -17,6 +19,9 @@ const DEFAULT_CONFIG: &str = "/etc/trainit/config.toml";
 
 /// Does what the command line asks and returns the exit code. `mask` is the signal mask from before ours, for `run`.
 pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
+    if argv.get(1).is_some_and(|word| word == gpu_probe::SUBCOMMAND) {
+        gpu_probe::main(&argv, &env);
+    }
     let parsed = match cli::parse(argv) {
         Ok(parsed) => parsed,
         Err(Refusal::Shown(text)) => return u8::from(stdio::print(&text).is_err()),
@@ -24,6 +29,7 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
         Err(Refusal::Wrong(line)) => return refuse(&[line]),
     };
     match (parsed.command, mask) {
+        ("gpus", _) => gpus::main(&parsed, &env),
         ("run", Some(mask)) => run::main(parsed, env, mask),
         ("report-metric", _) => report_metric::main(&parsed, &env),
         (other, _) => refuse(&[format!("trainit {other} is not there yet")]),

@@ -4,6 +4,7 @@
 pub mod cgroup;
 pub mod clock;
 pub mod descendants;
+pub mod gpu;
 pub mod http;
 pub mod machine;
 pub mod metrics_file;

@@ -287,10 +287,12 @@ pub const SETTINGS: &[Setting] = &[
         "gpu-timeout",
         "DURATION",
         GPUS,
-        on::INSPECT | on::GPUS,
+        on::RUN | on::INSPECT | on::GPUS,
         "5s",
         "How long one NVML call may take; three times that for all of them",
     ),
+    one("gpu-interval", "DURATION", GPUS, on::RUN | on::GPUS, "10s", "How often the GPUs are sampled while watching"),
+    switch("watch", GPUS, on::GPUS, "Show the GPUs again at every --gpu-interval; with --json one object a line"),
     // Output
     one(
         "log-format",

@@ -1,0 +1,471 @@
+//! The probe's own code: asks NVML and prints what it hears. It runs in a process of its own, which anybody may kill.
+//!
+//! Straight over nvml-wrapper's bindings rather than the wrapper: that one makes a call of its own behind `init` (which
+//! could not be announced), takes unknown enum values for errors, reads past a name without a NUL, knows only the newest
+//! memory call, and shuts NVML down when dropped, which may hang. Every symbol is optional; what fails is null.
+//! Deliberately absent: any judgement.
+
+#![expect(unsafe_code, reason = "NVML is a C library")]
+
+use std::ffi::{CStr, c_char, c_uint, c_void};
+use std::mem::zeroed;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nvml_wrapper_sys::bindings::{
+    NvmlLib, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, nvmlDevice_t, nvmlEventSet_t, nvmlMemory_v2_t,
+};
+
+use super::speech::Speech;
+use crate::edge::clock::Clock;
+use crate::edge::wake;
+use crate::rules::env::Env;
+use crate::rules::gpu::Gpu;
+use crate::rules::gpu::answer::code::{FUNCTION_NOT_FOUND, GPU_IS_LOST, LIBRARY_NOT_FOUND, RESET_REQUIRED, UNKNOWN};
+use crate::rules::gpu::protocol::{Line, event};
+
+const SONAME: &str = "libnvidia-ml.so.1";
+
+/// Where container runtimes put the library, after the loader's own search. A `*` stands for any one directory.
+const DIRECTORIES: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/lib/wsl/drivers/*",
+    "/usr/lib/aarch64-linux-gnu/nvidia",
+    "/run/opengl-driver/lib",
+    "/run/nvidia/driver/usr/lib/*",
+];
+
+/// NVML's return value for a call that went well.
+const SUCCESS: u32 = 0;
+/// The event wait is never longer than this, so that a hang shows soon.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// A recovery action may take this long to follow its XID.
+const RECHECK_AFTER: Duration = Duration::from_secs(2);
+/// More links than any GPU has.
+const MAX_NVLINKS: c_uint = 36;
+
+/// Calls an NVML function by name: announced, unless it is missing or the GPU at hand has already been found lost.
+macro_rules! ask {
+    ($nvml:ident.$name:ident($($arg:expr),*)) => {
+        match $nvml.lib.$name.as_ref() {
+            Ok(_) if $nvml.lost.is_some() => GPU_IS_LOST,
+            Ok(function) => {
+                $nvml.speech.call(stringify!($name));
+                // SAFETY: the types are those of NVML's header; handles came from NVML, out-pointers live for the call.
+                let code = unsafe { function($($arg),*) };
+                if matches!(code, GPU_IS_LOST | RESET_REQUIRED) {
+                    $nvml.lost = Some((stringify!($name), code));
+                }
+                code
+            }
+            Err(_) => FUNCTION_NOT_FOUND,
+        }
+    };
+}
+
+/// A structure or number for NVML to write to.
+fn blank<T: Copy>() -> T {
+    // SAFETY: used for integers and NVML's plain C structures of integers and pointers, for which zeros are a value.
+    unsafe { zeroed() }
+}
+
+struct Nvml {
+    lib: NvmlLib,
+    speech: Speech,
+    /// The call that found the GPU at hand gone, and what it returned.
+    lost: Option<(&'static str, u32)>,
+}
+
+struct Device {
+    handle: nvmlDevice_t,
+    /// What does not change, and the memory of the start.
+    identity: Gpu,
+}
+
+/// Says what is there, once.
+pub(super) fn discover(speech: Speech, env: &Env) {
+    let Some(mut nvml) = Nvml::open(speech, env) else { return };
+    let Some(devices) = nvml.list() else { return };
+    for device in &devices {
+        nvml.sample(device);
+    }
+    nvml.speech.say(&Line::End);
+}
+
+/// Says what is there, then what happens, with a sample of each GPU every `interval`; until it is killed.
+pub(super) fn watch(speech: Speech, env: &Env, interval: Duration) {
+    let Some(mut nvml) = Nvml::open(speech, env) else { return };
+    let Some(devices) = nvml.list() else { return };
+    let events = nvml.register(&devices);
+    let clock = Clock::start();
+    let mut next_round = Duration::ZERO;
+    let mut recheck: Option<(Duration, usize)> = None;
+    loop {
+        let now = clock.now();
+        if now >= next_round {
+            nvml.round(&devices);
+            next_round = clock.now() + interval;
+        }
+        if let Some((_, at)) = recheck.take_if(|(due, _)| now >= *due) {
+            let recovery_action = nvml.recovery_action(devices[at].handle);
+            nvml.lost = None;
+            let (index, kind) = (Some(devices[at].identity.index), event::RECOVERY_ACTION);
+            nvml.speech.say(&Line::Event { index, kind, data: 0, gpu_instance: None, recovery_action });
+        }
+        let until = recheck.map_or(next_round, |(due, _)| next_round.min(due));
+        let wait = until.saturating_sub(clock.now()).min(LONGEST_WAIT);
+        if let Some(at) = nvml.wait(events, &devices, wait) {
+            recheck = Some((clock.now() + RECHECK_AFTER, at));
+        }
+    }
+}
+
+impl Nvml {
+    fn open(mut speech: Speech, env: &Env) -> Option<Nvml> {
+        let named = env.given("TRAINIT_NVML_LIBRARY").is_some();
+        let mut failure = None;
+        for path in candidates(env) {
+            speech.call("dlopen");
+            // SAFETY: loading runs the library's constructors; that is what this process is for.
+            match unsafe { NvmlLib::new(&path) } {
+                Ok(lib) if is_stub(&lib) => {
+                    let message = format!("{} is the toolkit's link-time stub", path.display());
+                    failure.get_or_insert((Some(LIBRARY_NOT_FOUND), message));
+                }
+                Ok(lib) => return Nvml { lib, speech, lost: None }.init(),
+                // A file that is there but does not load is worth more words than names that were not found.
+                Err(error) if path.is_absolute() && !named => failure = Some((None, error.to_string())),
+                Err(error) => {
+                    failure.get_or_insert((Some(LIBRARY_NOT_FOUND), error.to_string()));
+                }
+            }
+        }
+        let (code, message) = failure.unwrap_or((Some(LIBRARY_NOT_FOUND), String::new()));
+        speech.say(&Line::Error { function: "dlopen".into(), code, message: Some(message) });
+        None
+    }
+
+    fn init(mut self) -> Option<Nvml> {
+        let nvml = &mut self;
+        let code = ask!(nvml.nvmlInit_v2());
+        if code != SUCCESS {
+            self.speech.say(&Line::Error { function: "nvmlInit_v2".into(), code: Some(code), message: None });
+            return None;
+        }
+        Some(self)
+    }
+
+    /// The driver and the identity of each GPU.
+    fn list(&mut self) -> Option<Vec<Device>> {
+        let nvml = self;
+        let mut buffer = [0 as c_char; 256];
+        let driver = ask!(nvml.nvmlSystemGetDriverVersion(buffer.as_mut_ptr(), 80));
+        let driver_version = (driver == SUCCESS).then(|| text(&buffer[..80]));
+        let mut cuda = 0;
+        let mut code = ask!(nvml.nvmlSystemGetCudaDriverVersion_v2(&raw mut cuda));
+        if code != SUCCESS {
+            code = ask!(nvml.nvmlSystemGetCudaDriverVersion(&raw mut cuda));
+        }
+        let cuda_version = (code == SUCCESS).then(|| format!("{}.{}", cuda / 1000, cuda % 1000 / 10));
+        let mut count = 0;
+        let code = ask!(nvml.nvmlDeviceGetCount_v2(&raw mut count));
+        nvml.lost = None;
+        if code != SUCCESS {
+            let function = "nvmlDeviceGetCount_v2".into();
+            nvml.speech.say(&Line::Error { function, code: Some(code), message: None });
+            return None;
+        }
+        nvml.speech.say(&Line::Driver { driver_version, cuda_version, count: Some(count) });
+        Some((0..count).filter_map(|index| nvml.identify(index)).collect())
+    }
+
+    fn identify(&mut self, index: u32) -> Option<Device> {
+        let nvml = self;
+        let mut handle: nvmlDevice_t = blank();
+        let code = ask!(nvml.nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle));
+        if code != SUCCESS {
+            nvml.lost = None;
+            let function = "nvmlDeviceGetHandleByIndex_v2".into();
+            nvml.speech.say(&Line::GpuError { index, uuid: None, function, code });
+            return None;
+        }
+        let mut identity = Gpu { index, ..Gpu::default() };
+        let mut buffer = [0 as c_char; 256];
+        if ask!(nvml.nvmlDeviceGetUUID(handle, buffer.as_mut_ptr(), 96)) == SUCCESS {
+            identity.uuid = Some(text(&buffer[..96]));
+        }
+        let mut buffer = [0 as c_char; 256];
+        if ask!(nvml.nvmlDeviceGetName(handle, buffer.as_mut_ptr(), 96)) == SUCCESS {
+            identity.name = Some(text(&buffer[..96]));
+        }
+        let mut pci = blank();
+        if ask!(nvml.nvmlDeviceGetPciInfo_v3(handle, &raw mut pci)) == SUCCESS {
+            identity.pci_bus_id = Some(text(&pci.busId));
+        }
+        let mut minor = 0;
+        if ask!(nvml.nvmlDeviceGetMinorNumber(handle, &raw mut minor)) == SUCCESS {
+            identity.minor = Some(minor);
+        }
+        nvml.memory(handle, &mut identity);
+        if nvml.report_loss(&identity) {
+            return None;
+        }
+        nvml.speech.say(&Line::Gpu { sampled: false, gpu: Box::new(identity.clone()) });
+        Some(Device { handle, identity })
+    }
+
+    /// The newest call first; drivers before R510 and WSL have only the old one.
+    fn memory(&mut self, handle: nvmlDevice_t, gpu: &mut Gpu) -> u32 {
+        let nvml = self;
+        let mut memory: nvmlMemory_v2_t = blank();
+        memory.version = (size_of::<nvmlMemory_v2_t>() | (2 << 24)) as c_uint;
+        if ask!(nvml.nvmlDeviceGetMemoryInfo_v2(handle, &raw mut memory)) == SUCCESS {
+            gpu.memory_total_bytes = Some(memory.total);
+            gpu.memory_used_bytes = Some(memory.used);
+            gpu.memory_reserved_bytes = Some(memory.reserved);
+            return SUCCESS;
+        }
+        let mut memory = blank();
+        let code = ask!(nvml.nvmlDeviceGetMemoryInfo(handle, &raw mut memory));
+        if code == SUCCESS {
+            gpu.memory_total_bytes = Some(memory.total);
+            gpu.memory_used_bytes = Some(memory.used);
+        }
+        code
+    }
+
+    /// Everything that changes, as one line.
+    fn sample(&mut self, device: &Device) {
+        let nvml = self;
+        let handle = device.handle;
+        let mut gpu = device.identity.clone();
+        if nvml.memory(handle, &mut gpu) == UNKNOWN && device.identity.memory_total_bytes.is_some() {
+            nvml.lost = Some(("nvmlDeviceGetMemoryInfo", UNKNOWN));
+        }
+        gpu.recovery_action = nvml.recovery_action(handle);
+        let mut rates = blank();
+        if ask!(nvml.nvmlDeviceGetUtilizationRates(handle, &raw mut rates)) == SUCCESS {
+            gpu.utilization_percent = Some(rates.gpu);
+            gpu.memory_utilization_percent = Some(rates.memory);
+        }
+        let mut celsius = 0;
+        if ask!(nvml.nvmlDeviceGetTemperature(handle, 0, &raw mut celsius)) == SUCCESS {
+            gpu.temperature_celsius = Some(celsius);
+        }
+        let mut milliwatts = 0;
+        if ask!(nvml.nvmlDeviceGetPowerUsage(handle, &raw mut milliwatts)) == SUCCESS {
+            gpu.power_watts = Some(f64::from(milliwatts) / 1000.0);
+        }
+        if ask!(nvml.nvmlDeviceGetEnforcedPowerLimit(handle, &raw mut milliwatts)) == SUCCESS {
+            gpu.power_limit_watts = Some(f64::from(milliwatts) / 1000.0);
+        }
+        let mut bits = 0;
+        let mut code = ask!(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle, &raw mut bits));
+        if code == FUNCTION_NOT_FOUND {
+            code = ask!(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle, &raw mut bits));
+        }
+        gpu.throttle_reasons = (code == SUCCESS).then_some(bits);
+        let mut errors = 0;
+        // Uncorrected (1), since the driver was loaded (0).
+        if ask!(nvml.nvmlDeviceGetTotalEccErrors(handle, 1, 0, &raw mut errors)) == SUCCESS {
+            gpu.ecc_uncorrected = Some(errors);
+        }
+        nvml.repairs(handle, &mut gpu);
+        let (mut mode, mut pending_mode) = (0, 0);
+        if ask!(nvml.nvmlDeviceGetMigMode(handle, &raw mut mode, &raw mut pending_mode)) == SUCCESS {
+            gpu.mig = Some(mode == 1);
+        }
+        for link in 0..MAX_NVLINKS {
+            let mut active = 0;
+            if ask!(nvml.nvmlDeviceGetNvLinkState(handle, link, &raw mut active)) != SUCCESS {
+                break;
+            }
+            gpu.nvlinks_active = Some(gpu.nvlinks_active.unwrap_or(0) + u32::from(active == 1));
+        }
+        if !nvml.report_loss(&gpu) {
+            nvml.speech.say(&Line::Gpu { sampled: true, gpu: Box::new(gpu) });
+        }
+    }
+
+    /// Memory repairs: remapped rows (Ampere and later), retired pages before.
+    fn repairs(&mut self, handle: nvmlDevice_t, gpu: &mut Gpu) {
+        let nvml = self;
+        let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
+        let [c, u, p, f] = [&raw mut corrected, &raw mut uncorrected, &raw mut pending, &raw mut failed];
+        if ask!(nvml.nvmlDeviceGetRemappedRows(handle, c, u, p, f)) == SUCCESS {
+            (gpu.remap_pending, gpu.remap_failed) = (Some(pending != 0), Some(failed != 0));
+        } else if ask!(nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle, &raw mut pending)) == SUCCESS {
+            gpu.remap_pending = Some(pending != 0);
+        }
+    }
+
+    /// Field 230, whatever integer type the driver gives it.
+    fn recovery_action(&mut self, handle: nvmlDevice_t) -> Option<u32> {
+        let nvml = self;
+        // SAFETY: a C structure of integers and a union of numbers.
+        let mut field: nvml_wrapper_sys::bindings::nvmlFieldValue_t = unsafe { zeroed() };
+        field.fieldId = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
+        if ask!(nvml.nvmlDeviceGetFieldValues(handle, 1, &raw mut field)) != SUCCESS || field.nvmlReturn != SUCCESS {
+            return None;
+        }
+        // SAFETY: every member is a plain number inside the union, which was zeroed before NVML wrote to it.
+        let value = unsafe {
+            match field.valueType {
+                1 => u64::from(field.value.uiVal),
+                2..=4 => field.value.ullVal,
+                5 => u64::try_from(field.value.siVal).ok()?,
+                6 => u64::from(field.value.usVal),
+                _ => return None,
+            }
+        };
+        u32::try_from(value).ok()
+    }
+
+    /// If a call found the GPU gone, says so.
+    fn report_loss(&mut self, gpu: &Gpu) -> bool {
+        let Some((function, code)) = self.lost.take() else { return false };
+        let (index, uuid, function) = (gpu.index, gpu.uuid.clone(), function.to_owned());
+        self.speech.say(&Line::GpuError { index, uuid, function, code });
+        true
+    }
+
+    /// One round of a watch: the driver line, then a sample of each GPU. GPUs that are no longer listed are lost.
+    fn round(&mut self, devices: &[Device]) {
+        let nvml = self;
+        let mut count = 0;
+        let code = ask!(nvml.nvmlDeviceGetCount_v2(&raw mut count));
+        nvml.lost = None;
+        let count = (code == SUCCESS).then_some(count);
+        nvml.speech.say(&Line::Driver { driver_version: None, cuda_version: None, count });
+        let listed = count.filter(|n| (*n as usize) < devices.len()).map(|n| nvml.listed(n));
+        for device in devices {
+            let Gpu { index, uuid, .. } = &device.identity;
+            if listed.as_ref().is_some_and(|listed| uuid.is_some() && !listed.contains(uuid)) {
+                let (index, uuid, function) = (*index, uuid.clone(), "nvmlDeviceGetCount_v2".to_owned());
+                nvml.speech.say(&Line::GpuError { index, uuid, function, code: GPU_IS_LOST });
+            } else {
+                nvml.sample(device);
+            }
+        }
+    }
+
+    fn listed(&mut self, count: u32) -> Vec<Option<String>> {
+        let nvml = self;
+        let mut uuids = Vec::new();
+        for index in 0..count {
+            let mut handle: nvmlDevice_t = blank();
+            let mut buffer = [0 as c_char; 256];
+            if ask!(nvml.nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle)) == SUCCESS
+                && ask!(nvml.nvmlDeviceGetUUID(handle, buffer.as_mut_ptr(), 96)) == SUCCESS
+            {
+                uuids.push(Some(text(&buffer[..96])));
+            }
+            nvml.lost = None;
+        }
+        uuids
+    }
+
+    /// Subscribes to what each GPU supports of what we understand.
+    fn register(&mut self, devices: &[Device]) -> Option<nvmlEventSet_t> {
+        let nvml = self;
+        let mut set: nvmlEventSet_t = blank();
+        if ask!(nvml.nvmlEventSetCreate(&raw mut set)) != SUCCESS {
+            return None;
+        }
+        let mut registered = false;
+        for device in devices {
+            let mut supported = 0;
+            let known = ask!(nvml.nvmlDeviceGetSupportedEventTypes(device.handle, &raw mut supported)) == SUCCESS;
+            let wanted = supported & (event::XID | event::UNAVAILABLE | event::RECOVERY_ACTION);
+            if known && wanted != 0 {
+                registered |= ask!(nvml.nvmlDeviceRegisterEvents(device.handle, wanted, set)) == SUCCESS;
+            }
+            nvml.report_loss(&device.identity);
+        }
+        registered.then_some(set)
+    }
+
+    /// Waits for an event and tells it; returns which GPU's recovery action to read again.
+    fn wait(&mut self, set: Option<nvmlEventSet_t>, devices: &[Device], wait: Duration) -> Option<usize> {
+        let nvml = self;
+        let ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1);
+        let Some(set) = set else {
+            nvml.speech.wait("sleep", ms);
+            wake::wait_readable(&[], Some(wait));
+            return None;
+        };
+        let mut data = blank();
+        // The call was announced by this, with its length; ask! would announce it again, without.
+        nvml.speech.wait("nvmlEventSetWait_v2", ms);
+        // SAFETY: the set came from NVML, `data` lives for the call.
+        let code = unsafe {
+            match (&nvml.lib.nvmlEventSetWait_v2, &nvml.lib.nvmlEventSetWait) {
+                (Ok(function), _) | (_, Ok(function)) => function(set, &raw mut data, ms),
+                _ => FUNCTION_NOT_FOUND,
+            }
+        };
+        if code != SUCCESS {
+            if code != crate::rules::gpu::answer::code::TIMEOUT {
+                wake::wait_readable(&[], Some(wait));
+            }
+            return None;
+        }
+        let at = devices.iter().position(|device| device.handle == data.device);
+        let recovery_action = at.and_then(|at| nvml.recovery_action(devices[at].handle));
+        nvml.lost = None;
+        let index = at.map(|at| devices[at].identity.index);
+        let gpu_instance = Some(data.gpuInstanceId).filter(|id| *id != u32::MAX);
+        let (kind, data) = (data.eventType, data.eventData);
+        nvml.speech.say(&Line::Event { index, kind, data, gpu_instance, recovery_action });
+        at
+    }
+}
+
+/// The library's paths in the order of search. One that is named is the only one.
+fn candidates(env: &Env) -> Vec<PathBuf> {
+    if let Some(named) = env.given("TRAINIT_NVML_LIBRARY") {
+        return vec![PathBuf::from(named)];
+    }
+    let mut paths = vec![PathBuf::from(SONAME)];
+    let own = env.given("LD_LIBRARY_PATH").unwrap_or("").split([':', ';']).filter(|dir| dir.starts_with('/'));
+    for dir in own.chain(DIRECTORIES.iter().copied()) {
+        match dir.strip_suffix("/*") {
+            None => paths.push(Path::new(dir).join(SONAME)),
+            Some(parent) => {
+                let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+                paths.extend(entries.map(|entry| entry.path().join(SONAME)));
+            }
+        }
+    }
+    let named_by_path = paths.split_off(1).into_iter().filter(|path| path.exists());
+    paths.extend(named_by_path);
+    paths
+}
+
+/// Whether the loader found the CUDA toolkit's stub, which prints a warning and has no GPUs.
+fn is_stub(lib: &NvmlLib) -> bool {
+    let Ok(function) = lib.nvmlInit_v2.as_ref() else { return false };
+    let mut info: libc::Dl_info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: dladdr only looks the address up; the name it gives lives as long as the library.
+    unsafe {
+        libc::dladdr(*function as *const c_void, &raw mut info) != 0
+            && !info.dli_fname.is_null()
+            && CStr::from_ptr(info.dli_fname).to_bytes().windows(7).any(|part| part == b"/stubs/")
+    }
+}
+
+/// A C string that may lack its NUL or be no UTF-8.
+fn text(buffer: &[c_char]) -> String {
+    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+    String::from_utf8_lossy(&bytes).trim().to_owned()
+}

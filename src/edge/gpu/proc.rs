@@ -1,0 +1,64 @@
+//! GPUs without NVML: device nodes that open, joined with `/proc/driver/nvidia`.
+//!
+//! Opening a node can wake the driver, and a sick driver can hold the caller for ever, so [`tell`] runs in the probe
+//! process. What the main process may do itself only looks at names. Deliberately absent: any judgement.
+
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::unistd::{AccessFlags, access};
+
+use super::speech::Speech;
+use crate::rules::gpu::answer::Site;
+use crate::rules::gpu::nodes::{join, minor_of, read_information};
+use crate::rules::gpu::protocol::Line;
+
+const CONTROL_NODE: &str = "/dev/nvidiactl";
+const WSL_NODE: &str = "/dev/dxg";
+const DRIVER: &str = "/proc/driver/nvidia";
+
+/// The minors of the device nodes that there are, without opening any.
+pub(super) fn minors() -> Vec<u32> {
+    if !Path::new(CONTROL_NODE).exists() {
+        return Vec::new();
+    }
+    let entries = fs::read_dir("/dev").into_iter().flatten().flatten();
+    let mut minors: Vec<u32> = entries.filter_map(|entry| minor_of(entry.file_name().to_str()?)).collect();
+    minors.sort_unstable();
+    minors
+}
+
+/// What can be seen without asking the driver anything.
+pub(super) fn site(named_library: Option<&str>, uid: u32) -> Site {
+    let control_node = [CONTROL_NODE, WSL_NODE].iter().any(|node| Path::new(node).exists());
+    let nodes = std::iter::once(CONTROL_NODE.to_owned()).chain(minors().into_iter().map(|n| format!("/dev/nvidia{n}")));
+    let forbidden = |node: &String| {
+        Path::new(node).exists() && access(node.as_str(), AccessFlags::R_OK | AccessFlags::W_OK).is_err()
+    };
+    Site {
+        control_node,
+        module: Path::new(DRIVER).exists(),
+        forbidden_node: nodes.into_iter().find(forbidden),
+        uid,
+        named_library: named_library.map(str::to_owned),
+    }
+}
+
+/// Says which GPUs there are. The device node decides: `/proc` may list those of other containers.
+pub(super) fn tell(mut speech: Speech) {
+    speech.call("open");
+    let opens = |minor: &u32| {
+        let node = format!("/dev/nvidia{minor}");
+        fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(node).is_ok()
+    };
+    let open: Vec<u32> = minors().into_iter().filter(opens).collect();
+    speech.call("read");
+    let entries = fs::read_dir(Path::new(DRIVER).join("gpus")).into_iter().flatten().flatten();
+    let texts = entries.filter_map(|entry| fs::read(entry.path().join("information")).ok());
+    let known = texts.map(|text| read_information(&String::from_utf8_lossy(&text))).collect();
+    for gpu in join(&open, known) {
+        speech.say(&Line::Gpu { sampled: false, gpu: Box::new(gpu) });
+    }
+    speech.say(&Line::End);
+}

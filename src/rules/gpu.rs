@@ -1,1 +1,0 @@
-//! GPUs as data.

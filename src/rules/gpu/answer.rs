@@ -1,0 +1,440 @@
+//! What a probe's report means inside a container: the GPUs, and the one line that says what is wrong.
+//!
+//! The meanings are those of the project's GPU contract (sections 2 and 4); numbers are NVML's `nvmlReturn_t`.
+//! Deliberately absent: what a job should do about it while it trains (that is a watch's affair).
+
+use std::time::Duration;
+
+use super::protocol::{Findings, Overrun};
+use super::{Discovery, Gpu, Health, Source};
+use crate::rules::exit::End;
+
+/// NVML return values that decide something.
+pub mod code {
+    #![allow(missing_docs, reason = "each is NVML_ERROR_ of that name")]
+    pub const NOT_SUPPORTED: u32 = 3;
+    pub const NO_PERMISSION: u32 = 4;
+    pub const DRIVER_NOT_LOADED: u32 = 9;
+    pub const TIMEOUT: u32 = 10;
+    pub const LIBRARY_NOT_FOUND: u32 = 12;
+    pub const FUNCTION_NOT_FOUND: u32 = 13;
+    pub const GPU_IS_LOST: u32 = 15;
+    pub const RESET_REQUIRED: u32 = 16;
+    pub const OPERATING_SYSTEM: u32 = 17;
+    pub const LIB_RM_VERSION_MISMATCH: u32 = 18;
+    pub const UNKNOWN: u32 = 999;
+}
+
+/// How a probe ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself.
+    Ended(End),
+    /// It was killed.
+    Overrun(Overrun),
+    /// It was killed, but is stuck in the kernel and still there.
+    Stuck(Overrun),
+    /// It never started; the reason.
+    NotStarted(String),
+}
+
+/// All that came of one probe.
+#[derive(Debug)]
+pub struct Report {
+    /// What the probe's program is called.
+    pub program: String,
+    /// What it said.
+    pub findings: Findings,
+    /// How it ended.
+    pub ending: Ending,
+    /// The call it announced last.
+    pub last_call: String,
+    /// The last line on its standard error.
+    pub words: String,
+}
+
+/// What can be seen from outside NVML, without opening anything.
+#[derive(Debug, Clone, Default)]
+pub struct Site {
+    /// `/dev/nvidiactl` (or WSL's `/dev/dxg`) exists.
+    pub control_node: bool,
+    /// `/proc/driver/nvidia` exists.
+    pub module: bool,
+    /// The first device node that this user may not read and write.
+    pub forbidden_node: Option<String>,
+    /// The effective user.
+    pub uid: u32,
+    /// `TRAINIT_NVML_LIBRARY`, where given.
+    pub named_library: Option<String>,
+}
+
+/// What to tell when there are GPUs but no NVML.
+const NO_UTILITY: &str =
+    "GPUs are here but NVML is not: set NVIDIA_DRIVER_CAPABILITIES=compute,utility for this container";
+
+/// Whether NVML left something to be said by the device nodes.
+pub fn is_silent(report: &Report) -> bool {
+    let findings = &report.findings;
+    findings.gpus.is_empty() && findings.gpu_errors.is_empty() && findings.count != Some(0)
+}
+
+/// The answer: NVML's, completed by what the device nodes say where NVML said nothing.
+pub fn conclude(report: Report, nodes: Option<Findings>, site: &Site) -> Discovery {
+    let problem = problem(&report, site);
+    let findings = report.findings;
+    let mut gpus: Vec<Gpu> = Vec::new();
+    for index in 0..findings.count.unwrap_or_else(|| findings.gpus.keys().next_back().map_or(0, |last| last + 1)) {
+        let failed = findings.gpu_errors.get(&index);
+        let (mut gpu, sampled) = match findings.gpus.get(&index) {
+            Some((gpu, sampled)) => (gpu.clone(), *sampled),
+            // Listed, but not given to this container.
+            None if failed.is_some_and(|(_, code)| *code == code::NO_PERMISSION) => continue,
+            None => (Gpu { index, ..Gpu::default() }, false),
+        };
+        gpu.index = index;
+        (gpu.health, gpu.health_reason) = match failed {
+            Some((call, code)) => (lost(*code), Some(failure(call, *code))),
+            None if sampled => health(&gpu),
+            None => (Health::Unknown, problem.clone()),
+        };
+        gpus.push(gpu);
+    }
+    let mut source = if findings.count.is_some() || !gpus.is_empty() { Source::Nvml } else { Source::None };
+    if let Some(nodes) = nodes.filter(|nodes| !nodes.gpus.is_empty() && nodes.gpus.len() >= gpus.len()) {
+        let unknown = |gpu| Gpu { health: Health::Unknown, health_reason: problem.clone(), ..gpu };
+        gpus = nodes.gpus.into_values().map(|(gpu, _)| unknown(gpu)).collect();
+        source = Source::Procfs;
+    }
+    let (driver_version, cuda_version) = (findings.driver_version, findings.cuda_version);
+    Discovery { gpus, driver_version, cuda_version, source, problem }
+}
+
+fn lost(code: u32) -> Health {
+    match code {
+        code::GPU_IS_LOST | code::RESET_REQUIRED | code::OPERATING_SYSTEM | code::LIB_RM_VERSION_MISMATCH => {
+            Health::Bad
+        }
+        _ => Health::Unknown,
+    }
+}
+
+/// The line about what is wrong, or nothing.
+pub fn problem(report: &Report, site: &Site) -> Option<String> {
+    let last = &report.last_call;
+    let findings = &report.findings;
+    match &report.ending {
+        Ending::NotStarted(reason) => Some(not_started(report, reason)),
+        Ending::Overrun(overrun) => Some(hang(overrun, last)),
+        Ending::Stuck(overrun) => {
+            Some(format!("{}; the probe is stuck in the kernel and cannot be killed", hang(overrun, last)))
+        }
+        Ending::Ended(_) if findings.ended || findings.error.is_some() => said(report, site),
+        Ending::Ended(end) => {
+            let place = if last.is_empty() { String::new() } else { format!(" in {last}") };
+            let words = if report.words.is_empty() { String::new() } else { format!(" ({})", report.words) };
+            Some(match end {
+                End::Signal(_) => format!(
+                    "the GPU probe died of {end}{place}{words}: the NVIDIA driver library crashes here; GPU health is unknown"
+                ),
+                End::Code(_) => format!("the GPU probe left with {end}{place} before it was through{words}"),
+            })
+        }
+    }
+}
+
+fn hang(overrun: &Overrun, last: &str) -> String {
+    let seconds = |limit: &Duration| format!("{} s", limit.as_secs_f64());
+    match overrun {
+        Overrun::Call { function, limit } if function.is_empty() => {
+            format!("the GPU probe said nothing for {}; GPU health is unknown", seconds(limit))
+        }
+        Overrun::Call { function, limit } => {
+            let limit = seconds(limit);
+            format!("{function} did not return in {limit}: the NVIDIA driver hangs; GPU health is unknown")
+        }
+        Overrun::Whole { limit } => {
+            let limit = seconds(limit);
+            format!("asking the GPUs took more than {limit} in all (last: {last}); raise --gpu-timeout")
+        }
+        Overrun::LongLine => {
+            "the GPU probe wrote a line of more than 64 KiB and was ended; GPU health is unknown".into()
+        }
+    }
+}
+
+fn not_started(report: &Report, reason: &str) -> String {
+    let words = if report.words.is_empty() { String::new() } else { format!(" ({})", report.words) };
+    format!("the GPU probe {} could not be started: {reason}{words}", report.program)
+}
+
+/// What errno of an exec means for a probe.
+fn exec_error(errno: u32) -> String {
+    match errno {
+        2 => "it is not there, or this image has no dynamic loader for it (NVML needs glibc)".to_owned(),
+        8 => "it is built for another kind of machine".to_owned(),
+        13 => "it may not be executed (permission, or a noexec mount)".to_owned(),
+        other => format!("exec failed with errno {other}"),
+    }
+}
+
+fn said(report: &Report, site: &Site) -> Option<String> {
+    let findings = &report.findings;
+    if let Some((call, code, message)) = &findings.error {
+        let message = message.as_deref().unwrap_or("no reason given");
+        return match (call.as_str(), *code) {
+            ("exec", Some(errno)) => Some(not_started(report, &exec_error(errno))),
+            ("exec", None) => site.control_node.then(|| not_started(report, message)),
+            ("dlopen", Some(code::LIBRARY_NOT_FOUND)) => match &site.named_library {
+                Some(path) => Some(format!("TRAINIT_NVML_LIBRARY names {path}, which cannot be loaded: {message}")),
+                None => site.control_node.then(|| NO_UTILITY.to_owned()),
+            },
+            ("dlopen", _) => Some(format!("NVML is here but cannot be loaded: {message}")),
+            (call, code) => Some(refusal(call, code.unwrap_or(code::UNKNOWN), site)),
+        };
+    }
+    let failed: Vec<String> = findings
+        .gpu_errors
+        .iter()
+        .filter(|(index, (_, code))| *code != code::NO_PERMISSION || findings.gpus.contains_key(index))
+        .map(|(index, (call, code))| format!("GPU {index}: {}", failure(call, *code)))
+        .collect();
+    (!failed.is_empty()).then(|| failed.join("; "))
+}
+
+/// What a failed start of NVML means in a container.
+fn refusal(call: &str, code: u32, site: &Site) -> String {
+    let cause = match code {
+        code::DRIVER_NOT_LOADED if !site.module => {
+            "no GPUs, the NVIDIA kernel module is not loaded on this host (no /proc/driver/nvidia)".to_owned()
+        }
+        code::DRIVER_NOT_LOADED if !site.control_node => {
+            "no GPUs, the kernel module is loaded but this container has no device nodes (no /dev/nvidiactl); start it \
+             with GPUs"
+                .to_owned()
+        }
+        code::DRIVER_NOT_LOADED => "no GPUs, the driver does not answer on /dev/nvidiactl".to_owned(),
+        code::NO_PERMISSION => {
+            let node = site.forbidden_node.as_deref().unwrap_or("/dev/nvidiactl");
+            format!("uid {} may not use {node}; run as a user or group that may", site.uid)
+        }
+        code::OPERATING_SYSTEM => {
+            "the device cgroup or the OS blocks the GPUs; a new container cures a container that lost its devices"
+                .into()
+        }
+        code::UNKNOWN => {
+            "if GPUs worked here before, the container has lost its devices (a daemon-reload on the host does \
+                          that); only a new container cures it"
+                .to_owned()
+        }
+        code::LIB_RM_VERSION_MISMATCH => {
+            "the host's driver was upgraded under this container; only a new container cures it".to_owned()
+        }
+        code::GPU_IS_LOST | code::RESET_REQUIRED => "this node is no place to train until it is repaired".to_owned(),
+        _ => "GPU health is unknown".to_owned(),
+    };
+    format!("{}: {cause}", failure(call, code))
+}
+
+/// `nvmlInit_v2 failed with 999, unknown error`.
+pub fn failure(call: &str, code: u32) -> String {
+    let meaning = match code {
+        1 => "not initialized",
+        2 => "invalid argument",
+        code::NOT_SUPPORTED => "not supported",
+        code::NO_PERMISSION => "no permission",
+        6 => "not found",
+        7 => "buffer too small",
+        8 => "power cables not attached",
+        code::DRIVER_NOT_LOADED => "driver not loaded",
+        code::TIMEOUT => "timeout",
+        11 => "interrupt problem",
+        code::LIBRARY_NOT_FOUND => "library not found",
+        code::FUNCTION_NOT_FOUND => "function not found",
+        14 => "corrupted infoROM",
+        code::GPU_IS_LOST => "GPU is lost",
+        code::RESET_REQUIRED => "GPU needs a reset",
+        code::OPERATING_SYSTEM => "blocked by the operating system",
+        code::LIB_RM_VERSION_MISMATCH => "driver/library version mismatch",
+        19 => "in use",
+        20 => "out of memory",
+        21 => "no data",
+        code::UNKNOWN => "unknown error",
+        _ => "newer than this trainit knows",
+    };
+    format!("{call} failed with {code}, {meaning}")
+}
+
+/// A value of field 230: its name, and whether the GPU is no place to go on. `several` is whether the job uses more than
+/// one GPU.
+pub fn recovery(action: u32, several: bool) -> (Health, String) {
+    let (health, name) = match action {
+        0 => return (Health::Ok, String::new()),
+        1 => (Health::Bad, "GPU reset"),
+        2 => (Health::Bad, "node reboot"),
+        3 if several => (Health::Bad, "drain P2P"),
+        3 => (Health::Warn, "drain P2P"),
+        4 => (Health::Bad, "drain and reset"),
+        5 => (Health::Bad, "recover IMEX domain"),
+        6 => (Health::Bad, "bus reset"),
+        7 => (Health::Bad, "system reboot"),
+        _ => (Health::Warn, "newer than this trainit knows"),
+    };
+    (health, format!("the driver asks for recovery action {action}, {name}"))
+}
+
+/// A sampled GPU's health: the driver's own verdict first, then counters.
+pub fn health(gpu: &Gpu) -> (Health, Option<String>) {
+    let mut found: Vec<(Health, String)> = Vec::new();
+    if let Some(action) = gpu.recovery_action.filter(|action| *action != 0) {
+        found.push(recovery(action, true));
+    }
+    if gpu.remap_failed == Some(true) {
+        found.push((Health::Bad, "a faulty memory row could not be replaced".to_owned()));
+    }
+    if gpu.remap_pending == Some(true) {
+        found.push((Health::Warn, "memory repairs wait for a GPU reset".to_owned()));
+    }
+    if let Some(errors) = gpu.ecc_uncorrected.filter(|errors| *errors > 0) {
+        found.push((Health::Warn, format!("{errors} uncorrectable memory errors since the driver was loaded")));
+    }
+    let slow: Vec<&str> = super::throttle_names(gpu.throttle_reasons.unwrap_or(0) & SLOWDOWN);
+    if !slow.is_empty() {
+        found.push((Health::Warn, format!("slowed down: {}", slow.join(", "))));
+    }
+    let worst = if found.iter().any(|(health, _)| *health == Health::Bad) { Health::Bad } else { Health::Warn };
+    match found.is_empty() {
+        true => (Health::Ok, None),
+        false => (worst, Some(found.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("; "))),
+    }
+}
+
+/// Throttle bits that are worth a warning: HW slowdown, SW thermal, HW thermal, power brake.
+pub const SLOWDOWN: u64 = 0x8 | 0x20 | 0x40 | 0x80;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::gpu::protocol::Line;
+    use crate::rules::signal::Signal;
+
+    fn report(lines: &[&str], ending: Ending) -> Report {
+        let mut findings = Findings::default();
+        for line in lines {
+            findings.add(serde_json::from_str::<Line>(line).unwrap());
+        }
+        Report { program: "p".into(), findings, ending, last_call: "nvmlX".into(), words: String::new() }
+    }
+
+    fn ended(lines: &[&str]) -> Report {
+        report(lines, Ending::Ended(End::Code(0)))
+    }
+
+    fn refused(code: u32, site: &Site) -> String {
+        let line = format!(r#"{{"t":"error","fn":"nvmlInit_v2","code":{code}}}"#);
+        conclude(ended(&[&line]), None, site).problem.unwrap()
+    }
+
+    const MISSING: &str = r#"{"t":"error","fn":"dlopen","code":12,"message":"no such file"}"#;
+
+    #[test]
+    fn no_library_and_no_device_node_is_simply_no_gpu() {
+        let discovery = conclude(ended(&[MISSING]), Some(Findings::default()), &Site::default());
+        assert_eq!((discovery.source, discovery.problem, discovery.gpus.len()), (Source::None, None, 0));
+    }
+
+    #[test]
+    fn device_nodes_without_nvml_say_which_variable_to_set() {
+        let mut nodes = Findings::default();
+        nodes.add(serde_json::from_str(r#"{"t":"gpu","index":0,"name":"T4"}"#).unwrap());
+        let site = Site { control_node: true, ..Site::default() };
+        let discovery = conclude(ended(&[MISSING]), Some(nodes), &site);
+        assert_eq!(discovery.source, Source::Procfs);
+        let expected = "GPUs are here but NVML is not: set NVIDIA_DRIVER_CAPABILITIES=compute,utility";
+        assert!(discovery.problem.unwrap().starts_with(expected));
+        assert_eq!(discovery.gpus[0].health, Health::Unknown);
+    }
+
+    #[test]
+    fn a_named_library_that_is_missing_is_a_problem_even_without_gpus() {
+        let site = Site { named_library: Some("/x.so".into()), ..Site::default() };
+        assert!(conclude(ended(&[MISSING]), None, &site).problem.unwrap().contains("/x.so"));
+    }
+
+    #[test]
+    fn every_refusal_says_what_it_means_in_a_container() {
+        let here = Site { control_node: true, module: true, uid: 1000, ..Site::default() };
+        assert!(refused(9, &Site::default()).contains("kernel module is not loaded"));
+        assert!(refused(9, &Site { module: true, ..Site::default() }).contains("no device nodes"));
+        let forbidden = Site { forbidden_node: Some("/dev/nvidia0".into()), ..here.clone() };
+        assert!(refused(4, &forbidden).contains("uid 1000 may not use /dev/nvidia0"));
+        assert!(refused(999, &here).contains("lost its devices"));
+        assert!(refused(17, &here).contains("lost its devices"));
+        assert!(refused(18, &here).contains("upgraded"));
+        assert!(refused(15, &here).contains("lost") && refused(16, &here).contains("reset"));
+        for code in [3, 13, 12345] {
+            assert!(refused(code, &here).contains(&code.to_string()));
+        }
+    }
+
+    #[test]
+    fn a_hang_keeps_the_gpus_that_were_known_and_names_the_call() {
+        let overrun = Overrun::Call { function: "nvmlDeviceGetName".into(), limit: Duration::from_millis(1500) };
+        let lines = [r#"{"t":"driver","count":2}"#, r#"{"t":"gpu","index":0,"uuid":"GPU-a"}"#];
+        let discovery = conclude(report(&lines, Ending::Overrun(overrun)), None, &Site::default());
+        assert_eq!(discovery.gpus.len(), 2);
+        assert!(discovery.gpus.iter().all(|gpu| gpu.health == Health::Unknown));
+        assert!(discovery.problem.unwrap().starts_with("nvmlDeviceGetName did not return in 1.5 s"));
+    }
+
+    #[test]
+    fn a_crash_names_the_signal_and_the_call() {
+        let segv = Ending::Ended(End::Signal(Signal::new(11).unwrap()));
+        let problem = conclude(report(&[], segv), None, &Site::default()).problem.unwrap();
+        assert!(problem.contains("SIGSEGV") && problem.contains("nvmlX"), "{problem}");
+    }
+
+    #[test]
+    fn a_lost_gpu_stays_in_the_list_and_the_others_are_well() {
+        let lines = [
+            r#"{"t":"driver","count":2}"#,
+            r#"{"t":"gpu_error","index":1,"fn":"nvmlDeviceGetHandleByIndex_v2","code":15}"#,
+            r#"{"t":"gpu","index":0,"sampled":true}"#,
+            r#"{"t":"end"}"#,
+        ];
+        let discovery = conclude(ended(&lines), None, &Site::default());
+        assert_eq!([discovery.gpus[0].health, discovery.gpus[1].health], [Health::Ok, Health::Bad]);
+        assert!(discovery.problem.unwrap().contains("GPU 1: nvmlDeviceGetHandleByIndex_v2 failed with 15"));
+    }
+
+    #[test]
+    fn a_gpu_that_was_not_given_to_us_is_not_listed() {
+        let lines = [
+            r#"{"t":"driver","count":2}"#,
+            r#"{"t":"gpu_error","index":0,"fn":"nvmlDeviceGetHandleByIndex_v2","code":4}"#,
+            r#"{"t":"gpu","index":1,"sampled":true}"#,
+            r#"{"t":"end"}"#,
+        ];
+        let discovery = conclude(ended(&lines), None, &Site::default());
+        assert_eq!((discovery.gpus.len(), discovery.gpus[0].index, discovery.problem), (1, 1, None));
+    }
+
+    #[test]
+    fn the_drivers_own_verdict_outweighs_clean_counters() {
+        let gpu = |action| Gpu { recovery_action: action, ecc_uncorrected: Some(0), ..Gpu::default() };
+        for action in [1, 2, 3, 4, 5, 6, 7] {
+            assert_eq!(health(&gpu(Some(action))).0, Health::Bad, "{action}");
+        }
+        assert_eq!(health(&gpu(Some(0))), (Health::Ok, None));
+        assert_eq!(health(&gpu(None)).0, Health::Ok);
+        let (newer, text) = health(&gpu(Some(42)));
+        assert!(newer == Health::Warn && text.unwrap().contains("42"));
+        assert_eq!(recovery(3, false).0, Health::Warn);
+    }
+
+    #[test]
+    fn a_power_cap_is_normal_under_load_and_heat_is_not() {
+        let gpu = |bits| Gpu { throttle_reasons: Some(bits), ..Gpu::default() };
+        assert_eq!(health(&gpu(0x4)).0, Health::Ok);
+        assert_eq!(health(&gpu(0x20)).0, Health::Warn);
+    }
+}

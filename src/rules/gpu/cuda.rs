@@ -1,0 +1,109 @@
+//! Which GPUs `CUDA_VISIBLE_DEVICES` lets the trainer see, joined by UUID: CUDA's own numbers are not NVML's.
+//!
+//! The variable is a list of numbers, of `GPU-…` UUIDs (a beginning suffices) or of `MIG-…`; the first entry that names
+//! nothing ends it, an empty list hides all. NVML does not read it. Deliberately absent: MIG instances, which are no GPUs.
+
+use super::Gpu;
+
+/// Sets [`Gpu::cuda_visible`] on each. `order` is `CUDA_DEVICE_ORDER`.
+///
+/// Numbers are CUDA's, fastest first unless the order is `PCI_BUS_ID`: they name a GPU only then, or where all are of one
+/// model (equally fast ones stay in PCI order).
+pub fn mark(gpus: &mut [Gpu], visible: Option<&str>, order: Option<&str>) {
+    let Some(list) = visible else {
+        for gpu in gpus {
+            gpu.cuda_visible = Some(true);
+        }
+        return;
+    };
+    let alike = gpus.iter().all(|gpu| gpu.name.is_some() && gpu.name == gpus[0].name);
+    let ordered = alike || order == Some("PCI_BUS_ID");
+    let mut seen = vec![Some(false); gpus.len()];
+    for entry in list.split(',').map(str::trim) {
+        if let Ok(number) = entry.parse::<usize>() {
+            match (number < gpus.len(), ordered) {
+                (false, _) => break,
+                (true, true) => seen[number] = Some(true),
+                (true, false) if number == 0 && gpus.len() == 1 => seen[0] = Some(true),
+                (true, false) => {
+                    seen.iter_mut().filter(|s| **s == Some(false)).for_each(|s| *s = None);
+                }
+            }
+        } else if entry.starts_with("MIG-") {
+            seen.iter_mut().filter(|s| **s == Some(false)).for_each(|s| *s = None);
+        } else {
+            let named: Vec<usize> = (0..gpus.len()).filter(|at| starts(&gpus[*at], entry)).collect();
+            match named[..] {
+                [at] => seen[at] = Some(true),
+                _ => break,
+            }
+        }
+    }
+    for (gpu, seen) in gpus.iter_mut().zip(seen) {
+        gpu.cuda_visible = seen;
+    }
+}
+
+fn starts(gpu: &Gpu, entry: &str) -> bool {
+    entry.len() > "GPU-".len() && gpu.uuid.as_ref().is_some_and(|uuid| uuid.starts_with(entry))
+}
+
+/// How many GPUs the trainer will see: the entries that name one, whatever the order.
+pub fn visible_count(gpus: &[Gpu], visible: Option<&str>) -> usize {
+    let Some(list) = visible else { return gpus.len() };
+    let names_one = |entry: &&str| match entry.parse::<usize>() {
+        Ok(number) => number < gpus.len(),
+        Err(_) => entry.starts_with("MIG-") || gpus.iter().filter(|gpu| starts(gpu, entry)).count() == 1,
+    };
+    list.split(',').map(str::trim).take_while(names_one).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpus(names: &[&str]) -> Vec<Gpu> {
+        let gpu = |(index, name): (usize, &&str)| Gpu {
+            index: index as u32,
+            name: Some((*name).to_owned()),
+            uuid: Some(format!("GPU-{index}{index}-x")),
+            ..Gpu::default()
+        };
+        names.iter().enumerate().map(gpu).collect()
+    }
+
+    fn marked(names: &[&str], visible: Option<&str>, order: Option<&str>) -> Vec<Option<bool>> {
+        let mut gpus = gpus(names);
+        mark(&mut gpus, visible, order);
+        gpus.into_iter().map(|gpu| gpu.cuda_visible).collect()
+    }
+
+    #[test]
+    fn without_the_variable_all_are_visible_and_with_an_empty_one_none() {
+        assert_eq!(marked(&["A", "A"], None, None), [Some(true), Some(true)]);
+        assert_eq!(marked(&["A", "A"], Some(""), None), [Some(false), Some(false)]);
+        assert_eq!(visible_count(&gpus(&["A"]), Some("")), 0);
+    }
+
+    #[test]
+    fn uuids_join_whatever_the_order_and_a_beginning_suffices() {
+        assert_eq!(marked(&["A", "B"], Some("GPU-11"), None), [Some(false), Some(true)]);
+        assert_eq!(marked(&["A", "B"], Some("GPU-"), None), [Some(false), Some(false)]);
+    }
+
+    #[test]
+    fn numbers_of_mixed_models_name_nothing_for_sure_but_still_count() {
+        assert_eq!(marked(&["A", "B"], Some("1"), None), [None, None]);
+        assert_eq!(visible_count(&gpus(&["A", "B"]), Some("1")), 1);
+        assert_eq!(marked(&["A", "B"], Some("1"), Some("PCI_BUS_ID")), [Some(false), Some(true)]);
+        assert_eq!(marked(&["A", "A"], Some("1"), None), [Some(false), Some(true)]);
+    }
+
+    #[test]
+    fn the_first_entry_that_names_nothing_ends_the_list() {
+        assert_eq!(marked(&["A", "A"], Some("-1,0"), None), [Some(false), Some(false)]);
+        assert_eq!(marked(&["A", "A"], Some("0,9,1"), None), [Some(true), Some(false)]);
+        assert_eq!(visible_count(&gpus(&["A", "A"]), Some("1,7,0")), 1);
+        assert_eq!(visible_count(&gpus(&["A", "A"]), Some("0,GPU-11")), 2);
+    }
+}

@@ -1,0 +1,377 @@
+//! What the GPU probe says on its standard output: one JSON object a line, `t` names the kind, and the reader of it.
+//!
+//! A `call` line comes before every NVML call, so that the one that hangs can be named:
+//! `{"t":"call","fn":"nvmlInit_v2"}`. Silence beyond the deadline is a hang. Deliberately absent: the process and the
+//! clock; bytes and the time are handed in, so that a supervisor can feed it from its own loop.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Gpu;
+
+/// A line longer than this ends the probe.
+pub const LINE_LIMIT_BYTES: usize = 64 * 1024;
+
+/// More GPUs than any machine has; a probe that names higher indices is not believed.
+const INDEX_LIMIT: u32 = 1024;
+
+/// One line. Kinds and fields that are newer than we are, are ignored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "t", rename_all = "snake_case")]
+pub enum Line {
+    /// The probe runs.
+    Hello {
+        /// trainit's version.
+        #[serde(default)]
+        version: String,
+    },
+    /// A call that may block is about to be made.
+    Call {
+        /// Its name.
+        #[serde(rename = "fn", default)]
+        function: String,
+        /// How long it is meant to block, beside the deadline (the event wait).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wait_ms: Option<u32>,
+    },
+    /// The driver; in a watch repeated with every round of samples.
+    Driver {
+        /// `550.54.15`.
+        #[serde(default)]
+        driver_version: Option<String>,
+        /// `12.4`.
+        #[serde(default)]
+        cuda_version: Option<String>,
+        /// How many GPUs NVML lists.
+        #[serde(default)]
+        count: Option<u32>,
+    },
+    /// A GPU; a later line of the same index replaces an earlier one.
+    Gpu {
+        /// Whether more than its identity and memory was asked.
+        #[serde(default)]
+        sampled: bool,
+        /// What is known.
+        #[serde(flatten)]
+        gpu: Box<Gpu>,
+    },
+    /// A GPU that cannot be asked (any more).
+    GpuError {
+        /// NVML's index.
+        index: u32,
+        /// If it was known before.
+        #[serde(default)]
+        uuid: Option<String>,
+        /// Which call failed.
+        #[serde(rename = "fn", default)]
+        function: String,
+        /// NVML's return value.
+        code: u32,
+    },
+    /// Something happened on a GPU (watch only).
+    Event {
+        /// NVML's index, if the GPU is one of those listed.
+        #[serde(default)]
+        index: Option<u32>,
+        /// One of [`event`].
+        kind: u64,
+        /// The XID, for an XID.
+        #[serde(default)]
+        data: u64,
+        /// MIG: which instance.
+        #[serde(default)]
+        gpu_instance: Option<u32>,
+        /// Field 230, read right after the event.
+        #[serde(default)]
+        recovery_action: Option<u32>,
+    },
+    /// Nothing can be asked at all.
+    Error {
+        /// Which call failed: `dlopen`, `exec`, or NVML's.
+        #[serde(rename = "fn", default)]
+        function: String,
+        /// NVML's return value (for `exec` errno).
+        #[serde(default)]
+        code: Option<u32>,
+        /// What the loader said.
+        #[serde(default)]
+        message: Option<String>,
+    },
+    /// All was said.
+    End,
+    /// Newer than this reader.
+    #[serde(other)]
+    Unknown,
+}
+
+/// NVML's bits for what an event tells.
+pub mod event {
+    /// An XID.
+    pub const XID: u64 = 0x8;
+    /// The GPU is unavailable.
+    pub const UNAVAILABLE: u64 = 0x4000;
+    /// The recovery action (field 230) changed, or was read again.
+    pub const RECOVERY_ACTION: u64 = 0x8000;
+}
+
+/// How long the probe may be silent, and how long it may take in all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// For one call.
+    pub call: Duration,
+    /// For everything; `None` in a watch.
+    pub whole: Option<Duration>,
+}
+
+impl Limits {
+    /// For a discovery: one call, and three times that for all of them.
+    pub fn discovery(call: Duration) -> Limits {
+        Limits { call, whole: Some(call.saturating_mul(3)) }
+    }
+
+    /// For a watch: there is no end to it, but each call has its deadline.
+    pub fn watch(call: Duration) -> Limits {
+        Limits { call, whole: None }
+    }
+}
+
+/// Why a probe has to be killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Overrun {
+    /// A call did not return.
+    Call {
+        /// Its name; empty before the first line.
+        function: String,
+        /// The limit that passed.
+        limit: Duration,
+    },
+    /// Every call returned, but all together took too long.
+    Whole {
+        /// The limit that passed.
+        limit: Duration,
+    },
+    /// A line had no end.
+    LongLine,
+}
+
+/// Reads a probe's output as it comes. Times are since any one origin.
+#[derive(Debug)]
+pub struct Reader {
+    limits: Limits,
+    started: Duration,
+    /// When the last line came, and what was announced on it.
+    heard: Duration,
+    call: String,
+    wait: Duration,
+    partial: Vec<u8>,
+    long: bool,
+}
+
+impl Reader {
+    /// For a probe started now.
+    pub fn new(now: Duration, limits: Limits) -> Reader {
+        let (call, wait) = (String::new(), Duration::ZERO);
+        Reader { limits, started: now, heard: now, call, wait, partial: Vec::new(), long: false }
+    }
+
+    /// Takes what was read and returns the lines in it, calls included. Lines that are no JSON of a known kind (a
+    /// library that prints) are dropped and do not count as a sign of life.
+    pub fn feed(&mut self, now: Duration, bytes: &[u8]) -> Vec<Line> {
+        let mut lines = Vec::new();
+        for piece in bytes.split_inclusive(|b| *b == b'\n') {
+            if self.long || self.partial.len() + piece.len() > LINE_LIMIT_BYTES {
+                self.long = true;
+                self.partial = Vec::new();
+                return lines;
+            }
+            self.partial.extend_from_slice(piece);
+            if piece.ends_with(b"\n")
+                && let Ok(line) = serde_json::from_slice::<Line>(&std::mem::take(&mut self.partial))
+            {
+                self.hear(now, &line);
+                lines.push(line);
+            }
+        }
+        lines
+    }
+
+    fn hear(&mut self, now: Duration, line: &Line) {
+        self.heard = now;
+        self.wait = Duration::ZERO;
+        if let Line::Call { function, wait_ms } = line {
+            self.call.clone_from(function);
+            self.wait = Duration::from_millis(wait_ms.unwrap_or(0).into());
+        }
+    }
+
+    /// When the probe has to be killed if nothing is heard before.
+    pub fn deadline(&self) -> Duration {
+        let call = self.heard.saturating_add(self.wait).saturating_add(self.limits.call);
+        match self.limits.whole {
+            Some(whole) => call.min(self.started.saturating_add(whole)),
+            None => call,
+        }
+    }
+
+    /// Whether it has to be killed now, and why.
+    pub fn overrun(&self, now: Duration) -> Option<Overrun> {
+        if self.long {
+            return Some(Overrun::LongLine);
+        }
+        let call = self.heard.saturating_add(self.wait).saturating_add(self.limits.call);
+        if now >= call {
+            return Some(Overrun::Call { function: self.call.clone(), limit: self.limits.call });
+        }
+        let whole = self.limits.whole.filter(|whole| now >= self.started.saturating_add(*whole));
+        whole.map(|limit| Overrun::Whole { limit })
+    }
+
+    /// The call that was announced last.
+    pub fn last_call(&self) -> &str {
+        &self.call
+    }
+}
+
+/// What the lines of a discovery add up to.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// See [`Line::Driver`].
+    pub driver_version: Option<String>,
+    /// See [`Line::Driver`].
+    pub cuda_version: Option<String>,
+    /// How many GPUs NVML lists, once it said so.
+    pub count: Option<u32>,
+    /// By index, with whether each was sampled.
+    pub gpus: BTreeMap<u32, (Gpu, bool)>,
+    /// By index: the call that failed and its return value.
+    pub gpu_errors: BTreeMap<u32, (String, u32)>,
+    /// The call that ended it all, NVML's return value, the loader's words.
+    pub error: Option<(String, Option<u32>, Option<String>)>,
+    /// Whether the probe said that it was through.
+    pub ended: bool,
+}
+
+impl Findings {
+    /// Adds a line.
+    pub fn add(&mut self, line: Line) {
+        match line {
+            Line::Driver { driver_version, cuda_version, count } => {
+                self.driver_version = driver_version.or(self.driver_version.take());
+                self.cuda_version = cuda_version.or(self.cuda_version.take());
+                self.count = count.filter(|n| *n <= INDEX_LIMIT).or(self.count);
+            }
+            Line::Gpu { sampled, gpu } if gpu.index < INDEX_LIMIT => {
+                self.gpus.insert(gpu.index, (*gpu, sampled));
+            }
+            Line::GpuError { index, function, code, .. } if index < INDEX_LIMIT => {
+                self.gpu_errors.insert(index, (function, code));
+            }
+            Line::Error { function, code, message } => self.error = Some((function, code, message)),
+            Line::End => self.ended = true,
+            Line::Hello { .. }
+            | Line::Call { .. }
+            | Line::Gpu { .. }
+            | Line::GpuError { .. }
+            | Line::Event { .. }
+            | Line::Unknown => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn reader() -> Reader {
+        Reader::new(Duration::ZERO, Limits::discovery(5 * SECOND))
+    }
+
+    #[test]
+    fn lines_come_whole_however_the_bytes_are_cut() {
+        let text = b"{\"t\":\"hello\",\"version\":\"1\"}\n{\"t\":\"call\",\"fn\":\"nvmlInit_v2\"}\n{\"t\":\"end\"}\n";
+        for cut in 0..text.len() {
+            let mut reader = reader();
+            let mut lines = reader.feed(SECOND, &text[..cut]);
+            lines.extend(reader.feed(SECOND, &text[cut..]));
+            assert_eq!(lines.len(), 3, "cut at {cut}");
+            assert_eq!(lines[2], Line::End);
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_unknown_fields_and_noise_are_no_error() {
+        let text = b"{\"t\":\"novelty\",\"x\":1}\nWARNING: stub\n\xff\xfe\n{\"t\":\"end\",\"why\":[1]}\n[]\n{\"t\":\"gpu\",\"index\":\"x\"}\n";
+        assert_eq!(reader().feed(SECOND, text), [Line::Unknown, Line::End]);
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        let gpu = Gpu { index: 1, name: Some("x\u{fffd}\"".into()), power_watts: Some(71.5), ..Gpu::default() };
+        let lines = [
+            Line::Gpu { sampled: true, gpu: Box::new(gpu) },
+            Line::Event { index: Some(0), kind: 8, data: 79, gpu_instance: None, recovery_action: Some(1) },
+            Line::Call { function: "f".into(), wait_ms: Some(3) },
+        ];
+        for line in lines {
+            let mut text = serde_json::to_vec(&line).unwrap();
+            text.push(b'\n');
+            assert_eq!(reader().feed(SECOND, &text), [line]);
+        }
+    }
+
+    #[test]
+    fn silence_after_a_call_names_the_call() {
+        let mut reader = reader();
+        reader.feed(SECOND, b"{\"t\":\"call\",\"fn\":\"nvmlInit_v2\"}\n");
+        assert_eq!(reader.deadline(), 6 * SECOND);
+        assert_eq!(reader.overrun(SECOND * 59 / 10), None);
+        let overrun = Overrun::Call { function: "nvmlInit_v2".into(), limit: 5 * SECOND };
+        assert_eq!(reader.overrun(6 * SECOND), Some(overrun));
+    }
+
+    #[test]
+    fn noise_is_no_sign_of_life() {
+        let mut reader = reader();
+        reader.feed(4 * SECOND, b"still here\n");
+        assert!(reader.overrun(5 * SECOND).is_some());
+    }
+
+    #[test]
+    fn many_slow_calls_are_cut_off_at_three_times_the_limit() {
+        let mut reader = reader();
+        for second in (0..15).step_by(4) {
+            reader.feed(second * SECOND, b"{\"t\":\"call\",\"fn\":\"f\"}\n");
+        }
+        assert_eq!(reader.overrun(14 * SECOND), None);
+        assert_eq!(reader.overrun(15 * SECOND), Some(Overrun::Whole { limit: 15 * SECOND }));
+    }
+
+    #[test]
+    fn an_announced_wait_moves_the_deadline_and_a_watch_has_no_end() {
+        let mut reader = Reader::new(Duration::ZERO, Limits::watch(5 * SECOND));
+        reader.feed(100 * SECOND, b"{\"t\":\"call\",\"fn\":\"nvmlEventSetWait_v2\",\"wait_ms\":3000}\n");
+        assert_eq!(reader.deadline(), 108 * SECOND);
+    }
+
+    #[test]
+    fn a_line_without_an_end_ends_the_probe_and_costs_no_memory() {
+        let mut reader = reader();
+        reader.feed(SECOND, &vec![b'x'; LINE_LIMIT_BYTES]);
+        assert_eq!(reader.overrun(SECOND), None);
+        reader.feed(SECOND, b"x");
+        assert_eq!(reader.overrun(SECOND), Some(Overrun::LongLine));
+        assert!(reader.feed(SECOND, b"\n{\"t\":\"end\"}\n").is_empty() && reader.partial.is_empty());
+    }
+
+    #[test]
+    fn absurd_counts_and_indices_are_not_believed() {
+        let mut findings = Findings::default();
+        findings.add(Line::Driver { driver_version: None, cuda_version: None, count: Some(u32::MAX) });
+        findings.add(Line::Gpu { sampled: true, gpu: Box::new(Gpu { index: 70_000, ..Gpu::default() }) });
+        assert!(findings.count.is_none() && findings.gpus.is_empty());
+    }
+}

@@ -1,0 +1,391 @@
+//! `trainit gpus` against a driver that is well, old, odd, lost, hanging or crashing. The library is a fake; the dlopen,
+//! the process and its death are real.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::fake_nvml::{Driver, FakeNvml};
+use crate::support::{Trainit, eventually, is_alive, send};
+
+fn object(done: &crate::support::Finished) -> Value {
+    serde_json::from_str(&done.out()).unwrap_or_else(|e| panic!("{e}: {}", done.out()))
+}
+
+#[track_caller]
+fn problem(object: &Value) -> &str {
+    object["problem"].as_str().unwrap_or_else(|| panic!("no problem in {object}"))
+}
+
+#[test]
+fn a_healthy_driver_is_told_in_full() {
+    let fake = FakeNvml::new(&["gpu1.name Fake H100", "gpu1.links 4", "gpu1.mig 0", "gpu1.recovery 0", "gpu1.minor 7"]);
+    let object = fake.gpus();
+    assert_eq!(object["source"], "nvml");
+    assert_eq!(object["problem"], Value::Null);
+    assert_eq!((&object["driver_version"], &object["cuda_version"]), (&json!("550.54.15"), &json!("12.4")));
+    let expected = json!({
+        "index": 1, "uuid": "GPU-00000001-0000-0000-0000-000000000000", "name": "Fake H100",
+        "pci_bus_id": "00000000:05:00.0", "minor": 7,
+        "memory_total_bytes": 16_u64 << 30, "memory_used_bytes": 1 << 30, "memory_reserved_bytes": 300 << 20,
+        "utilization_percent": 97, "memory_utilization_percent": 33, "temperature_celsius": 41,
+        "power_watts": 70.5, "power_limit_watts": 300.0, "ecc_uncorrected": 0, "throttle_reasons": 0,
+        "mig": false, "nvlinks_active": 4, "remap_pending": false, "remap_failed": false, "recovery_action": 0,
+        "cuda_visible": true, "health": "ok", "health_reason": null,
+    });
+    assert_eq!(object["gpus"][1], expected);
+    assert_eq!(object["gpus"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn the_table_has_a_line_for_each_gpu_and_one_for_the_driver() {
+    let done = FakeNvml::new(&["gpu0.throttle 0x48"]).trainit(&["gpus"]).output().expect_code(0);
+    let out = done.out();
+    assert!(out.lines().next().unwrap().starts_with("GPU  NAME"), "{out}");
+    assert!(out.contains("GPU-00000001-0000-0000-0000-000000000000  1024/16384 MiB  97%   41C   70/300 W"), "{out}");
+    assert!(out.contains("driver 550.54.15, CUDA 12.4"), "{out}");
+    assert!(out.contains("GPU 0: slowed down: hw-slowdown, hw-thermal"), "{out}");
+}
+
+#[test]
+fn the_library_is_found_by_the_loader_s_own_search_too() {
+    let fake = FakeNvml::new(&[]);
+    let args = ["gpus", "--json"];
+    let done = Trainit::new(args).env("LD_LIBRARY_PATH", fake.library_dir()).env("FAKE_NVML", fake.path("scenario"));
+    assert_eq!(object(&done.output().expect_code(0))["gpus"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn the_toolkits_stub_is_never_taken() {
+    let fake = FakeNvml::new(&[]);
+    let stubs = fake.path("stubs");
+    std::fs::create_dir(&stubs).unwrap();
+    std::fs::copy(fake.library_dir().join("libnvidia-ml.so.1"), stubs.join("libnvidia-ml.so.1")).unwrap();
+    let done = Trainit::new(["gpus", "--json"]).env("LD_LIBRARY_PATH", stubs).env("FAKE_NVML", fake.path("scenario"));
+    assert_eq!(object(&done.output().expect_code(0))["source"], "none");
+    assert!(fake.calls().is_empty(), "{:?}", fake.calls());
+}
+
+#[test]
+fn a_machine_without_nvidia_is_no_problem_and_exit_0() {
+    let done = Trainit::new(["gpus", "--json"]).output().expect_code(0);
+    let expected = json!({"gpus": [], "driver_version": null, "cuda_version": null, "source": "none", "problem": null});
+    assert_eq!(object(&done), expected);
+}
+
+#[test]
+fn a_named_library_that_is_missing_is_a_problem() {
+    let done = Trainit::new(["gpus", "--json"]).env("TRAINIT_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1").output();
+    let object = object(&done.expect_code(0));
+    assert!(problem(&object).contains("/nowhere/libnvidia-ml.so.1"), "{object}");
+    assert_eq!(object["source"], "none");
+}
+
+#[test]
+fn a_driver_without_gpus_is_no_problem() {
+    let object = FakeNvml::new(&["gpus 0"]).gpus();
+    assert_eq!((&object["gpus"], &object["problem"], &object["source"]), (&json!([]), &Value::Null, &json!("nvml")));
+}
+
+#[test]
+fn a_hang_in_any_call_is_cut_off_at_the_deadline_and_named() {
+    let healthy = FakeNvml::new(&[]);
+    healthy.gpus();
+    let calls = healthy.calls();
+    assert!(calls.len() > 20, "{calls:?}");
+    // The first, the last and some between; each is another place in the probe.
+    for number in [1, 2, 4, 5, 6, calls.len() / 2, calls.len()] {
+        let fake = FakeNvml::new(&[&format!("call-{number} hang")]);
+        let started = Instant::now();
+        let done = fake.trainit(&["gpus", "--json", "--gpu-timeout", "300ms"]).output().expect_code(0);
+        let took = started.elapsed();
+        let object = object(&done);
+        let expected = format!("{} did not return in 0.3 s", calls[number - 1].1);
+        assert!(problem(&object).starts_with(&expected), "call {number}: {object}");
+        assert!(took >= Duration::from_millis(300), "{took:?}");
+        let pid = fake.calls()[0].0;
+        assert!(!is_alive(pid), "the probe {pid} still lives");
+        if number > 5 {
+            assert_eq!(object["gpus"].as_array().unwrap().len(), 2, "call {number}: {object}");
+        }
+    }
+}
+
+#[test]
+fn a_crash_in_the_driver_is_reported_with_its_signal_and_place() {
+    for (action, signal) in [("segv", "SIGSEGV"), ("abort", "SIGABRT")] {
+        for function in ["nvmlInit_v2", "nvmlDeviceGetUtilizationRates"] {
+            let fake = FakeNvml::new(&[&format!("{function} {action}")]);
+            let object = fake.gpus();
+            assert!(problem(&object).contains(signal) && problem(&object).contains(function), "{object}");
+            assert!(object["gpus"].as_array().unwrap().iter().all(|gpu| gpu["health"] == "unknown"), "{object}");
+        }
+    }
+}
+
+#[test]
+fn every_refusal_of_nvml_is_a_problem_with_its_meaning() {
+    let cases =
+        [(9, "driver not loaded"), (4, "uid "), (17, "device cgroup"), (999, "lost its devices"), (18, "upgraded")];
+    for (code, meaning) in cases.into_iter().chain([(15, "GPU is lost"), (16, "needs a reset"), (3, "3"), (13, "13")]) {
+        let object = FakeNvml::new(&[&format!("nvmlInit_v2 return {code}")]).gpus();
+        assert!(problem(&object).contains(meaning), "{code}: {object}");
+        assert_eq!((&object["source"], &object["gpus"]), (&json!("none"), &json!([])), "{code}");
+    }
+}
+
+#[test]
+fn one_fields_failure_nulls_that_field_only() {
+    let codes = [3, 4, 13, 17, 999, 4711];
+    let fields = [
+        ("nvmlDeviceGetName", "name"),
+        ("nvmlDeviceGetTemperature", "temperature_celsius"),
+        ("nvmlDeviceGetPowerUsage", "power_watts"),
+        ("nvmlDeviceGetPciInfo_v3", "pci_bus_id"),
+        ("nvmlDeviceGetCurrentClocksThrottleReasons", "throttle_reasons"),
+        ("nvmlDeviceGetTotalEccErrors", "ecc_uncorrected"),
+        ("nvmlDeviceGetUUID", "uuid"),
+    ];
+    for ((function, field), code) in fields.into_iter().zip(codes.into_iter().cycle()) {
+        let object = FakeNvml::new(&[&format!("{function}@0 return {code}")]).gpus();
+        let nulls = |gpu: &Value| gpu.as_object().unwrap().values().filter(|v| v.is_null()).count();
+        assert_eq!(object["gpus"][0][field], Value::Null, "{object}");
+        assert_eq!(nulls(&object["gpus"][0]), nulls(&object["gpus"][1]) + 1, "{function} {code}: {object}");
+        assert_eq!(object["problem"], Value::Null);
+    }
+}
+
+#[test]
+fn an_old_driver_without_the_new_memory_call_still_tells_its_memory() {
+    let object = FakeNvml::of(Driver::Old, &[]).gpus();
+    assert_eq!(object["gpus"][0]["memory_total_bytes"], 16_u64 << 30);
+    assert_eq!(object["gpus"][0]["memory_used_bytes"], 1 << 30);
+    assert_eq!(object["gpus"][0]["memory_reserved_bytes"], Value::Null);
+    assert_eq!(object["gpus"][0]["health"], "ok");
+    let refused = FakeNvml::new(&["nvmlDeviceGetMemoryInfo_v2 return 999"]).gpus();
+    assert_eq!(refused["gpus"][0]["memory_total_bytes"], 16_u64 << 30);
+}
+
+#[test]
+fn garbage_in_a_name_is_made_readable_and_harms_nothing() {
+    let no_nul = "ff".repeat(96);
+    let escape = format!("gpu1.name-hex {}00", "1b5b324a0a41");
+    let fake = FakeNvml::new(&[&format!("gpu0.name-hex {no_nul}"), &escape]);
+    let object = fake.gpus();
+    assert_eq!(object["gpus"][0]["name"].as_str().unwrap(), "\u{fffd}".repeat(96));
+    assert_eq!(object["gpus"][0]["temperature_celsius"], 41);
+    let out = fake.trainit(&["gpus"]).output().expect_code(0).out();
+    assert!(!out.contains('\x1b') && out.lines().count() == 4, "{out:?}");
+}
+
+#[test]
+fn a_lost_gpu_is_bad_and_the_other_is_well() {
+    for (function, code) in [("nvmlDeviceGetHandleByIndex_v2", 15), ("nvmlDeviceGetTemperature", 16)] {
+        let object = FakeNvml::new(&[&format!("{function}@1 return {code}")]).gpus();
+        assert_eq!(object["gpus"][0]["health"], "ok", "{object}");
+        assert_eq!(object["gpus"][1]["health"], "bad", "{object}");
+        assert!(problem(&object).contains(&format!("GPU 1: {function} failed with {code}")), "{object}");
+    }
+}
+
+#[test]
+fn the_drivers_own_verdict_is_in_the_health() {
+    let object = FakeNvml::new(&["gpu0.recovery 1", "gpu1.recovery 99"]).gpus();
+    assert_eq!((&object["gpus"][0]["health"], &object["gpus"][1]["health"]), (&json!("bad"), &json!("warn")));
+    assert!(object["gpus"][0]["health_reason"].as_str().unwrap().contains("GPU reset"), "{object}");
+}
+
+#[test]
+fn a_slow_driver_is_not_a_hanging_one() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 sleep 400", "nvmlDeviceGetName sleep 300"]);
+    let done = fake.trainit(&["gpus", "--json", "--gpu-timeout", "2s"]).output().expect_code(0);
+    assert_eq!(object(&done)["problem"], Value::Null);
+    assert_eq!(object(&done)["gpus"][1]["name"], "Fake GPU");
+}
+
+#[test]
+fn calls_that_are_each_in_time_are_cut_off_at_three_times_the_limit() {
+    let fake = FakeNvml::new(&["all sleep 100"]);
+    let done = fake.trainit(&["gpus", "--json", "--gpu-timeout", "400ms"]).output().expect_code(0);
+    assert!(problem(&object(&done)).contains("more than 1.2 s in all"), "{}", done.out());
+    assert_eq!(object(&done)["gpus"][0]["name"], "Fake GPU", "what was known by then is kept");
+}
+
+#[test]
+fn a_library_that_prints_cannot_forge_or_break_the_protocol() {
+    let object = FakeNvml::new(&["nvmlInit_v2 print", "nvmlDeviceGetName print"]).gpus();
+    assert_eq!(object["gpus"].as_array().unwrap().len(), 2);
+    assert_eq!((&object["problem"], &object["gpus"][1]["health"]), (&Value::Null, &json!("ok")));
+}
+
+#[test]
+fn the_probe_inherits_nothing_but_the_environment() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 sleep 1"]);
+    let ignoring = ["env", "--ignore-signal=PIPE", "--ignore-signal=TERM", "--block-signal=HUP"];
+    let mut trainit = Trainit::through(&ignoring, ["gpus", "--json"]);
+    trainit = trainit.env("TRAINIT_NVML_LIBRARY", fake.library_dir().join("libnvidia-ml.so.1"));
+    trainit
+        .env("FAKE_NVML", fake.path("scenario"))
+        .stdin(std::fs::File::open("/dev/zero").unwrap())
+        .output()
+        .expect_code(0);
+    assert_eq!(fake.state("SigIgn"), "0000000000000000");
+    assert_eq!(fake.state("SigBlk"), "0000000000000000");
+    assert_eq!(fake.state("pdeathsig"), "9");
+    assert_eq!(fake.state("oom"), "1000");
+    assert_eq!(fake.state("core"), "0");
+    assert_eq!(fake.state("pgid"), fake.state("pid "), "a group of its own");
+    let strangers: Vec<String> = fake.states("fd ").into_iter().filter(|fd| !fd.contains(" pipe:")).collect();
+    assert!(strangers.is_empty(), "{strangers:?}");
+}
+
+#[test]
+fn the_probe_dies_with_a_trainit_that_is_killed() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
+    let running = fake.trainit(&["gpus", "--gpu-timeout", "50s"]).start();
+    eventually("nvmlInit_v2 is called", || !fake.calls().is_empty());
+    let probe = fake.calls()[0].0;
+    send(running.pid(), 9);
+    eventually("the probe is gone", || !is_alive(probe));
+}
+
+#[test]
+fn nvml_is_never_shut_down() {
+    let fake = FakeNvml::new(&["nvmlShutdown hang"]);
+    assert_eq!(fake.gpus()["problem"], Value::Null);
+}
+
+#[test]
+fn cuda_visible_devices_is_joined_by_uuid() {
+    let fake = FakeNvml::new(&["gpu0.name A", "gpu1.name B"]);
+    let visible = |list: &str| {
+        let done = fake.trainit(&["gpus", "--json"]).env("CUDA_VISIBLE_DEVICES", list).output().expect_code(0);
+        let gpus = object(&done)["gpus"].clone();
+        [gpus[0]["cuda_visible"].clone(), gpus[1]["cuda_visible"].clone()]
+    };
+    assert_eq!(visible("GPU-00000001"), [json!(false), json!(true)]);
+    assert_eq!(visible("0"), [Value::Null, Value::Null], "CUDA's 0 need not be NVML's");
+    assert_eq!(visible(""), [json!(false), json!(false)]);
+}
+
+#[test]
+fn a_probe_program_that_is_no_probe_is_a_problem_not_a_hang() {
+    let ask = |program: &str| {
+        let args = ["gpus", "--json", "--gpu-timeout", "300ms"];
+        let done = Trainit::new(args).env("TRAINIT_GPU_PROBE", program).output().expect_code(0);
+        problem(&object(&done)).to_owned()
+    };
+    assert!(ask("/nowhere/probe").contains("/nowhere/probe could not be started"));
+    assert!(ask("/etc/passwd").contains("may not be executed"));
+    assert!(ask("/bin/false").contains("exit code 1"));
+    assert!(ask("/usr/bin/yes").contains("said nothing"));
+}
+
+#[test]
+fn a_probe_line_of_more_than_64_kib_ends_the_probe() {
+    let dir = tempfile::tempdir().unwrap();
+    let probe = dir.path().join("probe");
+    let script = "#!/bin/sh\necho '{\"t\":\"hello\"}'\nhead -c 70000 /dev/zero\nsleep 60\n";
+    std::fs::write(&probe, script).unwrap();
+    std::fs::set_permissions(&probe, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let done = Trainit::new(["gpus", "--json"]).env("TRAINIT_GPU_PROBE", &probe).output().expect_code(0);
+    assert!(problem(&object(&done)).contains("64 KiB"), "{}", done.out());
+}
+
+#[test]
+fn watch_shows_the_gpus_again_one_probe_after_the_other() {
+    let fake = FakeNvml::new(&["gpu0.util 11"]);
+    let running = fake.trainit(&["gpus", "--watch", "--json", "--gpu-interval", "20ms"]).start();
+    running.after_line("\"utilization_percent\":11");
+    fake.play(&["gpu0.util 22"]);
+    running.after_line("\"utilization_percent\":22");
+    drop(running);
+    let mut probes: Vec<i32> = fake.calls().into_iter().map(|(pid, _)| pid).collect();
+    probes.dedup();
+    let mut distinct = probes.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert!(probes.len() >= 2 && probes.len() == distinct.len(), "probes overlapped: {probes:?}");
+}
+
+#[test]
+fn a_bad_setting_is_125() {
+    let done = Trainit::new(["gpus", "--gpu-timeout", "0s"]).output().expect_code(125);
+    assert!(done.err().contains("--gpu-timeout") && done.err().contains("more than 0s"), "{}", done.err());
+}
+
+/// Runs with a /dev and a /proc/driver of its own: `setup` is a shell line with `$DEV` as working directory.
+fn with_devices(setup: &str) -> Trainit {
+    let script = format!(
+        "mount -t tmpfs none /proc/driver && mount -t tmpfs none /dev && cd /dev && mkdir -p /proc/driver/nvidia/gpus && \
+         {setup} && cd / && exec \"$@\""
+    );
+    Trainit::through(&["unshare", "--mount", "sh", "-c", &script, "sh"], ["gpus", "--json"])
+}
+
+const INFORMATION: &str = "mkdir /proc/driver/nvidia/gpus/0000:00:04.0 && printf 'Model: \\t Tesla T4\\nGPU UUID: \\t \
+                           GPU-1f8c\\nBus Location: \\t 0000:00:04.0\\nDevice Minor: \\t 3\\n' \
+                           > /proc/driver/nvidia/gpus/0000:00:04.0/information";
+
+#[test]
+fn gpus_without_nvml_are_counted_by_their_device_nodes() {
+    if !crate::support::is_root() {
+        eprintln!("skipped: needs root for a /dev of its own");
+        return;
+    }
+    // Minor 3 is ours and known; 5 is ours and unknown to /proc; 9 does not open; ctl and uvm are no GPUs.
+    let setup = format!("touch nvidiactl nvidia-uvm nvidia3 nvidia5 && mkdir nvidia9 && {INFORMATION}");
+    let object = object(&with_devices(&setup).output().expect_code(0));
+    assert_eq!(object["source"], "procfs");
+    assert!(problem(&object).contains("set NVIDIA_DRIVER_CAPABILITIES=compute,utility"), "{object}");
+    let gpus = object["gpus"].as_array().unwrap();
+    assert_eq!(gpus.len(), 2, "{object}");
+    assert_eq!(gpus[0]["name"], "Tesla T4");
+    assert_eq!((&gpus[0]["uuid"], &gpus[0]["minor"]), (&json!("GPU-1f8c"), &json!(3)));
+    assert_eq!((&gpus[1]["name"], &gpus[1]["minor"], &gpus[1]["index"]), (&Value::Null, &json!(5), &json!(1)));
+    assert_eq!(gpus[0]["memory_total_bytes"], Value::Null);
+    assert_eq!(gpus[0]["health"], "unknown");
+}
+
+#[test]
+fn a_hanging_nvml_leaves_the_device_nodes_to_count() {
+    if !crate::support::is_root() {
+        eprintln!("skipped: needs root for a /dev of its own");
+        return;
+    }
+    let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
+    let trainit = with_devices("touch nvidiactl nvidia0 nvidia1").args(["--gpu-timeout", "300ms"]);
+    let library = fake.library_dir().join("libnvidia-ml.so.1");
+    let done = trainit.env("TRAINIT_NVML_LIBRARY", library).env("FAKE_NVML", fake.path("scenario")).output();
+    let object = object(&done.expect_code(0));
+    assert_eq!((&object["source"], object["gpus"].as_array().unwrap().len()), (&json!("procfs"), 2), "{object}");
+    assert!(problem(&object).starts_with("nvmlInit_v2 did not return in 0.3 s"), "{object}");
+}
+
+#[test]
+fn a_missing_module_and_missing_nodes_are_told_apart() {
+    if !crate::support::is_root() {
+        eprintln!("skipped: needs root for a /dev of its own");
+        return;
+    }
+    let fake = FakeNvml::new(&["nvmlInit_v2 return 9"]);
+    let ask = |setup: &str| {
+        let trainit = with_devices(setup).env("TRAINIT_NVML_LIBRARY", fake.library_dir().join("libnvidia-ml.so.1"));
+        problem(&object(&trainit.env("FAKE_NVML", fake.path("scenario")).output().expect_code(0))).to_owned()
+    };
+    assert!(ask("rmdir /proc/driver/nvidia/gpus /proc/driver/nvidia").contains("kernel module is not loaded"));
+    assert!(ask("true").contains("no device nodes"));
+}
+
+#[test]
+fn without_proc_the_probe_still_starts() {
+    if !crate::support::is_root() {
+        eprintln!("skipped: needs root to hide /proc");
+        return;
+    }
+    let fake = FakeNvml::new(&[]);
+    let hide = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"];
+    let trainit = Trainit::through(&hide, ["gpus", "--json"]).env("FAKE_NVML", fake.path("scenario"));
+    let done = trainit.env("TRAINIT_NVML_LIBRARY", fake.library_dir().join("libnvidia-ml.so.1")).output();
+    assert_eq!(object(&done.expect_code(0))["gpus"].as_array().unwrap().len(), 2);
+}

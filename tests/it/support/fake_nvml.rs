@@ -1,0 +1,116 @@
+//! A `libnvidia-ml.so.1` of our own, built from `tests/fake_nvml/nvml.c`, and the scenario that drives it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::Trainit;
+
+/// Which driver the library plays.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Driver {
+    Current,
+    /// Before R510: no second memory call, no row remapper.
+    Old,
+    /// Before R450: the first event wait only.
+    Ancient,
+}
+
+/// A scenario in a directory of its own, with the library beside it.
+pub struct FakeNvml {
+    dir: tempfile::TempDir,
+    library: &'static Path,
+}
+
+impl FakeNvml {
+    /// With these scenario lines.
+    pub fn new(lines: &[&str]) -> FakeNvml {
+        FakeNvml::of(Driver::Current, lines)
+    }
+
+    pub fn of(driver: Driver, lines: &[&str]) -> FakeNvml {
+        let fake = FakeNvml { dir: tempfile::tempdir().unwrap(), library: library(driver) };
+        fake.play(lines);
+        fake
+    }
+
+    /// Another scenario from now on; a running probe sees it at its next call.
+    pub fn play(&self, lines: &[&str]) {
+        let trace = format!("trace {}", self.path("trace").display());
+        let state = format!("state {}", self.path("state").display());
+        let text = [lines, &[&trace, &state]].concat().join("\n") + "\n";
+        std::fs::write(self.path("next"), text).unwrap();
+        std::fs::rename(self.path("next"), self.path("scenario")).unwrap();
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The library's directory, for `LD_LIBRARY_PATH`.
+    pub fn library_dir(&self) -> &Path {
+        self.library.parent().unwrap()
+    }
+
+    /// trainit with this driver under it.
+    pub fn trainit(&self, args: &[&str]) -> Trainit {
+        Trainit::new(args).env("TRAINIT_NVML_LIBRARY", self.library).env("FAKE_NVML", self.path("scenario"))
+    }
+
+    /// `trainit gpus --json` with this driver, as an object.
+    #[track_caller]
+    pub fn gpus(&self) -> serde_json::Value {
+        let done = self.trainit(&["gpus", "--json"]).output().expect_code(0);
+        serde_json::from_str(&done.out()).unwrap_or_else(|e| panic!("{e}: {}", done.out()))
+    }
+
+    /// The calls made so far: the process and the function.
+    pub fn calls(&self) -> Vec<(i32, String)> {
+        let text = std::fs::read_to_string(self.path("trace")).unwrap_or_default();
+        let pair = |line: &str| line.split_once(' ').map(|(pid, name)| (pid.parse().unwrap(), name.to_owned()));
+        text.lines().filter_map(pair).collect()
+    }
+
+    /// The state of the last probe, as it was at `nvmlInit_v2`: the value after this key.
+    #[track_caller]
+    pub fn state(&self, key: &str) -> String {
+        let text = std::fs::read_to_string(self.path("state")).unwrap();
+        let found =
+            text.lines().find_map(|line| line.strip_prefix(key)).map(|rest| rest.trim_matches([' ', '\t', ':']));
+        found.unwrap_or_else(|| panic!("no {key} in {text}")).to_owned()
+    }
+
+    /// All lines of the probe's state with this key.
+    pub fn states(&self, key: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("state")).unwrap();
+        text.lines().filter_map(|line| line.strip_prefix(key)).map(|rest| rest.trim().to_owned()).collect()
+    }
+}
+
+/// Builds each library once in a run, into a name of its own that is then moved into place.
+fn library(driver: Driver) -> &'static Path {
+    static BUILT: [OnceLock<PathBuf>; 3] = [OnceLock::new(), OnceLock::new(), OnceLock::new()];
+    let (slot, name, flags): (_, _, &[&str]) = match driver {
+        Driver::Current => (0, "current", &[]),
+        Driver::Old => (1, "old", &["-DOLD_DRIVER"]),
+        Driver::Ancient => (2, "ancient", &["-DOLD_DRIVER", "-DEVENTS_V1"]),
+    };
+    BUILT[slot].get_or_init(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake-nvml").join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nvml/nvml.c");
+        let mine = dir.join(format!("{}.tmp", std::process::id()));
+        let status = Command::new("cc")
+            .args(["-std=c11", "-O1", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1"])
+            .args(flags)
+            .arg(source)
+            .arg("-o")
+            .arg(&mine)
+            .status()
+            .expect("the fake driver needs a C compiler named cc");
+        assert!(status.success(), "cc failed");
+        let library = dir.join("libnvidia-ml.so.1");
+        std::fs::rename(mine, &library).unwrap();
+        library
+    })
+}
