@@ -8,7 +8,7 @@ use super::values;
 use crate::cli::Parsed;
 use crate::edge::clock::Clock;
 use crate::edge::signals::Mask;
-use crate::edge::{machine, stdio};
+use crate::edge::{gpu, machine, stdio};
 use crate::rules::env::{Changes, Env};
 use crate::rules::job::ChildFacts;
 use crate::rules::preempt;
@@ -44,7 +44,11 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         argv: parsed.operands,
         env,
         changes: Changes::default(),
-        facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), ..ChildFacts::default() },
+        facts: ChildFacts {
+            checkpoint_dir: reader.text("checkpoint-dir"),
+            gpu_count: gpu::device_count() as usize,
+            ..ChildFacts::default()
+        },
         death_signal: settings.death_signal,
         mask,
         lookout,
