@@ -14,4 +14,5 @@ mod init;
 mod metrics_file;
 mod preemption;
 mod report_metric;
+mod terminal;
 mod walls;

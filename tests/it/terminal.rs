@@ -1,0 +1,150 @@
+//! At a terminal: it belongs to the command; Ctrl-C, Ctrl-Z and the window's size work as without trainit.
+
+#![expect(unsafe_code, reason = "a pseudo-terminal of our own, and a session on it")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use crate::support::{PATIENCE, binary};
+
+/// A program in a session of its own on a pseudo-terminal.
+struct Terminal {
+    master: File,
+    child: Child,
+    screen: Arc<(Mutex<String>, Condvar)>,
+}
+
+impl Terminal {
+    fn start(program: &str, args: &[&str]) -> Terminal {
+        let (mut master, mut slave) = (0, 0);
+        let none = std::ptr::null_mut();
+        // SAFETY: both descriptors are written by the call and ours alone afterwards.
+        let (master, slave) = unsafe {
+            assert_eq!(libc::openpty(&raw mut master, &raw mut slave, none, none.cast(), none.cast()), 0);
+            (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
+        };
+        let mut command = Command::new(program);
+        command.args(args).env_clear().env("PATH", "/usr/bin:/bin").env("TRAINIT", binary());
+        let (tty, keep) = (slave.as_raw_fd(), master.as_raw_fd());
+        // SAFETY: async-signal-safe calls on integers.
+        unsafe {
+            command.pre_exec(move || {
+                libc::close(keep);
+                libc::login_tty(tty);
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap();
+        drop(slave);
+        let screen = Arc::new((Mutex::new(String::new()), Condvar::new()));
+        let (shared, mut reader) = (Arc::clone(&screen), master.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                shared.0.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..count]));
+                shared.1.notify_all();
+            }
+        });
+        Terminal { master, child, screen }
+    }
+
+    fn keys(&mut self, keys: &[u8]) {
+        self.master.write_all(keys).unwrap();
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut screen = self.screen.0.lock().unwrap();
+        while !screen.contains(text) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{text:?} never came: {screen}");
+            screen = self.screen.1.wait_timeout(screen, left).unwrap().0;
+        }
+    }
+
+    fn count(&self, text: &str) -> usize {
+        self.screen.0.lock().unwrap().matches(text).count()
+    }
+
+    fn code(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+const LOOP: &str = "while :; do sleep 0.01; done";
+
+#[test]
+fn ctrl_c_reaches_the_command_once_and_its_code_is_kept() {
+    let script = format!("trap 'echo INT-$((n+=1))' INT; trap 'exit 3' QUIT; echo ready; {LOOP}");
+    let mut terminal = Terminal::start(binary().to_str().unwrap(), &["run", "--", "bash", "-c", &script]);
+    terminal.shows("ready");
+    terminal.keys(b"\x03");
+    terminal.shows("INT-1");
+    terminal.keys(b"\x1c");
+    terminal.shows("exit_code=3");
+    assert_eq!(terminal.count("INT-2"), 0);
+    assert_eq!(terminal.code(), Some(3));
+}
+
+#[test]
+fn the_command_can_read_the_terminal() {
+    let terminal =
+        Terminal::start(binary().to_str().unwrap(), &["run", "--", "sh", "-c", "echo ask; read x; echo got-$x"]);
+    terminal.shows("ask");
+    let mut terminal = terminal;
+    terminal.keys(b"hello\n");
+    terminal.shows("got-hello");
+    assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
+fn a_new_window_size_reaches_the_command() {
+    let script = format!("trap 'echo WINCH; exit 0' WINCH; echo ready; {LOOP}");
+    let terminal = Terminal::start(binary().to_str().unwrap(), &["run", "--", "bash", "-c", &script]);
+    terminal.shows("ready");
+    let size = libc::winsize { ws_row: 33, ws_col: 77, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the structure is alive for the call.
+    unsafe { libc::ioctl(terminal.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    terminal.shows("WINCH");
+    assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
+fn ctrl_z_gives_the_shell_its_prompt_back_and_fg_goes_on() {
+    let script = format!(
+        "set -m; \"$TRAINIT\" run -- bash -c 'trap \"echo went-on; exit 5\" USR1; echo pid-$$-; {LOOP}'; \
+         echo stopped-$?; read line; fg; echo ended-$?"
+    );
+    let mut terminal = Terminal::start("bash", &["-c", &script]);
+    terminal.shows("pid-");
+    terminal.keys(b"\x1a");
+    terminal.shows("stopped-14");
+    terminal.keys(b"\n");
+    terminal.shows("bash -c"); // fg says what it brings to the foreground
+    let screen = terminal.screen.0.lock().unwrap().clone();
+    let pid = screen.split("pid-").nth(1).unwrap().split('-').next().unwrap().to_owned();
+    Command::new("kill").args(["-USR1", &pid]).status().unwrap();
+    terminal.shows("went-on");
+    terminal.shows("ended-5");
+    assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
+fn ctrl_z_where_nobody_could_continue_the_command_is_undone() {
+    let script = format!("trap 'echo on; exit 0' USR1; echo pid-$$-; {LOOP}");
+    let mut terminal = Terminal::start(binary().to_str().unwrap(), &["run", "--", "bash", "-c", &script]);
+    terminal.shows("pid-");
+    terminal.keys(b"\x1a");
+    terminal.shows("is undone");
+    let screen = terminal.screen.0.lock().unwrap().clone();
+    let pid = screen.split("pid-").nth(1).unwrap().split('-').next().unwrap().to_owned();
+    Command::new("kill").args(["-USR1", &pid]).status().unwrap();
+    terminal.shows("on");
+    assert_eq!(terminal.code(), Some(0));
+}
