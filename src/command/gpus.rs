@@ -13,7 +13,7 @@ use crate::settings::{Reader, gpus};
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = command::values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
-    let settings = gpus::read(&mut reader);
+    let settings = gpus::read(&mut reader, parsed.on, env);
     let (json, watch) = (reader.switch("json"), reader.switch("watch"));
     if !reader.complaints.is_empty() {
         return command::refuse(&reader.complaints);

@@ -291,6 +291,23 @@ pub const SETTINGS: &[Setting] = &[
         "5s",
         "How long one NVML call may take; three times that for all of them",
     ),
+    one("require-gpus", "N|any", GPUS, on::RUN, "", "Do not start without so many usable GPUs"),
+    one(
+        "min-driver",
+        "VERSION",
+        GPUS,
+        on::RUN,
+        "",
+        "Do not start with an older NVIDIA driver (550.54.15, or only 550)",
+    ),
+    one("min-gpu-memory", "SIZE", GPUS, on::RUN, "", "Do not start if a GPU has less memory than this (40GiB, 80GB)"),
+    many(
+        "xid",
+        "CODE=CLASS",
+        GPUS,
+        on::RUN,
+        "What an XID means here: note it, restart the trainer after it died, or leave this machine (13=leave)",
+    ),
     one("gpu-interval", "DURATION", GPUS, on::RUN | on::GPUS, "10s", "How often the GPUs are sampled while watching"),
     switch("watch", GPUS, on::GPUS, "Show the GPUs again at every --gpu-interval; with --json one object a line"),
     // Output

@@ -3,19 +3,28 @@
 use std::time::Duration;
 
 use super::Reader;
+use super::defs::on;
 use crate::rules::duration;
+use crate::rules::env::Env;
+use crate::rules::gpu::demand::{self, Demands};
+use crate::rules::gpu::watch::WatchPolicy;
+use crate::rules::gpu::xid::parse_override;
 
-/// How the GPUs are asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How the GPUs are asked, and what of them is demanded.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpus {
     /// The limit for one NVML call.
     pub timeout: Duration,
     /// How often they are sampled.
     pub interval: Duration,
+    /// What must be there before a job starts.
+    pub demands: Demands,
+    /// How what happens to them is judged.
+    pub policy: WatchPolicy,
 }
 
-/// Reads them. What is wrong is noted in the reader, and the default stands in.
-pub fn read(reader: &mut Reader<'_>) -> Gpus {
+/// Reads those of the subcommand (a bit of [`on`]). What is wrong is noted in the reader, and the default stands in.
+pub fn read(reader: &mut Reader<'_>, sub: u8, env: &Env) -> Gpus {
     let mut positive = |name, default| {
         let parse = |text: &str| match duration::parse(text) {
             Ok(duration) if duration.is_zero() => Err("expected more than 0s".to_owned()),
@@ -23,8 +32,52 @@ pub fn read(reader: &mut Reader<'_>) -> Gpus {
         };
         reader.parse(name, parse).unwrap_or(default)
     };
-    Gpus {
-        timeout: positive("gpu-timeout", Duration::from_secs(5)),
-        interval: positive("gpu-interval", Duration::from_secs(10)),
+    let timeout = positive("gpu-timeout", Duration::from_secs(5));
+    let interval = if sub & (on::RUN | on::GPUS) == 0 { Duration::ZERO } else { positive("gpu-interval", INTERVAL) };
+    let demands = Demands {
+        number: reader.parse("require-gpus", demand::parse_number),
+        driver: reader.parse("min-driver", demand::parse_driver),
+        memory_bytes: reader.parse("min-gpu-memory", demand::parse_bytes),
+    };
+    let policy = WatchPolicy {
+        cuda_visible: env.get("CUDA_VISIBLE_DEVICES").map(str::to_owned),
+        cuda_order: env.get("CUDA_DEVICE_ORDER").map(str::to_owned),
+        overrides: reader.each("xid", parse_override),
+    };
+    Gpus { timeout, interval, demands, policy }
+}
+
+const INTERVAL: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::gpu::xid::Class;
+    use crate::settings::Values;
+
+    fn given(flags: &[(&'static str, &str)]) -> (Gpus, Vec<String>) {
+        let flags = flags.iter().map(|(name, value)| (*name, vec![(*value).to_owned()])).collect();
+        let mut complaints = Vec::new();
+        let values = Values::gather(on::RUN, flags, &Env::default(), None, &mut complaints);
+        let mut reader = Reader::new(&values, complaints);
+        let gpus = read(&mut reader, on::RUN, &Env::default());
+        (gpus, reader.complaints.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn nothing_is_demanded_unless_it_is_said() {
+        let (gpus, complaints) = given(&[]);
+        assert!(!gpus.demands.any() && complaints.is_empty());
+        assert_eq!((gpus.timeout, gpus.interval), (Duration::from_secs(5), Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn what_is_said_is_read_and_every_mistake_is_told() {
+        let (gpus, complaints) = given(&[("require-gpus", "any"), ("xid", "13=leave"), ("gpu-timeout", "1s")]);
+        assert!(gpus.demands.any() && complaints.is_empty());
+        assert_eq!(gpus.policy.overrides, [(13, Class::Leave)]);
+        let wrong = [("require-gpus", "two"), ("min-driver", "new"), ("min-gpu-memory", "big"), ("xid", "13")];
+        assert_eq!(given(&wrong).1.len(), 4);
+        assert_eq!(given(&[("gpu-interval", "0")]).1.len(), 1);
     }
 }

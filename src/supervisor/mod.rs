@@ -3,6 +3,7 @@
 
 mod background;
 mod effects;
+pub mod gpus;
 mod job_control;
 mod lookout;
 

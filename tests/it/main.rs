@@ -9,6 +9,7 @@ mod support;
 mod child_state;
 mod command_line;
 mod exit_codes;
+mod gpu_watch;
 mod gpus;
 mod init;
 mod metrics_file;

@@ -6,9 +6,14 @@
 
 pub mod answer;
 pub mod cuda;
+pub mod demand;
+pub mod keeper;
+pub mod ledger;
 pub mod nodes;
 pub mod protocol;
 pub mod table;
+pub mod watch;
+pub mod xid;
 
 use serde::{Deserialize, Serialize};
 

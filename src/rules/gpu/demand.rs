@@ -1,0 +1,222 @@
+//! What a job demands of its GPUs before it starts: `--require-gpus`, `--min-driver`, `--min-gpu-memory`.
+//!
+//! An unmet demand is permanent on this machine; the job does not start. Deliberately absent: waiting for it.
+
+use super::{Discovery, Gpu, Health};
+
+/// How many GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Number {
+    /// At least one.
+    Any,
+    /// At least so many.
+    AtLeast(usize),
+}
+
+/// All demands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Demands {
+    /// `--require-gpus`
+    pub number: Option<Number>,
+    /// `--min-driver`, its numbers.
+    pub driver: Option<Vec<u64>>,
+    /// `--min-gpu-memory`, of each GPU.
+    pub memory_bytes: Option<u64>,
+}
+
+impl Demands {
+    /// Whether there is anything to check, and so to wait for.
+    pub fn any(&self) -> bool {
+        *self != Demands::default()
+    }
+
+    /// Every demand that is not met, each one line with what was found. `visible` is `CUDA_VISIBLE_DEVICES`: a GPU that the
+    /// trainer cannot see does not count, nor does one that is broken.
+    pub fn unmet(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
+        let problem = found.problem.as_ref().map(|problem| format!(" ({problem})")).unwrap_or_default();
+        let healthy: Vec<&Gpu> = found.gpus.iter().filter(|gpu| gpu.health != Health::Bad).collect();
+        let broken = found.gpus.len() - healthy.len();
+        let usable = super::cuda::visible_count(&found.gpus, visible).min(healthy.len());
+        let mut unmet = Vec::new();
+        let wanted = match self.number {
+            None => 0,
+            Some(Number::Any) => 1,
+            Some(Number::AtLeast(number)) => number,
+        };
+        if usable < wanted {
+            let listed = match (found.gpus.len(), broken) {
+                (0, _) => "none was found".to_owned(),
+                (all, 0) if all > usable => format!("{usable} of {all} is usable (CUDA_VISIBLE_DEVICES)"),
+                (all, 0) => format!("{all} found: {}", names(&found.gpus)),
+                (all, broken) => format!("{usable} usable of {all}, {broken} broken: {}", names(&found.gpus)),
+            };
+            unmet.push(format!("--require-gpus: {wanted} needed, {listed}{problem}"));
+        }
+        if let Some(wanted) = &self.driver {
+            let needed = wanted.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
+            match found.driver_version.as_deref().map(|version| (version, numbers(version))) {
+                Some((_, Ok(version))) if version >= *wanted => {}
+                Some((version, _)) => unmet.push(format!("--min-driver: {needed} needed, the driver is {version}")),
+                None => {
+                    unmet.push(format!("--min-driver: {needed} needed, the driver's version is not known{problem}"))
+                }
+            }
+        }
+        if let Some(wanted) = self.memory_bytes {
+            let seen: Vec<&&Gpu> = healthy.iter().filter(|gpu| gpu.cuda_visible != Some(false)).collect();
+            if seen.is_empty() {
+                unmet.push(format!("--min-gpu-memory: {} needed, but there is no GPU{problem}", size(wanted)));
+            }
+            for gpu in seen {
+                let has = gpu.memory_total_bytes.map_or("an unknown amount".to_owned(), size);
+                if gpu.memory_total_bytes.is_none_or(|bytes| bytes < wanted) {
+                    let label = gpu.label();
+                    unmet.push(format!("--min-gpu-memory: {} needed, {label} has {has}{problem}", size(wanted)));
+                }
+            }
+        }
+        unmet
+    }
+}
+
+fn names(gpus: &[Gpu]) -> String {
+    gpus.iter().map(|gpu| gpu.name.as_deref().unwrap_or("unnamed")).collect::<Vec<_>>().join(", ")
+}
+
+fn size(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+/// `N` or `any`. Errors: what was expected.
+pub fn parse_number(text: &str) -> Result<Number, String> {
+    match text.trim() {
+        "any" => Ok(Number::Any),
+        digits => {
+            let number = digits.parse().map_err(|_| format!("expected a number of GPUs or any, found {text:?}"))?;
+            Ok(Number::AtLeast(number))
+        }
+    }
+}
+
+/// `550.54.15` as its numbers. Errors: what was expected.
+pub fn parse_driver(text: &str) -> Result<Vec<u64>, String> {
+    numbers(text).map_err(|()| format!("expected a driver version such as 535 or 550.54.15, found {text:?}"))
+}
+
+fn numbers(text: &str) -> Result<Vec<u64>, ()> {
+    text.trim().split('.').map(|part| part.parse().map_err(|_| ())).collect()
+}
+
+/// `40GiB`, `80GB`, `16384MiB`, or bytes. Errors: what was expected.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 11] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("M", 1 << 20),
+        ("G", 1 << 30),
+        ("B", 1),
+    ];
+    let expected = || format!("expected a size such as 40GiB, 80GB or 16384MiB, found {text:?}");
+    let trimmed = text.trim();
+    let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(split);
+    let unit = unit.trim();
+    let factor = match UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) {
+        Some((_, factor)) => *factor,
+        None if unit.is_empty() => 1,
+        None => return Err(expected()),
+    };
+    let bytes = number.parse::<f64>().map_err(|_| expected())? * factor as f64;
+    if bytes < u64::MAX as f64 { Ok(bytes as u64) } else { Err(expected()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Source;
+    use super::*;
+
+    fn found(count: u32) -> Discovery {
+        let gpu = |index| Gpu {
+            index,
+            name: Some("T4".into()),
+            uuid: Some(format!("GPU-{index}")),
+            memory_total_bytes: Some(15 << 30),
+            health: Health::Ok,
+            cuda_visible: Some(true),
+            ..Gpu::default()
+        };
+        let driver_version = Some("535.104.05".to_owned());
+        let gpus = (0..count).map(gpu).collect();
+        Discovery { gpus, driver_version, cuda_version: None, source: Source::Nvml, problem: None }
+    }
+
+    fn demands(number: Option<Number>, driver: Option<&str>, memory: Option<&str>) -> Demands {
+        let driver = driver.map(|text| parse_driver(text).unwrap());
+        Demands { number, driver, memory_bytes: memory.map(|text| parse_bytes(text).unwrap()) }
+    }
+
+    #[test]
+    fn what_is_met_says_nothing() {
+        let demands = demands(Some(Number::AtLeast(2)), Some("535.104"), Some("15GiB"));
+        assert!(demands.any() && demands.unmet(&found(2), None).is_empty());
+        assert!(!Demands::default().any());
+    }
+
+    #[test]
+    fn each_unmet_demand_says_what_was_found() {
+        let demands = demands(Some(Number::AtLeast(4)), Some("550"), Some("40GB"));
+        let unmet = demands.unmet(&found(2), None);
+        assert_eq!(unmet[0], "--require-gpus: 4 needed, 2 found: T4, T4");
+        assert_eq!(unmet[1], "--min-driver: 550 needed, the driver is 535.104.05");
+        assert_eq!(unmet[2], "--min-gpu-memory: 37.3 GiB needed, GPU 0 (GPU-0) has 15.0 GiB");
+        assert_eq!(unmet.len(), 4);
+    }
+
+    #[test]
+    fn the_problem_explains_why_nothing_was_found() {
+        let mut none = found(0);
+        (none.problem, none.driver_version) = (Some("nvmlInit_v2 did not return".into()), None);
+        let unmet = demands(Some(Number::Any), Some("1"), Some("1")).unmet(&none, None);
+        assert_eq!(unmet[0], "--require-gpus: 1 needed, none was found (nvmlInit_v2 did not return)");
+        assert_eq!(unmet.len(), 3);
+    }
+
+    #[test]
+    fn a_gpu_that_is_hidden_or_broken_does_not_count() {
+        let demands = demands(Some(Number::AtLeast(2)), None, None);
+        assert_eq!(demands.unmet(&found(2), Some("0")).len(), 1);
+        assert!(demands.unmet(&found(2), Some("1,0")).is_empty());
+        let mut broken = found(2);
+        broken.gpus[1].health = Health::Bad;
+        assert!(demands.unmet(&broken, None)[0].contains("1 broken"));
+        broken.gpus[1].health = Health::Unknown;
+        assert!(demands.unmet(&broken, None).is_empty(), "unknown never stops a job");
+    }
+
+    #[test]
+    fn versions_compare_as_numbers() {
+        let unmet = |text| !demands(None, Some(text), None).unmet(&found(1), None).is_empty();
+        assert!(!unmet("535") && !unmet("99.9") && !unmet("535.104.5"));
+        assert!(unmet("535.104.06") && unmet("536"));
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        let sizes =
+            [("1", 1), ("40GiB", 40 << 30), ("80 GB", 80_000_000_000), ("1.5g", 3 << 29), ("16384mib", 16 << 30)];
+        for (text, bytes) in sizes {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "GiB", "40 apples", "-1", "1e400", "99999999999TB", "1.2.3G"] {
+            assert!(parse_bytes(wrong).unwrap_err().contains("40GiB"), "{wrong}");
+        }
+        assert!(parse_number("two").is_err() && parse_number("any") == Ok(Number::Any));
+        assert!(parse_driver("R550").is_err());
+    }
+}

@@ -1,0 +1,350 @@
+//! The life of the watching probe: when to start one, when to kill it, what to believe while there is none.
+//!
+//! Never two at once: a new one is started only after the last was reaped. Without a probe everything is `unknown`, which
+//! stops no job; one warning says so, and one line says that it is over. Deliberately absent: the process itself.
+//!
+//! ```text
+//! Waiting ──order Spawn──> Running ──overrun: order Kill──> Dying
+//!    ^                        └──────────reaped──────────────┘ │
+//!    └───────────── back-off ──────────────────────────────────┘        (Off: no GPUs here, nothing to watch)
+//! ```
+
+use std::time::Duration;
+
+use super::Discovery;
+use super::answer::{self, Ending, Report, Site};
+use super::ledger::Finding;
+use super::protocol::{Findings, Limits, Line, Overrun, Reader};
+use super::watch::{Watch, WatchPolicy};
+use super::xid::Class;
+use crate::rules::exit::End;
+
+const FIRST_BACKOFF: Duration = Duration::from_secs(10);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(600);
+
+/// What the owner of the process has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Start a watching probe, then call [`Keeper::started`].
+    Spawn,
+    /// Kill this one (its whole process group) with SIGKILL; it is reaped when it is reaped.
+    Kill(i32),
+}
+
+/// What there is to know.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GpuEvent {
+    /// The GPUs have been found, for the first time (or none were); boxed for its size.
+    Found(Box<Discovery>),
+    /// Something happened to one of them.
+    Finding(Finding),
+    /// Nothing can be known for now; the reason. Not said again until [`GpuEvent::Sighted`].
+    Blind(String),
+    /// Telemetry is back.
+    Sighted,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting { next: Duration },
+    Running { pid: i32, reader: Reader, findings: Findings },
+    Dying { pid: i32, findings: Findings, last_call: String, overrun: Option<Overrun> },
+    Off,
+}
+
+/// Keeps one probe at a time.
+#[derive(Debug)]
+pub struct Keeper {
+    state: State,
+    call_limit: Duration,
+    site: Site,
+    backoff: Duration,
+    blind: bool,
+    found: bool,
+    watch: Watch,
+}
+
+impl Keeper {
+    /// Wants a probe at once. `call_limit` is `--gpu-timeout`.
+    pub fn new(call_limit: Duration, site: Site, policy: WatchPolicy) -> Keeper {
+        let state = State::Waiting { next: Duration::ZERO };
+        let (backoff, watch) = (FIRST_BACKOFF, Watch::new(policy));
+        Keeper { state, call_limit, site, backoff, blind: false, found: false, watch }
+    }
+
+    /// What is known of the GPUs; also where a death is asked about.
+    pub fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
+
+    /// The running (or dying) probe.
+    pub fn pid(&self) -> Option<i32> {
+        match self.state {
+            State::Running { pid, .. } | State::Dying { pid, .. } => Some(pid),
+            State::Waiting { .. } | State::Off => None,
+        }
+    }
+
+    /// What has to be done now, if anything. Each order is given once.
+    pub fn order(&mut self, now: Duration) -> Option<Order> {
+        match &self.state {
+            State::Waiting { next } if now >= *next => Some(Order::Spawn),
+            State::Running { pid, reader, .. } => {
+                let (pid, overrun) = (*pid, reader.overrun(now)?);
+                self.die(Some(overrun));
+                Some(Order::Kill(pid))
+            }
+            State::Waiting { .. } | State::Dying { .. } | State::Off => None,
+        }
+    }
+
+    /// When to ask again for an order, or for what is [`Keeper::due`].
+    pub fn deadline(&self) -> Option<Duration> {
+        let own = match &self.state {
+            State::Waiting { next } => Some(*next),
+            State::Running { reader, .. } => Some(reader.deadline()),
+            State::Dying { .. } | State::Off => None,
+        };
+        own.into_iter().chain(self.watch.deadline()).min()
+    }
+
+    /// What only needed time to be decided.
+    pub fn due(&mut self, now: Duration) -> Vec<GpuEvent> {
+        self.watch.due(now).into_iter().map(GpuEvent::Finding).collect()
+    }
+
+    /// The order to spawn was carried out. Errors are the reason why it could not be.
+    pub fn started(&mut self, now: Duration, probe: Result<i32, String>) -> Vec<GpuEvent> {
+        match probe {
+            Ok(pid) => {
+                let reader = Reader::new(now, Limits::watch(self.call_limit));
+                self.state = State::Running { pid, reader, findings: Findings::default() };
+                Vec::new()
+            }
+            Err(reason) => {
+                let report = report(Findings::default(), Ending::NotStarted(reason), String::new(), String::new());
+                self.ended(now, report)
+            }
+        }
+    }
+
+    /// The probe said something.
+    pub fn feed(&mut self, now: Duration, bytes: &[u8]) -> Vec<GpuEvent> {
+        let mut events = Vec::new();
+        let State::Running { reader, findings, .. } = &mut self.state else { return events };
+        let mut sighted = false;
+        for line in reader.feed(now, bytes) {
+            events.extend(self.watch.line(now, &line).into_iter().map(GpuEvent::Finding));
+            // The second round begins: everything was heard once.
+            sighted |= matches!(line, Line::Call { wait_ms: Some(_), .. });
+            if !matches!(line, Line::Event { .. }) {
+                findings.add(line);
+            }
+        }
+        if sighted {
+            self.backoff = FIRST_BACKOFF;
+            if std::mem::take(&mut self.blind) {
+                events.push(GpuEvent::Sighted);
+            }
+            if !std::mem::replace(&mut self.found, true) {
+                // The probe has not ended, and never will; what it said is complete all the same.
+                let heard = Findings { ended: true, ..std::mem::take(findings) };
+                let all = report(heard, Ending::Ended(End::Code(0)), String::new(), String::new());
+                events.push(GpuEvent::Found(Box::new(answer::conclude(all, None, &self.site))));
+            }
+        }
+        events
+    }
+
+    /// The probe was reaped; `words` is the last line it wrote to standard error.
+    pub fn reaped(&mut self, now: Duration, end: End, words: String) -> Vec<GpuEvent> {
+        let state = std::mem::replace(&mut self.state, State::Off);
+        let (findings, ending, last_call) = match state {
+            State::Running { reader, findings, .. } => {
+                let last_call = reader.last_call().to_owned();
+                (findings, Ending::Ended(end), last_call)
+            }
+            State::Dying { findings, last_call, overrun: Some(overrun), .. } => {
+                (findings, Ending::Overrun(overrun), last_call)
+            }
+            // It was stopped on purpose.
+            State::Dying { overrun: None, .. } | State::Waiting { .. } | State::Off => return Vec::new(),
+        };
+        self.ended(now, report(findings, ending, last_call, words))
+    }
+
+    /// No probe any more: the job is over. Returns the one to kill, whose death still has to be reaped.
+    pub fn stop(&mut self) -> Option<Order> {
+        match &self.state {
+            State::Running { pid, .. } => {
+                let pid = *pid;
+                self.die(None);
+                Some(Order::Kill(pid))
+            }
+            State::Dying { .. } => {
+                self.die(None);
+                None
+            }
+            State::Waiting { .. } | State::Off => {
+                self.state = State::Off;
+                None
+            }
+        }
+    }
+
+    fn die(&mut self, overrun: Option<Overrun>) {
+        let state = std::mem::replace(&mut self.state, State::Off);
+        self.state = match state {
+            State::Running { pid, reader, findings } => {
+                State::Dying { pid, findings, last_call: reader.last_call().to_owned(), overrun }
+            }
+            State::Dying { pid, findings, last_call, .. } => State::Dying { pid, findings, last_call, overrun },
+            other => other,
+        };
+    }
+
+    /// A probe is gone that should not be: why, and when to try again.
+    fn ended(&mut self, now: Duration, report: Report) -> Vec<GpuEvent> {
+        let mut events = Vec::new();
+        let problem = answer::problem(&report, &self.site);
+        let refused = report.findings.error.as_ref().and_then(|(call, code, _)| Some((call.clone(), (*code)?)));
+        if let Some((call, code)) = refused.filter(|_| self.found) {
+            events.extend(self.watch.refused(&call, code).into_iter().map(GpuEvent::Finding));
+        }
+        if !self.found && report.findings.error.is_some() && !self.site.control_node {
+            // No GPU is here and none was promised: there is nothing to watch, and nothing to warn of but a bad setting.
+            self.found = true;
+            events.push(GpuEvent::Found(Box::new(answer::conclude(report, None, &self.site))));
+            return events;
+        }
+        self.state = State::Waiting { next: now.saturating_add(self.backoff) };
+        self.backoff = self.backoff.saturating_mul(2).min(LONGEST_BACKOFF);
+        if !std::mem::replace(&mut self.blind, true) {
+            let reason = problem.unwrap_or_else(|| "the GPU probe ended".to_owned());
+            events.push(GpuEvent::Blind(reason));
+        }
+        events
+    }
+}
+
+fn report(findings: Findings, ending: Ending, last_call: String, words: String) -> Report {
+    Report { program: "trainit".to_owned(), findings, ending, last_call, words }
+}
+
+/// Whether any of the events asks to leave.
+pub fn leave(events: &[GpuEvent]) -> Option<&Finding> {
+    events.iter().find_map(|event| match event {
+        GpuEvent::Finding(finding) if finding.class == Class::Leave => Some(finding),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::signal::Signal;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    const ROUND: &[u8] =
+        b"{\"t\":\"hello\"}\n{\"t\":\"driver\",\"count\":1}\n{\"t\":\"gpu\",\"index\":0,\"uuid\":\"GPU-0\"}\n\
+        {\"t\":\"driver\",\"count\":1}\n{\"t\":\"gpu\",\"index\":0,\"uuid\":\"GPU-0\",\"sampled\":true}\n\
+        {\"t\":\"call\",\"fn\":\"nvmlEventSetWait_v2\",\"wait_ms\":2000}\n";
+
+    fn keeper(control_node: bool) -> Keeper {
+        let site = Site { control_node, ..Site::default() };
+        Keeper::new(5 * SECOND, site, WatchPolicy::default())
+    }
+
+    fn running(now: Duration) -> Keeper {
+        let mut keeper = keeper(true);
+        assert_eq!(keeper.order(now), Some(Order::Spawn));
+        keeper.started(now, Ok(7));
+        assert_eq!(keeper.order(now), None);
+        keeper
+    }
+
+    fn sigkill() -> End {
+        End::Signal(Signal::new(9).unwrap())
+    }
+
+    #[test]
+    fn a_full_round_is_found_once_with_its_gpus() {
+        let mut keeper = running(Duration::ZERO);
+        let events = keeper.feed(SECOND, ROUND);
+        let [GpuEvent::Found(found)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((found.gpus.len(), found.problem.as_ref()), (1, None));
+        assert_eq!(keeper.feed(2 * SECOND, ROUND), []);
+    }
+
+    #[test]
+    fn a_hanging_probe_is_killed_once_and_replaced_only_after_it_was_reaped() {
+        let mut keeper = running(Duration::ZERO);
+        keeper.feed(SECOND, b"{\"t\":\"call\",\"fn\":\"nvmlInit_v2\"}\n");
+        assert_eq!(keeper.deadline(), Some(6 * SECOND));
+        assert_eq!(keeper.order(6 * SECOND), Some(Order::Kill(7)));
+        for later in [7, 100, 100_000] {
+            assert_eq!(keeper.order(later * SECOND), None, "one at a time, however long it takes");
+        }
+        let events = keeper.reaped(1000 * SECOND, sigkill(), String::new());
+        let [GpuEvent::Blind(reason)] = &events[..] else { panic!("{events:?}") };
+        assert!(reason.starts_with("nvmlInit_v2 did not return in 5 s"), "{reason}");
+        assert_eq!(keeper.order(1009 * SECOND), None);
+        assert_eq!(keeper.order(1010 * SECOND), Some(Order::Spawn));
+    }
+
+    #[test]
+    fn the_pause_doubles_the_warning_comes_once_and_the_return_is_told() {
+        let mut keeper = running(Duration::ZERO);
+        let mut now = Duration::ZERO;
+        let mut warnings = 0;
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            warnings += keeper.reaped(now, End::Signal(Signal::new(11).unwrap()), String::new()).len();
+            let next = keeper.deadline().unwrap();
+            pauses.push((next - now).as_secs());
+            now = next;
+            assert_eq!(keeper.order(now), Some(Order::Spawn));
+            keeper.started(now, Ok(8));
+        }
+        assert_eq!(warnings, 1);
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600]);
+        assert_eq!(keeper.feed(now, ROUND)[0], GpuEvent::Sighted);
+        keeper.reaped(now, sigkill(), String::new());
+        assert_eq!(keeper.deadline(), Some(now + FIRST_BACKOFF), "a good round forgives");
+    }
+
+    #[test]
+    fn a_machine_without_gpus_is_asked_once() {
+        let mut keeper = keeper(false);
+        keeper.order(Duration::ZERO);
+        keeper.started(Duration::ZERO, Ok(7));
+        keeper.feed(SECOND, b"{\"t\":\"error\",\"fn\":\"dlopen\",\"code\":12}\n");
+        let events = keeper.reaped(SECOND, End::Code(0), String::new());
+        let [GpuEvent::Found(found)] = &events[..] else { panic!("{events:?}") };
+        assert!(found.gpus.is_empty() && found.problem.is_none());
+        assert_eq!((keeper.deadline(), keeper.order(9999 * SECOND)), (None, None));
+    }
+
+    #[test]
+    fn devices_taken_from_the_container_condemn_a_dead_trainer_only() {
+        let mut keeper = running(Duration::ZERO);
+        keeper.feed(SECOND, ROUND);
+        keeper.reaped(2 * SECOND, End::Signal(Signal::new(11).unwrap()), String::new());
+        keeper.order(20 * SECOND);
+        keeper.started(20 * SECOND, Ok(9));
+        keeper.feed(21 * SECOND, b"{\"t\":\"error\",\"fn\":\"nvmlInit_v2\",\"code\":999}\n");
+        let events = keeper.reaped(21 * SECOND, End::Code(0), String::new());
+        assert!(leave(&events).is_none(), "{events:?}");
+        assert_eq!(keeper.watch().death(22 * SECOND).unwrap().class, Class::Leave);
+    }
+
+    #[test]
+    fn a_stopped_keeper_wants_its_probe_dead_and_no_other() {
+        let mut keeper = running(Duration::ZERO);
+        assert_eq!(keeper.stop(), Some(Order::Kill(7)));
+        assert_eq!(keeper.pid(), Some(7));
+        assert_eq!(keeper.reaped(SECOND, sigkill(), String::new()), []);
+        assert_eq!((keeper.pid(), keeper.order(9999 * SECOND), keeper.deadline()), (None, None, None));
+    }
+}

@@ -1,0 +1,449 @@
+//! What happened on the GPUs, in time: which class each incident gets, and what the trainer's death means after it.
+//!
+//! The driver's own verdict (recovery action) outweighs the XID's row. An XID stops a live trainer only with class leave;
+//! class restart gives the reason when the trainer dies within [`BLAME`]. Deliberately absent: where the incidents come
+//! from, and what the supervisor does about a class.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Health;
+use super::answer::recovery;
+use super::xid::{Class, Rule, row};
+
+/// How long after an incident a death or hang of the trainer is put down to it.
+const BLAME: Duration = Duration::from_secs(60);
+/// How long an incident waits for the ones that explain it, and for the recovery action read after 2 s.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Incidents that are remembered one by one, and kinds of them that are counted.
+const MEMORY: usize = 256;
+/// The same note is not repeated before this.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Which GPU: NVML's index.
+pub type GpuId = u32;
+
+/// What is decided about something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What to do.
+    pub class: Class,
+    /// One line: what happened, to which GPU.
+    pub text: String,
+}
+
+/// How often an XID came, for the verdict.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct XidCount {
+    /// The GPU, as [`super::Gpu::label`] has it.
+    pub gpu: String,
+    /// The number.
+    pub xid: u64,
+    /// How often.
+    pub count: u64,
+}
+
+#[derive(Debug)]
+struct Incident {
+    at: Duration,
+    gpu: GpuId,
+    xid: u64,
+    rule: Rule,
+    /// The driver's verdict since; `None` while it has not been read or cannot be.
+    action: Option<u32>,
+    /// Whether the action was read when it must have been up to date.
+    settled: bool,
+    told: bool,
+}
+
+/// The memory of a job.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    overrides: BTreeMap<u64, Class>,
+    /// Whether the job uses more than one GPU.
+    pub several: bool,
+    labels: BTreeMap<GpuId, String>,
+    /// GPUs that the trainer cannot see: their incidents are notes.
+    unused: BTreeSet<GpuId>,
+    incidents: VecDeque<Incident>,
+    counts: BTreeMap<(GpuId, u64), (u64, Duration)>,
+    actions: BTreeMap<GpuId, u32>,
+    /// Why a GPU must not be trained on again, and whether that stops a live trainer too.
+    condemned: BTreeMap<GpuId, String>,
+    strikes: BTreeMap<GpuId, u32>,
+    unclear_strikes: u32,
+}
+
+impl Ledger {
+    /// With the rows that the user overrides.
+    pub fn new(overrides: impl IntoIterator<Item = (u64, Class)>) -> Ledger {
+        Ledger { overrides: overrides.into_iter().collect(), ..Ledger::default() }
+    }
+
+    /// Says what a GPU is called and whether the trainer can see it.
+    pub fn introduce(&mut self, gpu: GpuId, label: String, used: bool) {
+        self.labels.insert(gpu, label);
+        if used {
+            self.unused.remove(&gpu)
+        } else {
+            self.unused.insert(gpu)
+        };
+    }
+
+    /// An XID came, with the recovery action as read right after it.
+    pub fn xid(&mut self, now: Duration, gpu: GpuId, xid: u64, action: Option<u32>) -> Vec<Finding> {
+        let room = self.counts.len() < MEMORY;
+        let quiet = match self.counts.get_mut(&(gpu, xid)) {
+            Some((count, last)) => {
+                *count += 1;
+                let quiet = now.saturating_sub(*last) < QUIET;
+                *last = now;
+                quiet
+            }
+            None if room => self.counts.insert((gpu, xid), (1, now)).is_some(),
+            None => true,
+        };
+        let rule = self.overrides.get(&xid).map_or(row(xid).1, |class| Rule::Always(*class));
+        let told = quiet && rule == Rule::Always(Class::Note);
+        if self.incidents.len() == MEMORY {
+            self.incidents.pop_front();
+        }
+        self.incidents.push_back(Incident { at: now, gpu, xid, rule, action: None, settled: false, told });
+        let mut findings = self.note_action(now, gpu, action, false);
+        findings.extend(self.due(now));
+        findings
+    }
+
+    /// The recovery action was read anew.
+    pub fn action(&mut self, now: Duration, gpu: GpuId, action: Option<u32>) -> Vec<Finding> {
+        let mut findings = self.note_action(now, gpu, action, true);
+        findings.extend(self.due(now));
+        findings
+    }
+
+    fn note_action(&mut self, now: Duration, gpu: GpuId, action: Option<u32>, again: bool) -> Vec<Finding> {
+        let Some(action) = action else { return Vec::new() };
+        for incident in self.incidents.iter_mut().filter(|i| i.gpu == gpu && now.saturating_sub(i.at) < BLAME) {
+            incident.action = Some(action);
+            incident.settled |= again && now > incident.at;
+        }
+        if self.actions.insert(gpu, action) == Some(action) || action == 0 {
+            return Vec::new();
+        }
+        let (health, text) = recovery(action, self.several);
+        let class = if health == Health::Bad { self.used(gpu, Class::Leave) } else { Class::Note };
+        if class == Class::Leave {
+            self.condemned.entry(gpu).or_insert_with(|| text.clone());
+        }
+        vec![Finding { class, text: format!("{}: {text}", self.label(gpu)) }]
+    }
+
+    /// A GPU is no place to train any more: `Leave` at once, `Restart` never, `Note` for when the trainer dies.
+    pub fn condemn(&mut self, gpu: GpuId, class: Class, why: &str) -> Vec<Finding> {
+        if self.condemned.get(&gpu).is_some_and(|known| known == why) {
+            return Vec::new();
+        }
+        self.condemned.insert(gpu, why.to_owned());
+        vec![Finding { class: self.used(gpu, class), text: format!("{}: {why}", self.label(gpu)) }]
+    }
+
+    /// Decides what can be decided by now.
+    pub fn due(&mut self, now: Duration) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for at in 0..self.incidents.len() {
+            if self.incidents[at].told {
+                continue;
+            }
+            if let Some(class) = self.class(&self.incidents[at], now, false) {
+                self.incidents[at].told = true;
+                let text = self.describe(&self.incidents[at]);
+                findings.push(Finding { class, text });
+            }
+        }
+        findings
+    }
+
+    /// When [`Ledger::due`] has something to decide without anything new.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.incidents.iter().filter(|i| !i.told).map(|i| i.at + PATIENCE).min()
+    }
+
+    /// The trainer died or hung: whether a GPU is to blame, and whether another try here makes sense. Each death counts
+    /// once against a GPU: the second of class restart within one restart budget is leave.
+    pub fn death(&mut self, now: Duration) -> Option<Finding> {
+        let mut found: Vec<Finding> = self
+            .condemned
+            .iter()
+            .filter(|(gpu, _)| !self.unused.contains(gpu))
+            .map(|(gpu, why)| Finding { class: Class::Leave, text: format!("{}: {why}", self.label(*gpu)) })
+            .collect();
+        let mut struck = BTreeSet::new();
+        let mut unclear = false;
+        for at in 0..self.incidents.len() {
+            let incident = &self.incidents[at];
+            let (gpu, rule) = (incident.gpu, incident.rule);
+            if now.saturating_sub(incident.at) > BLAME || self.unused.contains(&gpu) {
+                continue;
+            }
+            let text = self.describe(incident);
+            let class = match (rule, self.class(incident, now, true)) {
+                (Rule::Unclear, Some(Class::Note)) => {
+                    if !unclear {
+                        unclear = true;
+                        self.unclear_strikes += 1;
+                    }
+                    if self.unclear_strikes > 1 { Class::Leave } else { Class::Restart }
+                }
+                (_, Some(Class::Restart)) => {
+                    if struck.insert(gpu) {
+                        *self.strikes.entry(gpu).or_default() += 1;
+                    }
+                    // A program's bug shows on every GPU; on one alone, it is the GPU.
+                    let elsewhere = self.incidents.iter().any(|i| i.rule == Rule::Program && i.gpu != gpu);
+                    let twice = self.strikes.get(&gpu).is_some_and(|strikes| *strikes > 1);
+                    if twice && !(rule == Rule::Program && elsewhere) { Class::Leave } else { Class::Restart }
+                }
+                (_, Some(Class::Leave)) => Class::Leave,
+                (_, Some(Class::Note) | None) => continue,
+            };
+            found.push(Finding { class, text });
+        }
+        found.into_iter().reduce(|worst, next| if next.class > worst.class { next } else { worst })
+    }
+
+    /// The restart budget is full again: what was counted against the GPUs is forgiven.
+    pub fn refill(&mut self) {
+        self.strikes.clear();
+        self.unclear_strikes = 0;
+    }
+
+    /// What came and how often, for the verdict.
+    pub fn history(&self) -> Vec<XidCount> {
+        let count = |((gpu, xid), (count, _)): (&(GpuId, u64), &(u64, Duration))| XidCount {
+            gpu: self.label(*gpu),
+            xid: *xid,
+            count: *count,
+        };
+        self.counts.iter().map(count).collect()
+    }
+
+    /// The class of an incident, or nothing while it is too early to say. `last` asks for what is known now.
+    fn class(&self, incident: &Incident, now: Duration, last: bool) -> Option<Class> {
+        let over = last || now >= incident.at + PATIENCE;
+        let link = if self.several { Class::Leave } else { Class::Note };
+        let class = match incident.action {
+            Some(action) if action != 0 => match recovery(action, self.several).0 {
+                Health::Bad => Some(Class::Leave),
+                _ => Some(Class::Note),
+            },
+            acquitted => match incident.rule {
+                Rule::Always(class) => Some(class),
+                Rule::Program => Some(Class::Restart),
+                Rule::Unclear => Some(Class::Note),
+                Rule::Link => Some(link),
+                Rule::DoubleBit => self.double_bit(incident).or(over.then_some(Class::Leave)),
+                Rule::LinkByAction | Rule::Action if acquitted.is_some() => {
+                    (incident.settled || over).then_some(Class::Note)
+                }
+                Rule::LinkByAction => over.then_some(link),
+                Rule::Action => over.then_some(Class::Note),
+            },
+        };
+        class.map(|class| self.used(incident.gpu, class))
+    }
+
+    /// What the neighbours of a double-bit error say of it.
+    fn double_bit(&self, incident: &Incident) -> Option<Class> {
+        let near = |other: &&Incident| other.gpu == incident.gpu && other.at.abs_diff(incident.at) < PATIENCE;
+        let beside: Vec<u64> = self.incidents.iter().filter(near).map(|other| other.xid).collect();
+        match (beside.contains(&64) || beside.contains(&95), beside.contains(&94)) {
+            (true, _) => Some(Class::Leave),
+            (false, true) => Some(Class::Restart),
+            (false, false) => None,
+        }
+    }
+
+    fn used(&self, gpu: GpuId, class: Class) -> Class {
+        if self.unused.contains(&gpu) { Class::Note } else { class }
+    }
+
+    fn describe(&self, incident: &Incident) -> String {
+        let (what, _) = row(incident.xid);
+        let action = incident.action.filter(|action| *action != 0);
+        let action = action.map(|action| format!("; {}", recovery(action, self.several).1)).unwrap_or_default();
+        format!("{}: XID {}, {what}{action}", self.label(incident.gpu), incident.xid)
+    }
+
+    fn label(&self, gpu: GpuId) -> String {
+        self.labels.get(&gpu).cloned().unwrap_or_else(|| format!("GPU {gpu}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ledger(several: bool) -> Ledger {
+        Ledger { several, ..Ledger::default() }
+    }
+
+    /// The classes of the findings after this XID, with what is decided later too.
+    fn classes(several: bool, xid: u64, action: Option<u32>) -> Vec<Class> {
+        let mut ledger = ledger(several);
+        let mut findings = ledger.xid(SECOND, 0, xid, action);
+        findings.extend(ledger.due(10 * SECOND));
+        findings.into_iter().map(|finding| finding.class).collect()
+    }
+
+    fn died(ledger: &mut Ledger, now: Duration) -> Option<Class> {
+        ledger.death(now).map(|finding| finding.class)
+    }
+
+    #[test]
+    fn an_xid_gets_the_class_of_its_row_at_once() {
+        for (xid, class) in [(79, Class::Leave), (94, Class::Restart), (43, Class::Note), (13, Class::Restart)] {
+            let findings = ledger(false).xid(SECOND, 0, xid, None);
+            assert_eq!(findings.len(), 1, "{xid}");
+            assert_eq!(findings[0].class, class, "{xid}");
+            assert!(findings[0].text.starts_with(&format!("GPU 0: XID {xid}, ")), "{}", findings[0].text);
+        }
+    }
+
+    #[test]
+    fn the_drivers_own_verdict_outweighs_the_row() {
+        assert_eq!(classes(false, 43, Some(1)), [Class::Leave, Class::Leave]);
+        assert_eq!(classes(false, 79, Some(3)), [Class::Note, Class::Note], "drain P2P with one GPU");
+        assert_eq!(classes(true, 43, Some(3)), [Class::Leave, Class::Leave]);
+        assert_eq!(classes(false, 79, Some(0)), [Class::Leave], "a 0 right after does not acquit");
+    }
+
+    #[test]
+    fn an_action_that_comes_two_seconds_later_still_decides() {
+        let mut ledger = ledger(true);
+        assert_eq!(ledger.xid(SECOND, 0, 145, Some(0)), []);
+        assert_eq!(ledger.action(3 * SECOND, 0, Some(2)).len(), 2);
+        assert_eq!(died(&mut ledger, 4 * SECOND), Some(Class::Leave));
+    }
+
+    #[test]
+    fn link_errors_follow_the_action_and_else_the_number_of_gpus() {
+        assert_eq!(classes(true, 145, None), [Class::Leave]);
+        assert_eq!(classes(false, 145, None), [Class::Note]);
+        assert_eq!(classes(true, 145, Some(0)), [Class::Note]);
+        assert_eq!(classes(true, 74, None), [Class::Leave]);
+        assert_eq!(classes(false, 74, None), [Class::Note]);
+        assert_eq!(classes(true, 154, Some(0)), [Class::Note]);
+    }
+
+    #[test]
+    fn a_double_bit_error_is_judged_by_what_comes_with_it() {
+        let with = |other: u64| {
+            let mut ledger = ledger(false);
+            assert_eq!(ledger.xid(SECOND, 0, 48, None), [], "too early to say");
+            let findings = ledger.xid(2 * SECOND, 0, other, None);
+            findings.iter().find(|finding| finding.text.contains("XID 48")).map(|finding| finding.class)
+        };
+        assert_eq!(with(94), Some(Class::Restart));
+        assert_eq!(with(64), Some(Class::Leave));
+        assert_eq!(with(95), Some(Class::Leave));
+        assert_eq!(with(63), None);
+        let mut alone = ledger(false);
+        alone.xid(SECOND, 0, 48, None);
+        assert_eq!(alone.deadline(), Some(6 * SECOND));
+        assert_eq!(alone.due(6 * SECOND)[0].class, Class::Leave);
+        assert_eq!(alone.deadline(), None);
+        let mut dead_at_once = ledger(false);
+        dead_at_once.xid(SECOND, 0, 48, None);
+        assert_eq!(died(&mut dead_at_once, SECOND), Some(Class::Leave));
+    }
+
+    #[test]
+    fn a_death_soon_after_is_put_down_to_the_gpu_and_a_later_one_is_not() {
+        let mut ledger = ledger(false);
+        ledger.xid(SECOND, 0, 94, None);
+        assert_eq!(died(&mut ledger, 62 * SECOND), None);
+        ledger.xid(100 * SECOND, 0, 43, None);
+        assert_eq!(died(&mut ledger, 101 * SECOND), None, "a note is no cause");
+        ledger.xid(200 * SECOND, 0, 94, None);
+        assert_eq!(died(&mut ledger, 260 * SECOND), Some(Class::Restart));
+    }
+
+    #[test]
+    fn the_second_death_on_the_same_gpu_leaves_until_the_budget_refills() {
+        let mut ledger = ledger(true);
+        let die = |ledger: &mut Ledger, at: u32, gpu| {
+            ledger.xid(at * 100 * SECOND, gpu, 94, None);
+            ledger.xid(at * 100 * SECOND, gpu, 94, None);
+            died(ledger, at * 100 * SECOND)
+        };
+        assert_eq!(die(&mut ledger, 1, 0), Some(Class::Restart), "one death is one strike, however many XIDs");
+        assert_eq!(die(&mut ledger, 2, 1), Some(Class::Restart));
+        ledger.refill();
+        assert_eq!(die(&mut ledger, 3, 0), Some(Class::Restart));
+        assert_eq!(die(&mut ledger, 4, 0), Some(Class::Leave));
+    }
+
+    #[test]
+    fn a_fault_on_every_gpu_is_the_programs() {
+        let mut ledger = ledger(true);
+        for attempt in 1..4 {
+            let now = attempt * 100 * SECOND;
+            ledger.xid(now, 0, 13, None);
+            ledger.xid(now, 1, 31, None);
+            assert_eq!(died(&mut ledger, now), Some(Class::Restart), "attempt {attempt}");
+        }
+        let mut one = Ledger { several: true, ..Ledger::default() };
+        for (attempt, class) in [(1, Class::Restart), (2, Class::Leave)] {
+            one.xid(attempt * 100 * SECOND, 1, 31, None);
+            assert_eq!(died(&mut one, attempt * 100 * SECOND), Some(class));
+        }
+    }
+
+    #[test]
+    fn an_unclear_xid_with_a_dead_trainer_restarts_once_and_then_leaves() {
+        let mut ledger = ledger(false);
+        for (attempt, class) in [(1, Class::Restart), (2, Class::Leave)] {
+            let now = attempt * 100 * SECOND;
+            assert_eq!(ledger.xid(now, 0, 170, None)[0].class, Class::Note);
+            assert_eq!(died(&mut ledger, now), Some(class));
+        }
+    }
+
+    #[test]
+    fn a_flood_of_notes_is_told_once_a_minute_and_counted_in_full() {
+        let mut ledger = ledger(false);
+        let told: usize = (0..11_760).map(|n| ledger.xid(Duration::from_millis(n), 0, 45, None).len()).sum();
+        assert_eq!(told, 1);
+        assert_eq!(ledger.history(), [XidCount { gpu: "GPU 0".into(), xid: 45, count: 11_760 }]);
+        assert_eq!(died(&mut ledger, 12 * SECOND), None);
+    }
+
+    #[test]
+    fn a_gpu_that_the_trainer_cannot_see_never_stops_it() {
+        let mut ledger = ledger(true);
+        ledger.introduce(3, "GPU 3 (GPU-x)".into(), false);
+        assert_eq!(ledger.xid(SECOND, 3, 79, Some(1)).iter().map(|f| f.class).max(), Some(Class::Note));
+        assert_eq!(ledger.condemn(3, Class::Leave, "lost")[0].class, Class::Note);
+        assert_eq!(died(&mut ledger, SECOND), None);
+    }
+
+    #[test]
+    fn an_override_changes_the_row_but_not_the_drivers_verdict() {
+        let mut ledger = Ledger::new([(13, Class::Leave), (79, Class::Note)]);
+        assert_eq!(ledger.xid(SECOND, 0, 13, None)[0].class, Class::Leave);
+        assert_eq!(ledger.xid(SECOND, 1, 79, None)[0].class, Class::Note);
+        assert_eq!(ledger.xid(SECOND, 2, 79, Some(2)).last().unwrap().class, Class::Leave);
+    }
+
+    #[test]
+    fn what_a_gpu_is_condemned_for_is_told_once_and_outlasts_the_minute() {
+        let mut ledger = ledger(false);
+        assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed")[0].class, Class::Note);
+        assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed"), []);
+        assert_eq!(died(&mut ledger, 3600 * SECOND), Some(Class::Leave));
+    }
+}

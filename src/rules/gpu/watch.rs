@@ -1,0 +1,381 @@
+//! Reads a watching probe's lines: keeps the last samples, and turns events, losses and counters into findings.
+//!
+//! Deliberately absent: the probe's life ([`super::keeper`]), and whether a finding stops the job.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::answer::{SLOWDOWN, code, failure};
+use super::ledger::{Finding, GpuId, Ledger, XidCount};
+use super::protocol::{Line, event};
+use super::xid::Class;
+use super::{Gpu, cuda, throttle_names};
+
+/// Samples kept of each GPU: an hour at the default interval.
+const SAMPLES: usize = 360;
+/// Slowdowns are judged over this long.
+const SLOW_WINDOW: Duration = Duration::from_secs(60);
+/// Memory in use before the trainer starts that is worth a word. Old drivers count some of their own as used.
+const FOREIGN_MEMORY_BYTES: u64 = 1 << 30;
+
+/// One reading of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// When, since the start.
+    pub at: Duration,
+    /// As [`Gpu::utilization_percent`].
+    pub utilization_percent: Option<u32>,
+    /// As [`Gpu::memory_used_bytes`].
+    pub memory_used_bytes: Option<u64>,
+    /// As [`Gpu::power_watts`].
+    pub power_watts: Option<f64>,
+    /// As [`Gpu::temperature_celsius`].
+    pub temperature_celsius: Option<u32>,
+}
+
+/// What a job wants of its watch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WatchPolicy {
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub cuda_visible: Option<String>,
+    /// `CUDA_DEVICE_ORDER`.
+    pub cuda_order: Option<String>,
+    /// `--xid`: rows that the user overrides.
+    pub overrides: Vec<(u64, Class)>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    gpu: Gpu,
+    samples: VecDeque<Sample>,
+    /// When each sample of the last minute was taken, and which slowdowns it showed.
+    slow: VecDeque<(Duration, u64)>,
+    /// Slowdowns that have been told and still last.
+    slow_told: u64,
+    pending_told: bool,
+}
+
+/// What is known of the GPUs while a job runs.
+#[derive(Debug)]
+pub struct Watch {
+    policy: WatchPolicy,
+    ledger: Ledger,
+    gpus: BTreeMap<GpuId, Seen>,
+    /// Whether the ledger has to be told the names anew.
+    strangers: bool,
+}
+
+impl Watch {
+    /// Nothing is known yet.
+    pub fn new(policy: WatchPolicy) -> Watch {
+        let ledger = Ledger::new(policy.overrides.iter().copied());
+        Watch { policy, ledger, gpus: BTreeMap::new(), strangers: false }
+    }
+
+    /// Takes a line of the probe.
+    pub fn line(&mut self, now: Duration, line: &Line) -> Vec<Finding> {
+        match line {
+            Line::Gpu { sampled, gpu } => self.gpu(now, gpu, *sampled),
+            Line::GpuError { index, function, code, .. } => self.lost(*index, function, *code),
+            Line::Event { index: Some(gpu), kind, data, recovery_action, .. } => {
+                self.introduce();
+                match *kind {
+                    event::XID => self.ledger.xid(now, *gpu, *data, *recovery_action),
+                    _ => self.ledger.action(now, *gpu, *recovery_action),
+                }
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Decides what only needed time.
+    pub fn due(&mut self, now: Duration) -> Vec<Finding> {
+        self.ledger.due(now)
+    }
+
+    /// When [`Watch::due`] has something to decide.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.ledger.deadline()
+    }
+
+    /// The trainer died or hung: whether a GPU is to blame, and with which class.
+    pub fn death(&mut self, now: Duration) -> Option<Finding> {
+        self.ledger.death(now)
+    }
+
+    /// The restart budget is full again.
+    pub fn refill(&mut self) {
+        self.ledger.refill();
+    }
+
+    /// The GPUs as of their last line.
+    pub fn gpus(&self) -> impl Iterator<Item = &Gpu> {
+        self.gpus.values().map(|seen| &seen.gpu)
+    }
+
+    /// The samples of a GPU, oldest first.
+    pub fn samples(&self, gpu: GpuId) -> impl Iterator<Item = &Sample> {
+        self.gpus.get(&gpu).into_iter().flat_map(|seen| &seen.samples)
+    }
+
+    /// XIDs so far, for the verdict.
+    pub fn xids(&self) -> Vec<XidCount> {
+        self.ledger.history()
+    }
+
+    /// After a good start NVML's very beginning fails: the devices were taken from the container, or the driver was
+    /// exchanged under it. A live trainer may go on with what it has open; a dead one cannot start again.
+    pub fn refused(&mut self, function: &str, code: u32) -> Vec<Finding> {
+        if !matches!(code, code::UNKNOWN | code::OPERATING_SYSTEM | code::LIB_RM_VERSION_MISMATCH) {
+            return Vec::new();
+        }
+        let why = format!("{} after a good start; only a new container cures it", failure(function, code));
+        let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
+        gpus.into_iter().flat_map(|gpu| self.ledger.condemn(gpu, Class::Note, &why)).collect()
+    }
+
+    fn gpu(&mut self, now: Duration, gpu: &Gpu, sampled: bool) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let known = self.gpus.entry(gpu.index).or_default();
+        self.strangers |= known.gpu.uuid != gpu.uuid || known.gpu.index != gpu.index || known.samples.is_empty();
+        let before = std::mem::replace(&mut known.gpu, gpu.clone());
+        if !sampled {
+            return findings;
+        }
+        let first = known.samples.is_empty();
+        if known.samples.len() == SAMPLES {
+            known.samples.pop_front();
+        }
+        known.samples.push_back(Sample {
+            at: now,
+            utilization_percent: gpu.utilization_percent,
+            memory_used_bytes: gpu.memory_used_bytes,
+            power_watts: gpu.power_watts,
+            temperature_celsius: gpu.temperature_celsius,
+        });
+        let label = gpu.label();
+        let mut note = |text: String| findings.push(Finding { class: Class::Note, text: format!("{label}: {text}") });
+        if let (Some(old), Some(new)) = (before.ecc_uncorrected, gpu.ecc_uncorrected)
+            && new > old
+        {
+            note(format!("{} more uncorrectable memory errors, {new} since the driver was loaded", new - old));
+        }
+        if gpu.remap_pending == Some(true) && !std::mem::replace(&mut known.pending_told, true) {
+            note("memory repairs wait for a GPU reset".to_owned());
+        }
+        if let Some(slow) = known.slowdown(now, gpu.throttle_reasons.unwrap_or(0) & SLOWDOWN) {
+            note(format!("slowed down for most of the last minute: {}", throttle_names(slow).join(", ")));
+        }
+        if first && let Some(text) = foreign_memory(gpu) {
+            note(text);
+        }
+        self.introduce();
+        if gpu.remap_failed == Some(true) {
+            let why = "a faulty memory row could not be replaced; no further start here";
+            findings.extend(self.ledger.condemn(gpu.index, Class::Note, why));
+        }
+        findings.extend(self.ledger.action(now, gpu.index, gpu.recovery_action));
+        findings
+    }
+
+    fn lost(&mut self, gpu: GpuId, function: &str, code: u32) -> Vec<Finding> {
+        let Some(seen) = self.gpus.get(&gpu) else {
+            // Never seen well: not ours, or bad from the start, which the discovery tells.
+            return Vec::new();
+        };
+        let class = match code {
+            code::GPU_IS_LOST | code::RESET_REQUIRED => Class::Leave,
+            code::UNKNOWN | code::OPERATING_SYSTEM | code::LIB_RM_VERSION_MISMATCH => Class::Note,
+            _ => return Vec::new(),
+        };
+        // One word for one loss, whichever call happened to find it.
+        let found_by = if seen.samples.is_empty() { "" } else { " after a good start" };
+        let why = match code {
+            code::GPU_IS_LOST => format!("lost{found_by}"),
+            code::RESET_REQUIRED => format!("needs a reset{found_by}"),
+            _ => format!("{}{found_by}", failure(function, code)),
+        };
+        self.introduce();
+        self.ledger.condemn(gpu, class, &why)
+    }
+
+    /// Tells the ledger the names of all GPUs, and which of them the trainer can see.
+    fn introduce(&mut self) {
+        if !std::mem::take(&mut self.strangers) {
+            return;
+        }
+        let mut gpus: Vec<Gpu> = self.gpus.values().map(|seen| seen.gpu.clone()).collect();
+        let (visible, order) = (self.policy.cuda_visible.as_deref(), self.policy.cuda_order.as_deref());
+        cuda::mark(&mut gpus, visible, order);
+        self.ledger.several = cuda::visible_count(&gpus, visible) > 1;
+        for gpu in gpus {
+            self.ledger.introduce(gpu.index, gpu.label(), gpu.cuda_visible != Some(false));
+        }
+    }
+}
+
+impl Seen {
+    /// Adds a sample's slowdowns; returns those that most samples of a full minute show and that were not told yet.
+    fn slowdown(&mut self, now: Duration, bits: u64) -> Option<u64> {
+        self.slow.push_back((now, bits));
+        // The newest sample that is a minute old stays: it shows that the minute is full.
+        while self.slow.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= SLOW_WINDOW) {
+            self.slow.pop_front();
+        }
+        let full = self.slow.front().is_some_and(|(at, _)| now.saturating_sub(*at) >= SLOW_WINDOW);
+        let often = |bit: &u64| 2 * self.slow.iter().filter(|(_, bits)| bits & bit != 0).count() > self.slow.len();
+        let lasting: u64 = (0..64).map(|n| 1 << n).filter(|bit| SLOWDOWN & bit != 0).filter(often).sum();
+        if !full {
+            return None;
+        }
+        let new = lasting & !self.slow_told;
+        self.slow_told = lasting;
+        (new != 0).then_some(new)
+    }
+}
+
+/// A word about memory that is in use on a GPU before the trainer starts.
+pub fn foreign_memory(gpu: &Gpu) -> Option<String> {
+    let used = gpu.memory_used_bytes.filter(|used| *used > FOREIGN_MEMORY_BYTES)?;
+    Some(format!("{} MiB of its memory are in use at the start, by other processes", used >> 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn gpu(index: u32) -> Gpu {
+        Gpu { index, uuid: Some(format!("GPU-{index}")), name: Some("A".into()), ..Gpu::default() }
+    }
+
+    fn sample(watch: &mut Watch, now: Duration, gpu: Gpu) -> Vec<Finding> {
+        watch.line(now, &Line::Gpu { sampled: true, gpu: Box::new(gpu) })
+    }
+
+    fn started(count: u32, policy: WatchPolicy) -> Watch {
+        let mut watch = Watch::new(policy);
+        for index in 0..count {
+            assert_eq!(sample(&mut watch, Duration::ZERO, gpu(index)), []);
+        }
+        watch
+    }
+
+    fn xid(index: u32, data: u64, action: Option<u32>) -> Line {
+        Line::Event { index: Some(index), kind: event::XID, data, gpu_instance: None, recovery_action: action }
+    }
+
+    fn lost(index: u32, code: u32) -> Line {
+        Line::GpuError { index, uuid: None, function: "nvmlX".into(), code }
+    }
+
+    #[test]
+    fn a_finding_names_the_gpu_by_uuid() {
+        let mut watch = started(2, WatchPolicy::default());
+        let findings = watch.line(SECOND, &xid(1, 79, None));
+        assert_eq!(
+            findings,
+            [Finding { class: Class::Leave, text: "GPU 1 (GPU-1): XID 79, GPU has fallen off the bus".into() }]
+        );
+    }
+
+    #[test]
+    fn a_lost_gpu_leaves_at_once_and_is_told_once() {
+        let mut watch = started(2, WatchPolicy::default());
+        assert_eq!(watch.line(SECOND, &lost(1, 15))[0].class, Class::Leave);
+        assert_eq!(watch.line(11 * SECOND, &lost(1, 15)), []);
+        assert_eq!(watch.line(SECOND, &lost(0, 16))[0].class, Class::Leave);
+        assert_eq!(watch.line(SECOND, &lost(7, 15)), [], "not one of ours");
+    }
+
+    #[test]
+    fn an_unknown_error_after_a_good_start_leaves_only_a_dead_trainer() {
+        let mut watch = started(1, WatchPolicy::default());
+        assert_eq!(watch.line(SECOND, &lost(0, 999))[0].class, Class::Note);
+        assert_eq!(watch.death(100 * SECOND).unwrap().class, Class::Leave);
+        let mut watch = started(1, WatchPolicy::default());
+        assert_eq!(watch.refused("nvmlInit_v2", 999)[0].class, Class::Note);
+        assert_eq!(watch.death(SECOND).unwrap().class, Class::Leave);
+        assert_eq!(started(1, WatchPolicy::default()).refused("nvmlInit_v2", 9), []);
+    }
+
+    #[test]
+    fn the_recovery_action_of_a_sample_decides_like_an_events() {
+        let mut watch = started(1, WatchPolicy::default());
+        let findings = sample(&mut watch, SECOND, Gpu { recovery_action: Some(1), ..gpu(0) });
+        assert_eq!(findings[0].class, Class::Leave);
+        assert!(findings[0].text.contains("GPU reset"), "{findings:?}");
+        assert_eq!(sample(&mut watch, 2 * SECOND, Gpu { recovery_action: Some(1), ..gpu(0) }), []);
+        let event = |recovery_action| Line::Event {
+            index: Some(0),
+            kind: event::RECOVERY_ACTION,
+            data: 0,
+            gpu_instance: None,
+            recovery_action,
+        };
+        assert_eq!(watch.line(3 * SECOND, &event(Some(2)))[0].class, Class::Leave);
+    }
+
+    #[test]
+    fn drain_p2p_matters_only_to_a_job_with_several_gpus() {
+        let mut one = started(1, WatchPolicy::default());
+        assert_eq!(sample(&mut one, SECOND, Gpu { recovery_action: Some(3), ..gpu(0) })[0].class, Class::Note);
+        let mut two = started(2, WatchPolicy::default());
+        assert_eq!(sample(&mut two, SECOND, Gpu { recovery_action: Some(3), ..gpu(0) })[0].class, Class::Leave);
+        let visible = WatchPolicy { cuda_visible: Some("GPU-0".into()), ..WatchPolicy::default() };
+        let mut hidden = started(2, visible);
+        assert_eq!(sample(&mut hidden, SECOND, Gpu { recovery_action: Some(1), ..gpu(1) })[0].class, Class::Note);
+        assert_eq!(sample(&mut hidden, SECOND, Gpu { recovery_action: Some(3), ..gpu(0) })[0].class, Class::Note);
+    }
+
+    #[test]
+    fn a_slowdown_is_told_once_when_most_of_a_minute_shows_it() {
+        let mut watch = started(1, WatchPolicy::default());
+        let told: Vec<u32> = (1..=30)
+            .filter(|n| {
+                let bits = if *n <= 12 || *n % 3 == 0 { 0x40 } else { 0 } | 0x4;
+                !sample(&mut watch, 10 * *n * SECOND, Gpu { throttle_reasons: Some(bits), ..gpu(0) }).is_empty()
+            })
+            .collect();
+        assert_eq!(told, [6], "a power cap is none, and what lasts is told once");
+    }
+
+    #[test]
+    fn counters_that_rise_are_told_and_those_that_stay_are_not() {
+        let mut watch = Watch::new(WatchPolicy::default());
+        let with = |errors| Gpu { ecc_uncorrected: Some(errors), remap_pending: Some(errors > 2), ..gpu(0) };
+        assert_eq!(sample(&mut watch, SECOND, with(2)), []);
+        assert_eq!(sample(&mut watch, 2 * SECOND, with(2)), []);
+        let findings = sample(&mut watch, 3 * SECOND, with(3));
+        assert_eq!(findings.len(), 2, "{findings:?}");
+        assert!(findings[0].text.contains("1 more uncorrectable"), "{findings:?}");
+        assert_eq!(sample(&mut watch, 4 * SECOND, with(3)), []);
+    }
+
+    #[test]
+    fn a_failed_remap_waits_for_the_next_restart() {
+        let mut watch = started(1, WatchPolicy::default());
+        let findings = sample(&mut watch, SECOND, Gpu { remap_failed: Some(true), ..gpu(0) });
+        assert_eq!(findings[0].class, Class::Note);
+        assert_eq!(watch.death(1000 * SECOND).unwrap().class, Class::Leave);
+    }
+
+    #[test]
+    fn memory_that_others_use_is_told_at_the_start_only() {
+        let mut watch = Watch::new(WatchPolicy::default());
+        let with = |used| Gpu { memory_used_bytes: Some(used), ..gpu(0) };
+        assert!(sample(&mut watch, SECOND, with(2 << 30))[0].text.contains("2048 MiB"));
+        assert_eq!(sample(&mut watch, SECOND, with(9 << 30)), []);
+    }
+
+    #[test]
+    fn the_samples_of_an_hour_are_kept_and_no_more() {
+        let mut watch = started(1, WatchPolicy::default());
+        for n in 0..1000 {
+            sample(&mut watch, n * SECOND, Gpu { utilization_percent: Some(n), ..gpu(0) });
+        }
+        let kept: Vec<u32> = watch.samples(0).filter_map(|sample| sample.utilization_percent).collect();
+        assert_eq!((kept.len(), kept[0], kept[SAMPLES - 1]), (SAMPLES, 640, 999));
+    }
+}

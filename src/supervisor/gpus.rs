@@ -1,0 +1,112 @@
+//! The watching GPU probe inside the supervisor's loop: its descriptor to poll, its deadline, its death.
+//!
+//! The loop polls [`GpuWatch::fd`] until [`GpuWatch::deadline`], calls [`GpuWatch::pump`] after every poll, and hands every
+//! reaped process to [`GpuWatch::ended`] first. Nothing here blocks. The probe is no part of the job's tree: whoever waits
+//! for that to be empty calls [`GpuWatch::stop`] before. Deliberately absent: what an event means for the job.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use crate::edge::gpu::ladder;
+use crate::edge::gpu::probe::{Mode, ProbeProcess};
+use crate::edge::gpu::site;
+use crate::rules::env::Env;
+use crate::rules::exit::End;
+use crate::rules::gpu::keeper::{GpuEvent, Keeper, Order};
+use crate::rules::gpu::watch::{Watch, WatchPolicy};
+
+/// 64 KiB in all.
+const READS: usize = 4;
+
+/// Keeps a watching probe, one at a time. Call it on one thread only, the one that lives as long as trainit.
+#[derive(Debug)]
+pub struct GpuWatch {
+    keeper: Keeper,
+    /// The process, and whether its output is still open.
+    probe: Option<(ProbeProcess, bool)>,
+    interval: Duration,
+    env: Env,
+}
+
+impl GpuWatch {
+    /// Nothing is started before the first [`GpuWatch::pump`]. `call_limit` is for one NVML call.
+    pub fn new(call_limit: Duration, interval: Duration, policy: WatchPolicy, env: &Env) -> GpuWatch {
+        let keeper = Keeper::new(call_limit, site(env), policy);
+        GpuWatch { keeper, probe: None, interval, env: env.clone() }
+    }
+
+    /// What to poll for reading.
+    pub fn fd(&self) -> Option<RawFd> {
+        self.probe.as_ref().filter(|(_, open)| *open).map(|(probe, _)| probe.as_raw_fd())
+    }
+
+    /// When to call [`GpuWatch::pump`] even if nothing was heard.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.keeper.deadline()
+    }
+
+    /// The probe's process, which is no part of the job.
+    pub fn pid(&self) -> Option<i32> {
+        self.keeper.pid()
+    }
+
+    /// What is known of the GPUs; also where a death is asked about.
+    pub fn watch(&mut self) -> &mut Watch {
+        self.keeper.watch()
+    }
+
+    /// Hears, kills what hangs, starts what is due.
+    pub fn pump(&mut self, now: Duration) -> Vec<GpuEvent> {
+        let mut events = self.hear(now);
+        match self.keeper.order(now) {
+            Some(Order::Spawn) => {
+                let ladder = ladder::nvml(&self.env);
+                let probe = ProbeProcess::spawn(&ladder, Mode::Watch(self.interval), &self.env);
+                events.extend(self.keeper.started(now, probe.as_ref().map(|p| p.pid).map_err(ToString::to_string)));
+                self.probe = probe.ok().map(|probe| (probe, true));
+            }
+            Some(Order::Kill(_)) => self.kill(),
+            None => {}
+        }
+        events.extend(self.keeper.due(now));
+        events
+    }
+
+    /// A process was reaped. `None`: it was not the probe.
+    pub fn ended(&mut self, now: Duration, pid: i32, end: End) -> Option<Vec<GpuEvent>> {
+        if self.keeper.pid() != Some(pid) {
+            return None;
+        }
+        let mut events = self.hear(now);
+        let words = self.probe.take().map(|(probe, _)| probe.last_words()).unwrap_or_default();
+        events.extend(self.keeper.reaped(now, end, words));
+        Some(events)
+    }
+
+    /// The job is over: no probe any more. The one that runs is killed; it still has to be reaped.
+    pub fn stop(&mut self) {
+        if self.keeper.stop().is_some() {
+            self.kill();
+        }
+    }
+
+    fn hear(&mut self, now: Duration) -> Vec<GpuEvent> {
+        let mut events = Vec::new();
+        // A probe that floods its pipe gets no more than this of one turn of the loop; a pipe holds no more.
+        for _ in 0..READS {
+            let Some((probe, open @ true)) = &mut self.probe else { break };
+            match probe.read() {
+                Some(bytes) if bytes.is_empty() => break,
+                Some(bytes) => events.extend(self.keeper.feed(now, &bytes)),
+                None => *open = false,
+            }
+        }
+        events
+    }
+
+    fn kill(&self) {
+        if let Some((probe, _)) = &self.probe {
+            probe.kill();
+        }
+    }
+}

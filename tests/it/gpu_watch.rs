@@ -1,0 +1,257 @@
+//! The watch over a running job's GPUs: a real probe process under a loop like the supervisor's, a driver that changes its
+//! mind while it runs.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use trainit::edge::clock::Clock;
+use trainit::edge::wake::wait_readable;
+use trainit::rules::env::Env;
+use trainit::rules::exit::End;
+use trainit::rules::gpu::keeper::{GpuEvent, leave};
+use trainit::rules::gpu::ledger::Finding;
+use trainit::rules::gpu::watch::WatchPolicy;
+use trainit::rules::gpu::xid::Class;
+use trainit::rules::signal::Signal;
+use trainit::supervisor::gpus::GpuWatch;
+
+use crate::support::fake_nvml::{Driver, FakeNvml};
+use crate::support::{PATIENCE, binary, is_alive};
+
+/// A watch with its loop. The probe is reaped by its own pid, as these tests share a process.
+struct Loop {
+    clock: Clock,
+    watch: GpuWatch,
+    /// Everything that was heard.
+    events: Vec<GpuEvent>,
+}
+
+impl Loop {
+    fn new(fake: &FakeNvml, interval_ms: u64) -> Loop {
+        let env = Env::from_pairs([
+            ("TRAINIT_GPU_PROBE", binary().to_str().unwrap().to_owned()),
+            ("TRAINIT_NVML_LIBRARY", fake.library_dir().join("libnvidia-ml.so.1").to_str().unwrap().to_owned()),
+            ("FAKE_NVML", fake.path("scenario").to_str().unwrap().to_owned()),
+        ]);
+        let interval = Duration::from_millis(interval_ms);
+        let watch = GpuWatch::new(Duration::from_millis(700), interval, WatchPolicy::default(), &env);
+        Loop { clock: Clock::start(), watch, events: Vec::new() }
+    }
+
+    /// Turns until the condition holds for what was heard.
+    #[track_caller]
+    fn until<T>(&mut self, what: &str, mut found: impl FnMut(&[GpuEvent]) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = found(&self.events) {
+                return found;
+            }
+            assert!(self.clock.now() < PATIENCE, "never heard: {what}; heard: {:#?}", self.events);
+            self.turn();
+        }
+    }
+
+    fn turn(&mut self) {
+        let now = self.clock.now();
+        let left = self.watch.deadline().map_or(Duration::from_millis(20), |at| at.saturating_sub(now));
+        let fds: Vec<RawFd> = self.watch.fd().into_iter().collect();
+        wait_readable(&fds, Some(left.min(Duration::from_millis(20))));
+        let now = self.clock.now();
+        if let Some(pid) = self.watch.pid()
+            && let Some(end) = try_reap(pid)
+        {
+            self.events.extend(self.watch.ended(now, pid, end).unwrap());
+        }
+        self.events.extend(self.watch.pump(now));
+    }
+
+    #[track_caller]
+    fn until_found(&mut self) -> usize {
+        self.until("the GPUs", |events| {
+            events.iter().find_map(|event| match event {
+                GpuEvent::Found(found) => Some(found.gpus.len()),
+                _ => None,
+            })
+        })
+    }
+
+    #[track_caller]
+    fn until_finding(&mut self, text: &str) -> Finding {
+        self.until(text, |events| findings(events).find(|finding| finding.text.contains(text)).cloned())
+    }
+
+    #[track_caller]
+    fn until_blind(&mut self) -> String {
+        self.until("a warning", |events| {
+            events.iter().find_map(|event| match event {
+                GpuEvent::Blind(reason) => Some(reason.clone()),
+                _ => None,
+            })
+        })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let pid = self.watch.pid();
+        self.watch.stop();
+        while let Some(pid) = pid.filter(|pid| try_reap(*pid).is_none()) {
+            assert!(is_alive(pid) || try_reap(pid).is_some());
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+}
+
+fn findings(events: &[GpuEvent]) -> impl Iterator<Item = &Finding> {
+    events.iter().filter_map(|event| match event {
+        GpuEvent::Finding(finding) => Some(finding),
+        _ => None,
+    })
+}
+
+fn try_reap(pid: i32) -> Option<End> {
+    use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+    match waitpid(nix::unistd::Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
+        Ok(WaitStatus::Exited(_, code)) => Some(End::Code(code as u8)),
+        Ok(WaitStatus::Signaled(_, signal, _)) => Signal::new(signal as i32).map(End::Signal),
+        Ok(_) => None,
+        Err(_) => Some(End::Code(0)),
+    }
+}
+
+#[test]
+fn the_gpus_are_found_and_sampled_again_and_again() {
+    let fake = FakeNvml::new(&["gpu0.util 11"]);
+    let mut turns = Loop::new(&fake, 20);
+    assert_eq!(turns.until_found(), 2);
+    fake.play(&["gpu0.util 77"]);
+    while !turns.watch.watch().samples(0).any(|sample| sample.utilization_percent == Some(77)) {
+        turns.turn();
+    }
+    assert!(turns.watch.watch().samples(0).next().unwrap().utilization_percent == Some(11));
+    assert!(findings(&turns.events).next().is_none(), "{:?}", turns.events);
+}
+
+#[test]
+fn an_xid_is_heard_at_once_with_its_class_and_the_gpus_uuid() {
+    let fake = FakeNvml::new(&[]);
+    let mut turns = Loop::new(&fake, 60_000);
+    turns.until_found();
+    fake.play(&["event-1 1 8 79"]);
+    let finding = turns.until_finding("XID 79");
+    assert_eq!(finding.class, Class::Leave);
+    assert!(finding.text.contains("GPU-00000001") && finding.text.contains("00000000:05:00.0"), "{finding:?}");
+    assert_eq!(turns.watch.watch().xids()[0].xid, 79);
+}
+
+#[test]
+fn an_event_is_heard_from_a_driver_that_has_only_the_first_event_wait() {
+    let fake = FakeNvml::of(Driver::Ancient, &[]);
+    let mut turns = Loop::new(&fake, 60_000);
+    turns.until_found();
+    fake.play(&["event-1 0 8 43"]);
+    assert_eq!(turns.until_finding("XID 43").class, Class::Note);
+}
+
+#[test]
+fn an_application_error_restarts_once_and_the_second_death_leaves() {
+    let fake = FakeNvml::new(&[]);
+    let mut turns = Loop::new(&fake, 60_000);
+    turns.until_found();
+    fake.play(&["event-1 0 8 94"]);
+    turns.until_finding("XID 94");
+    assert!(leave(&turns.events).is_none());
+    let now = turns.clock.now();
+    assert_eq!(turns.watch.watch().death(now).unwrap().class, Class::Restart);
+    turns.events.clear();
+    fake.play(&["event-1 0 8 94", "event-2 0 8 94"]);
+    turns.until_finding("XID 94");
+    let now = turns.clock.now();
+    assert_eq!(turns.watch.watch().death(now).unwrap().class, Class::Leave);
+}
+
+#[test]
+fn a_recovery_action_that_changes_is_read_and_obeyed() {
+    let fake = FakeNvml::new(&["gpu0.recovery 0"]);
+    let mut turns = Loop::new(&fake, 60_000);
+    turns.until_found();
+    fake.play(&["gpu0.recovery 2", "event-1 0 32768 0"]);
+    let finding = turns.until_finding("node reboot");
+    assert_eq!(finding.class, Class::Leave);
+}
+
+#[test]
+fn a_recovery_action_that_follows_its_xid_is_read_two_seconds_later() {
+    let fake = FakeNvml::new(&["gpu0.recovery 0"]);
+    let mut turns = Loop::new(&fake, 60_000);
+    turns.until_found();
+    fake.play(&["gpu0.recovery 0", "event-1 0 8 43"]);
+    assert_eq!(turns.until_finding("XID 43").class, Class::Note);
+    fake.play(&["gpu0.recovery 1", "event-1 0 8 43"]);
+    assert_eq!(turns.until_finding("GPU reset").class, Class::Leave);
+}
+
+#[test]
+fn a_gpu_that_is_lost_while_training_is_a_reason_to_leave() {
+    for lines in [["nvmlDeviceGetTemperature@1 return 15", ""], ["gpus 1", ""]] {
+        let fake = FakeNvml::new(&[]);
+        let mut turns = Loop::new(&fake, 20);
+        turns.until_found();
+        fake.play(&lines);
+        let finding = turns.until_finding("lost after a good start");
+        assert_eq!(finding.class, Class::Leave);
+        assert!(finding.text.contains("GPU-00000001"), "{finding:?}");
+    }
+}
+
+#[test]
+fn an_unknown_error_after_a_good_start_leaves_when_the_trainer_dies() {
+    let fake = FakeNvml::new(&[]);
+    let mut turns = Loop::new(&fake, 20);
+    turns.until_found();
+    fake.play(&["nvmlDeviceGetMemoryInfo return 999", "nvmlDeviceGetMemoryInfo_v2 return 999"]);
+    assert_eq!(turns.until_finding("failed with 999").class, Class::Note);
+    assert_eq!(turns.watch.watch().death(PATIENCE).unwrap().class, Class::Leave);
+}
+
+#[test]
+fn a_watch_that_hangs_is_killed_warned_of_once_and_replaced() {
+    let fake = FakeNvml::new(&[]);
+    let mut turns = Loop::new(&fake, 50);
+    turns.until_found();
+    fake.play(&["nvmlEventSetWait_v2 hang"]);
+    let reason = turns.until_blind();
+    assert!(reason.starts_with("nvmlEventSetWait_v2 did not return in 0.7 s"), "{reason}");
+    let first = fake.calls()[0].0;
+    assert!(!is_alive(first) && turns.watch.pid().is_none());
+    // The next is due after the pause, of which the clock is told.
+    fake.play(&[]);
+    let later = turns.watch.deadline().unwrap();
+    turns.events.extend(turns.watch.pump(later));
+    assert!(turns.watch.pid().is_some_and(|pid| pid != first));
+}
+
+#[test]
+fn a_driver_that_crashes_while_watched_makes_blind_and_nothing_else() {
+    for (action, signal) in [("segv", "SIGSEGV"), ("abort", "SIGABRT")] {
+        let fake = FakeNvml::new(&[]);
+        let mut turns = Loop::new(&fake, 50);
+        turns.until_found();
+        fake.play(&[&format!("nvmlDeviceGetUtilizationRates {action}")]);
+        let reason = turns.until_blind();
+        assert!(reason.contains(signal) && reason.contains("nvmlDeviceGetUtilizationRates"), "{reason}");
+        assert!(findings(&turns.events).next().is_none(), "{:?}", turns.events);
+    }
+}
+
+#[test]
+fn a_flood_of_one_xid_is_one_finding_and_a_true_count() {
+    let lines: Vec<String> = (1..=300).map(|n| format!("event-{n} 0 8 45")).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let fake = FakeNvml::new(&lines);
+    let mut turns = Loop::new(&fake, 60_000);
+    while turns.watch.watch().xids().first().is_none_or(|xid| xid.count < 300) {
+        assert!(turns.clock.now() < PATIENCE);
+        turns.turn();
+    }
+    assert_eq!(findings(&turns.events).count(), 1);
+}
