@@ -1,5 +1,7 @@
 //! One file per subcommand: the wiring, and nothing that could be a rule.
 
+pub mod checkpoint;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +22,7 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, _mask: Option<Mask>) -> u8 {
         Err(Refusal::Wrong(line)) => return refuse(&[line]),
     };
     match parsed.command {
+        "checkpoint" => checkpoint::main(&parsed, &env),
         other => refuse(&[format!("trainit {other} is not there yet")]),
     }
 }
