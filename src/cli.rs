@@ -66,6 +66,21 @@ const SUBS: &[Sub] = &[
         after: "",
         operands: Vec::new,
     },
+    Sub {
+        name: "checkpoint",
+        on: on::CHECKPOINT,
+        about: "Work on the checkpoint store by hand",
+        after: "list shows the commits, verify reads them through, push commits the newest complete checkpoint (taking the \
+                store over from a run that is still going), pull restores, prune deletes what retention does not keep.",
+        operands: || {
+            vec![
+                Arg::new("DEED")
+                    .required(true)
+                    .value_parser(value_parser!(OsString))
+                    .help("list, verify, push, pull or prune"),
+            ]
+        },
+    },
     Sub { name: "gpus", on: on::GPUS, about: "Show the GPUs, over NVML", after: "", operands: Vec::new },
 ];
 

@@ -1,5 +1,6 @@
 //! One file per subcommand: the wiring, and nothing that could be a rule.
 
+pub mod checkpoint;
 pub mod gpu_probe;
 pub mod gpus;
 pub mod report_metric;
@@ -29,9 +30,10 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
         Err(Refusal::Wrong(line)) => return refuse(&[line]),
     };
     match (parsed.command, mask) {
-        ("gpus", _) => gpus::main(&parsed, &env),
         ("run", Some(mask)) => run::main(parsed, env, mask),
         ("report-metric", _) => report_metric::main(&parsed, &env),
+        ("gpus", _) => gpus::main(&parsed, &env),
+        ("checkpoint", _) => checkpoint::main(&parsed, &env),
         (other, _) => refuse(&[format!("trainit {other} is not there yet")]),
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tracing::Level;
 
+use super::checkpoint::mirror_config;
 use super::values;
 use crate::cli::Parsed;
 use crate::edge::clock::Clock;
@@ -12,10 +13,10 @@ use crate::edge::{gpu, machine, stdio};
 use crate::rules::env::{Changes, Env};
 use crate::rules::job::ChildFacts;
 use crate::rules::preempt;
-use crate::settings::Reader;
 use crate::settings::layers::unknown_variables;
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
-use crate::supervisor::{self, Job, Lookout};
+use crate::settings::{self, Reader};
+use crate::supervisor::{self, Job, Lookout, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
@@ -26,6 +27,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let (values, complaints) = values(&parsed, &env);
     let mut reader = Reader::new(&values, complaints);
     let settings = read(&mut reader);
+    let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
     start_log(&settings);
     let mut mistakes: Vec<String> = reader.complaints.iter().map(ToString::to_string).collect();
     if parsed.operands.is_empty() {
@@ -51,9 +53,9 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         },
         death_signal: settings.death_signal,
         mask,
-        lookout,
     };
-    match supervisor::run(job, clock) {
+    let work = Work { checkpoints: kept(checkpoints, &job.env), lookout };
+    match supervisor::run(job, work, clock) {
         Ok(ended) => {
             let facts = Facts {
                 peak_memory_bytes: ended.peak_memory_bytes,
@@ -67,6 +69,14 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
             not_started(&[format!("the supervisor cannot start: {error}")], settings.verdict_file.as_deref(), None)
         }
     }
+}
+
+/// The checkpoints to keep, if there is a directory.
+fn kept(settings: settings::checkpoint::Checkpoints, env: &Env) -> Option<supervisor::Checkpoints> {
+    settings.dir.as_ref()?;
+    let (interval, settle) = (settings.interval, settings.settle);
+    let claim = settings.store.is_some();
+    Some(supervisor::Checkpoints { mirror: mirror_config(settings, 0, claim, env), interval, settle })
 }
 
 /// A command line that could not even be read: the same verdict, in the form the environment asks for.

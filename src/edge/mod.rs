@@ -1,9 +1,11 @@
 //! Edges touch the machine and the network; they decide nothing. Each knows one thing of the machine, and none knows
 //! a setting or a policy.
 
+pub mod beneath;
 pub mod cgroup;
 pub mod clock;
 pub mod descendants;
+pub mod fault;
 pub mod gpu;
 pub mod http;
 pub mod machine;
@@ -13,5 +15,8 @@ pub mod reaper;
 pub mod run_dir;
 pub mod signals;
 pub mod stdio;
+pub mod store;
 pub mod terminal;
 pub mod wake;
+pub mod walk;
+pub mod writers;

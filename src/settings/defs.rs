@@ -321,7 +321,8 @@ pub const SETTINGS: &[Setting] = &[
     ),
     one("log-level", "LEVEL", OUTPUT, on::RUN, "info", "error, warn, info or debug"),
     one("verdict-file", "PATH", OUTPUT, on::RUN, "", "Also write the verdict, one JSON object, to this file"),
-    switch("json", OUTPUT, on::INSPECT | on::GPUS, "Print one JSON object"),
+    switch("json", OUTPUT, on::INSPECT | on::GPUS | on::CHECKPOINT, "Print one JSON object"),
+    switch("dry-run", CHECKPOINTS, on::CHECKPOINT, "Say what push or prune would do, and do nothing"),
 ];
 
 #[cfg(test)]

@@ -217,6 +217,9 @@ const OTHER_VARIABLES: &[&str] = &[
     "TRAINIT_AZURE_METADATA_ENDPOINT",
     "TRAINIT_STD_SOURCE",
     "TRAINIT_CONFIG",
+    // Kills or stops a test build at a numbered point (edge/fault.rs).
+    #[cfg(debug_assertions)]
+    "TRAINIT_TEST_FAULT",
 ];
 
 /// A warning for each `TRAINIT_` variable that nothing reads, with the nearest name that something does.

@@ -1,23 +1,35 @@
 //! Long work on a thread of its own, with a runtime of its own: it takes orders, and rings when it has events.
-//! Without a store, a checkpoint directory or a source to watch there is no thread at all.
+//! Without a checkpoint directory or a source to watch there is no thread at all.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use tokio::sync::mpsc as orders;
 
+use super::keeper::{Checkpoints, Keeper};
 use super::lookout::Lookout;
 use crate::edge::wake::Bell;
 use crate::rules::exit;
 use crate::rules::job::{Event, Flushed};
 
+/// The work there is for the thread.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// Checkpoints to restore and commit.
+    pub checkpoints: Option<Checkpoints>,
+    /// Who is asked about preemptions beside SIGTERM.
+    pub lookout: Option<Lookout>,
+}
+
 /// What the thread is asked to do.
 #[derive(Debug, Clone, Copy)]
-enum Order {
+pub(super) enum Order {
     Restore,
     Refresh,
     Flush(Option<Duration>),
@@ -36,36 +48,60 @@ struct Thread {
     orders: orders::UnboundedSender<Order>,
     events: mpsc::Receiver<Event>,
     bell: Bell,
+    incarnation: Arc<AtomicU64>,
+    /// An order that waits for its answer.
+    pending: Option<Order>,
 }
 
 /// The thread's end.
 #[derive(Debug, Clone)]
-struct Teller {
+pub(super) struct Teller {
     events: mpsc::Sender<Event>,
     bell: Bell,
+    incarnation: Arc<AtomicU64>,
 }
 
 impl Teller {
-    fn tell(&self, event: Event) {
+    /// Hands an event to the supervisor.
+    pub(super) fn tell(&self, event: Event) {
         // Nobody listens any more when the job is over.
         let _ = self.events.send(event);
         self.bell.ring();
+    }
+
+    /// Makes this run's number in the store known.
+    pub(super) fn incarnation(&self, number: u64) {
+        self.incarnation.store(number, Ordering::Relaxed);
+    }
+}
+
+/// Rings when the thread ends, by a panic too.
+struct Farewell(Bell);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.0.ring();
     }
 }
 
 impl Background {
     /// Starts the thread if there is anything for it. Errors: as eventfd(2) and pthread_create(3).
-    pub(super) fn start(lookout: Option<Lookout>) -> io::Result<Background> {
-        let Some(lookout) = lookout else { return Ok(Background::default()) };
+    pub(super) fn start(work: Work) -> io::Result<Background> {
+        if work.checkpoints.is_none() && work.lookout.is_none() {
+            return Ok(Background::default());
+        }
         let (order_sender, order_receiver) = orders::unbounded_channel();
         let (event_sender, events) = mpsc::channel();
-        let bell = Bell::new()?;
-        let teller = Teller { events: event_sender, bell: bell.clone() };
+        let (bell, incarnation) = (Bell::new()?, Arc::new(AtomicU64::new(0)));
+        let teller = Teller { events: event_sender, bell: bell.clone(), incarnation: Arc::clone(&incarnation) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        thread::Builder::new()
-            .name("background".to_owned())
-            .spawn(move || runtime.block_on(work(order_receiver, lookout, teller)))?;
-        Ok(Background { thread: Some(Thread { orders: order_sender, events, bell }), unanswered: VecDeque::new() })
+        let farewell = Farewell(bell.clone());
+        thread::Builder::new().name("background".to_owned()).spawn(move || {
+            let _farewell = farewell;
+            runtime.block_on(carry_out(work, order_receiver, teller));
+        })?;
+        let thread = Thread { orders: order_sender, events, bell, incarnation, pending: None };
+        Ok(Background { thread: Some(thread), unanswered: VecDeque::new() })
     }
 
     /// Readable when there are events.
@@ -76,10 +112,27 @@ impl Background {
     /// What happened since the last look.
     pub(super) fn events(&mut self) -> Vec<Event> {
         let mut events: Vec<Event> = self.unanswered.drain(..).collect();
-        if let Some(thread) = &self.thread {
-            thread.bell.hush();
-            events.extend(thread.events.try_iter());
+        let Some(thread) = &mut self.thread else { return events };
+        thread.bell.hush();
+        loop {
+            match thread.events.try_recv() {
+                Ok(event) => {
+                    if matches!(event, Event::Restored { .. } | Event::NotRestored { .. } | Event::Flushed(_)) {
+                        thread.pending = None;
+                    }
+                    events.push(event);
+                }
+                Err(mpsc::TryRecvError::Empty) => return events,
+                Err(mpsc::TryRecvError::Disconnected) => break,
+            }
         }
+        let pending = thread.pending.take();
+        tracing::error!(
+            code = "background_died",
+            "the thread that moves checkpoints died; what is committed is safe, nothing more will be"
+        );
+        self.thread = None;
+        events.extend(pending.map(dead));
         events
     }
 
@@ -95,32 +148,49 @@ impl Background {
         self.order(Order::Flush(left));
     }
 
+    /// This run's number in the store, once it is claimed.
     pub(super) fn incarnation(&self) -> Option<u64> {
-        None
+        self.thread.as_ref().map(|t| t.incarnation.load(Ordering::Relaxed)).filter(|n| *n > 0)
+    }
+
+    /// Whether there are events that no descriptor tells of.
+    pub(super) fn has_news(&self) -> bool {
+        !self.unanswered.is_empty()
     }
 
     fn order(&mut self, order: Order) {
-        if self.thread.as_ref().is_some_and(|thread| thread.orders.send(order).is_ok()) {
-            return;
+        if let Some(thread) = &mut self.thread
+            && thread.orders.send(order).is_ok()
+        {
+            thread.pending = Some(order);
+        } else {
+            self.unanswered.push_back(dead(order));
         }
-        let detail = "the thread that moves checkpoints has died; what is committed is safe, start the job again";
-        self.unanswered.push_back(match order {
-            Order::Restore | Order::Refresh => Event::NotRestored { code: exit::STORE, detail: detail.to_owned() },
-            Order::Flush(_) => Event::Flushed(Flushed::Failed(detail.to_owned())),
-        });
     }
 }
 
-async fn work(mut orders: orders::UnboundedReceiver<Order>, lookout: Lookout, teller: Teller) {
-    let watch = {
-        let teller = teller.clone();
-        lookout.watch(move |notice| {
-            teller.tell(Event::Preempted { source: notice.source, lead: notice.lead });
-        })
+/// The answer of a thread that is not there.
+fn dead(order: Order) -> Event {
+    let detail = "the thread that moves checkpoints is dead; what is committed is safe, start the job again".to_owned();
+    match order {
+        Order::Restore | Order::Refresh => Event::NotRestored { code: exit::STORE, detail },
+        Order::Flush(_) => Event::Flushed(Flushed::Failed(detail)),
+    }
+}
+
+async fn carry_out(work: Work, orders: orders::UnboundedReceiver<Order>, teller: Teller) {
+    let watch = async {
+        if let Some(lookout) = work.lookout {
+            let teller = teller.clone();
+            lookout
+                .watch(move |notice| teller.tell(Event::Preempted { source: notice.source, lead: notice.lead }))
+                .await;
+        }
+        std::future::pending::<()>().await;
     };
-    let carry_out = async { while orders.recv().await.is_some() {} };
+    let keep = Keeper::new(work.checkpoints, teller.clone()).work(orders);
     tokio::select! {
         () = watch => {}
-        () = carry_out => {}
+        () = keep => {}
     }
 }

@@ -2,10 +2,15 @@
 //! comes back as an event. Nothing here waits for anything but the poll.
 
 mod background;
+pub mod commit;
 mod effects;
 pub mod gpus;
 mod job_control;
+mod keeper;
 mod lookout;
+pub mod mirror;
+pub mod restore;
+pub mod retention;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -22,7 +27,9 @@ use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Upti
 use crate::rules::signal::Signal;
 use crate::telemetry::view;
 use background::Background;
+pub use background::Work;
 use effects::Effects;
+pub use keeper::Checkpoints;
 pub use lookout::Lookout;
 
 /// Everything a run needs to know, cut from the settings.
@@ -42,8 +49,6 @@ pub struct Job {
     pub death_signal: Option<Signal>,
     /// The signal mask from before ours.
     pub mask: Mask,
-    /// Who is asked about preemptions beside SIGTERM.
-    pub lookout: Option<Lookout>,
 }
 
 /// What is known at the end beside the outcome.
@@ -56,14 +61,14 @@ pub struct Ended {
 }
 
 /// Runs the job to its end. Errors: signalfd(2) or the like refused, before anything was started.
-pub fn run(job: Job, clock: Clock) -> io::Result<Ended> {
+pub fn run(job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let signals = Inbox::open()?;
     if process::own_pid() != 1
         && let Err(error) = process::become_subreaper()
     {
         tracing::warn!("orphans of the command will not be reaped nor stopped by trainit: {error}");
     }
-    let background = Background::start(job.lookout.clone())?;
+    let background = Background::start(work)?;
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let mut supervisor =
@@ -114,7 +119,10 @@ impl Supervisor {
     /// Waits until something happens and queues what did.
     fn hear(&mut self) {
         let due = self.effects.timers.next();
-        let timeout = due.map(|at| at.saturating_sub(self.now()));
+        let timeout = match due {
+            _ if self.effects.background.has_news() => Some(Duration::ZERO),
+            due => due.map(|at| at.saturating_sub(self.now())),
+        };
         let mut fds = vec![self.signals.as_raw_fd()];
         fds.extend(self.effects.exec_fd());
         fds.extend(self.effects.background.fd());

@@ -15,5 +15,6 @@ mod init;
 mod metrics_file;
 mod preemption;
 mod report_metric;
+mod resume;
 mod terminal;
 mod walls;

@@ -1,0 +1,210 @@
+//! `trainit checkpoint list|verify|push|pull|prune`: the store by hand, over the same code as `run`.
+//!
+//! `push` claims an attempt as a run does, so it takes the store over from one that is still going: that run is fenced.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{refuse, values};
+use crate::cli::Parsed;
+use crate::edge::fault::Faults;
+use crate::edge::stdio;
+use crate::edge::store::StoreError;
+use crate::rules::checkpoint::manifest::Manifest;
+use crate::rules::checkpoint::names::CommitName;
+use crate::rules::env::Env;
+use crate::rules::exit;
+use crate::settings::checkpoint::{Checkpoints, Resuming};
+use crate::settings::layers::hint;
+use crate::settings::{Complaint, Reader};
+use crate::supervisor::commit::Outcome;
+use crate::supervisor::mirror::{Mirror, MirrorConfig, MirrorError, Restore};
+
+const DEEDS: [&str; 5] = ["list", "verify", "push", "pull", "prune"];
+
+/// Does one of [`DEEDS`]. Exit codes: 0; 1 for `verify` when a commit is no good, and for `push` when nothing complete is
+/// there; 125 a mistake in the settings; 204 the store or the restore failed; 205 fenced.
+pub fn main(parsed: &Parsed, env: &Env) -> u8 {
+    let deed = parsed.operands.first().and_then(|o| o.to_str()).unwrap_or_default();
+    if !DEEDS.contains(&deed) {
+        let known = DEEDS.join(", ");
+        return refuse(&[format!("checkpoint {deed}: expected one of {known}{}", hint(deed, &DEEDS))]);
+    }
+    let (layered, complaints) = values(parsed, env);
+    let mut reader = Reader::new(&layered, complaints);
+    let settings = Checkpoints::read(&mut reader);
+    let (as_json, dry) = (reader.switch("json"), reader.switch("dry-run"));
+    let mut complaints = reader.complaints;
+    for (name, missing) in [("dir", settings.dir.is_none()), ("store", settings.store.is_none())] {
+        if missing && (name == "store" || matches!(deed, "push" | "pull")) {
+            let message = format!(
+                "checkpoint {deed} needs it; give --checkpoint-{name} or TRAINIT_CHECKPOINT_{}",
+                name.to_uppercase()
+            );
+            complaints.push(Complaint { place: format!("--checkpoint-{name}"), message });
+        }
+    }
+    if !complaints.is_empty() {
+        return refuse(&complaints);
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&MirrorError { message: format!("cannot start: {error}"), code: 1 }),
+    };
+    let settle = settings.settle;
+    let config = mirror_config(settings, 0, deed == "push" && !dry, env);
+    let done = runtime.block_on(async {
+        let mut mirror = Mirror::open(config).await?;
+        let done = match deed {
+            "push" => push(&mut mirror, settle, as_json, dry).await,
+            "pull" => pull(&mut mirror, as_json).await,
+            "verify" => verify(&mirror, as_json).await,
+            "prune" => prune(&mirror, as_json, dry).await,
+            _ => list(&mirror, as_json).await,
+        };
+        for note in mirror.take_notes() {
+            stdio::complain(&format!("trainit: {note}"));
+        }
+        done
+    });
+    done.unwrap_or_else(|error| fail(&error))
+}
+
+fn fail(error: &MirrorError) -> u8 {
+    stdio::complain(&format!("trainit: error: {error}"));
+    error.code
+}
+
+fn store_error(error: StoreError) -> MirrorError {
+    MirrorError { message: error.to_string(), code: exit::STORE }
+}
+
+/// Prints the object, or the text; 1 when nobody listens.
+fn show(as_json: bool, value: &Value, text: &str) -> u8 {
+    let line = if as_json { format!("{value}\n") } else { text.to_owned() };
+    u8::from(stdio::print(&line).is_err())
+}
+
+async fn push(mirror: &mut Mirror, settle: Duration, as_json: bool, dry: bool) -> Result<u8, MirrorError> {
+    if dry {
+        let newest = mirror.newest_local().await;
+        let value = newest.as_ref().map(|r| json!({"unit": r.from, "step": r.step}));
+        let text =
+            newest.map_or("nothing complete to push\n".to_owned(), |r| format!("would push {}\n", r.from.display()));
+        return Ok(show(as_json, &json!({"would_push": value}), &text));
+    }
+    let outcome = mirror.commit_newest(settle, None, &|_, _| {}).await;
+    let stamp = mirror.committed().map(|(_, stamp)| stamp.to_string());
+    Ok(match outcome {
+        Outcome::Committed { step, unit, bytes, seconds } => show(
+            as_json,
+            &json!({"committed": {"unit": unit, "step": step, "bytes": bytes, "seconds": seconds, "commit": stamp}}),
+            &format!(
+                "committed {unit} ({}, {bytes} bytes, {seconds:.2} s) as {}\n",
+                step_text(step),
+                stamp.unwrap_or_default()
+            ),
+        ),
+        Outcome::UpToDate { step } => {
+            show(as_json, &json!({"up_to_date": step}), &format!("the store holds it already ({})\n", step_text(step)))
+        }
+        Outcome::NothingComplete { why } | Outcome::Changed { why } => {
+            stdio::complain(&format!("trainit: error: nothing was pushed: {why}"));
+            1
+        }
+        Outcome::Fenced { by } => fail(&MirrorError {
+            message: format!("a newer run (attempt {}) has taken over the store; nothing was pushed", by.number),
+            code: exit::FENCED,
+        }),
+        Outcome::Failed { message, code } => fail(&MirrorError { message, code }),
+    })
+}
+
+async fn pull(mirror: &mut Mirror, as_json: bool) -> Result<u8, MirrorError> {
+    let resume = mirror.restore().await?;
+    let value = resume
+        .as_ref()
+        .map(|r| json!({"from": r.from, "step": r.step, "commit": r.commit.as_ref().map(ToString::to_string)}));
+    let text = match &resume {
+        Some(r) => format!("{} is in place ({})\n", r.from.display(), step_text(r.step)),
+        None => "there is nothing to pull\n".to_owned(),
+    };
+    Ok(show(as_json, &json!({"resume": value}), &text))
+}
+
+fn step_text(step: Option<u64>) -> String {
+    step.map_or("no step".to_owned(), |s| format!("step {s}"))
+}
+
+async fn list(mirror: &Mirror, as_json: bool) -> Result<u8, MirrorError> {
+    let judged = mirror.judged().await.map_err(store_error)?;
+    let rows: Vec<(CommitName, Result<Manifest, String>)> = judged.into_iter().map(|j| (j.name, j.manifest)).collect();
+    Ok(print_rows(&rows, as_json))
+}
+
+async fn verify(mirror: &Mirror, as_json: bool) -> Result<u8, MirrorError> {
+    let rows = mirror.verified().await.map_err(store_error)?;
+    let rows: Vec<_> = rows.into_iter().map(|j| (j.name, j.manifest)).collect();
+    let code = print_rows(&rows, as_json);
+    let is_bad = rows.iter().any(|(_, manifest)| manifest.is_err());
+    Ok(if is_bad { 1 } else { code })
+}
+
+fn print_rows(rows: &[(CommitName, Result<Manifest, String>)], as_json: bool) -> u8 {
+    let object = |(name, manifest): &(CommitName, Result<Manifest, String>)| {
+        let (whole, problem) = (manifest.is_ok(), manifest.as_ref().err());
+        let manifest = manifest.as_ref().ok();
+        json!({
+            "commit": name.stamp.to_string(),
+            "attempt": name.stamp.attempt.number,
+            "seq": name.stamp.seq,
+            "step": manifest.map_or(Some(name.step), |m| m.step),
+            "unit": manifest.map(|m| &m.unit),
+            "framework": manifest.map(|m| &m.framework),
+            "files": manifest.map(|m| m.regular().count()),
+            "bytes": manifest.map(|m| m.total_bytes),
+            "created_unix": manifest.map(|m| m.created_unix),
+            "complete": whole,
+            "problem": problem,
+        })
+    };
+    let commits: Vec<Value> = rows.iter().map(object).collect();
+    let mut table = format!("{:<18} {:>10} {:>7} {:>15}  {}\n", "COMMIT", "STEP", "FILES", "BYTES", "UNIT");
+    for (name, manifest) in rows {
+        let line = match manifest {
+            Ok(m) => format!("{:>7} {:>15}  {}", m.regular().count(), m.total_bytes, m.unit),
+            Err(why) => format!("{:>7} {:>15}  not usable: {why}", "-", "-"),
+        };
+        table.push_str(&format!("{:<18} {:>10} {line}\n", name.stamp.to_string(), name.step));
+    }
+    show(as_json, &json!({ "commits": commits }), &table)
+}
+
+async fn prune(mirror: &Mirror, as_json: bool, dry: bool) -> Result<u8, MirrorError> {
+    let pruned = mirror.prune(dry).await.map_err(store_error)?;
+    let commits: Vec<String> = pruned.commits.iter().map(ToString::to_string).collect();
+    let verb = if dry { "would delete" } else { "deleted" };
+    let text = format!("{verb} {} commits and {} objects of none\n", commits.len(), pruned.orphans.len());
+    Ok(show(as_json, &json!({"commits": commits, "orphans": pruned.orphans, "dry_run": dry}), &text))
+}
+
+/// What the mirror is told, from the settings and the node's rank. `claim`: to commit, not only to look.
+pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: &Env) -> MirrorConfig {
+    MirrorConfig {
+        dir: settings.dir.unwrap_or_default(),
+        store: settings.store.map(|store| store.of_node(node)),
+        options: settings.options,
+        retention: settings.retention,
+        restore: match settings.restore {
+            Resuming::Latest => Restore::Latest,
+            Resuming::Required => Restore::Required,
+            Resuming::None => Restore::Never,
+        },
+        restore_step: settings.restore_step,
+        job: env.given("CLOUD_ML_JOB_ID").unwrap_or_default().to_owned(),
+        node,
+        claim,
+        faults: Faults::parse(env.given("TRAINIT_TEST_FAULT")),
+    }
+}

@@ -1,0 +1,315 @@
+//! Files beneath one directory, reached part by part without ever following a symbolic link: whatever a manifest or a
+//! trainer puts there, nothing outside is read or written.
+//!
+//! Component-wise openat(O_NOFOLLOW) rather than openat2(RESOLVE_BENEATH): it works on every kernel and under every
+//! seccomp filter. Deliberately absent: deciding what to write.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, PosixFadviseAdvice, openat, posix_fadvise, readlinkat, renameat};
+use nix::sys::stat::{Mode, fchmod, futimens, mkdirat};
+use nix::sys::statvfs::fstatvfs;
+use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, Whence, linkat, lseek, symlinkat, syncfs, unlinkat};
+
+use super::walk::entry;
+use crate::rules::checkpoint::listing::{Entry, Kind, Peek, name_of, parent_of};
+
+/// A directory that everything stays beneath. Paths are relative to it, parts joined by `/`.
+#[derive(Debug)]
+pub struct Beneath {
+    path: PathBuf,
+    top: OwnedFd,
+}
+
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+impl Beneath {
+    /// Opens it; the directory itself may be reached through links. Errors: as open(2).
+    pub fn open(path: &Path) -> io::Result<Beneath> {
+        let path = fs::canonicalize(path)?;
+        let top = File::open(&path)?.into();
+        Ok(Beneath { path, top })
+    }
+
+    /// Creates it with its parents where needed, and opens it. Errors: as mkdir(2), open(2).
+    pub fn create(path: &Path) -> io::Result<Beneath> {
+        fs::create_dir_all(path)?;
+        Beneath::open(path)
+    }
+
+    /// Where it is, links resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens a regular file for reading. Errors: ELOOP for a link, else as open(2).
+    pub fn read_file(&self, path: &str) -> io::Result<File> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let file = File::from(openat(self.directory(parent_of(path), false)?, name_of(path), flags, Mode::empty())?);
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    /// Everything in a small file. Errors: too long (FileTooLarge), else as open(2), read(2).
+    pub fn read(&self, path: &str, limit: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read_file(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
+    }
+
+    /// What lies at a path, links not followed; `None` when nothing does. Errors: as stat(2).
+    pub fn look(&self, path: &str) -> io::Result<Option<Entry>> {
+        let parent = match self.directory(parent_of(path), false) {
+            Ok(parent) => parent,
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let metadata = match openat(&parent, name_of(path), flags, Mode::empty()) {
+            Ok(fd) => File::from(fd).metadata()?,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let kind = match metadata.file_type() {
+            kind if kind.is_file() => Kind::File,
+            kind if kind.is_dir() => Kind::Directory,
+            kind if kind.is_symlink() => {
+                let target = readlinkat(&parent, name_of(path))?;
+                Kind::Symlink(target.into_string().unwrap_or_default())
+            }
+            _ => Kind::Odd("neither file nor directory"),
+        };
+        Ok(Some(entry(path.to_owned(), kind, &metadata)))
+    }
+
+    /// Creates a new file for reading and writing, its directories too. Errors: EEXIST, else as open(2), mkdir(2).
+    pub fn create_file(&self, path: &str) -> io::Result<File> {
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let parent = self.directory(parent_of(path), true)?;
+        Ok(File::from(openat(parent, name_of(path), flags, Mode::from_bits_truncate(0o600))?))
+    }
+
+    /// Creates a directory and its parents; one that is there is fine. Errors: as mkdir(2).
+    pub fn create_directory(&self, path: &str) -> io::Result<()> {
+        self.directory(path, true).map(drop)
+    }
+
+    /// Puts these bytes at the path, whole or not at all, through a neighbour `path.trainit-new`. Errors: as open(2),
+    /// write(2), rename(2).
+    pub fn replace(&self, path: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+        let fresh = format!("{path}.trainit-new");
+        self.remove_file(&fresh)?;
+        let mut file = self.create_file(&fresh)?;
+        file.write_all(bytes)?;
+        fchmod(&file, Mode::from_bits_truncate(mode))?;
+        file.sync_all()?;
+        self.rename(&fresh, path)
+    }
+
+    /// Puts a symbolic link at the path, as [`Beneath::replace`] does a file.
+    pub fn replace_link(&self, path: &str, target: &str) -> io::Result<()> {
+        let fresh = format!("{path}.trainit-new");
+        self.remove_file(&fresh)?;
+        self.link_symbolically(&fresh, target)?;
+        self.rename(&fresh, path)
+    }
+
+    /// Creates a symbolic link. Errors: as symlink(2).
+    pub fn link_symbolically(&self, path: &str, target: &str) -> io::Result<()> {
+        Ok(symlinkat(target, self.directory(parent_of(path), true)?, name_of(path))?)
+    }
+
+    /// A second name for a file, its directories made. Errors: EXDEV or EPERM where there are no hard links, else as
+    /// link(2).
+    pub fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);
+        Ok(linkat(old, name_of(from), new, name_of(to), AtFlags::empty())?)
+    }
+
+    /// Renames over what is there, the new directories made, and makes it durable. Errors: as rename(2).
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);
+        renameat(&old, name_of(from), &new, name_of(to))?;
+        File::from(new).sync_all()
+    }
+
+    /// Removes a file or link; one that is not there is fine. Errors: as unlink(2).
+    pub fn remove_file(&self, path: &str) -> io::Result<()> {
+        let parent = match self.directory(parent_of(path), false) {
+            Err(error) if is_absent(&error) => return Ok(()),
+            parent => parent?,
+        };
+        match unlinkat(parent, name_of(path), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Removes a directory with all it holds; one that is not there is fine. Errors: as unlink(2).
+    pub fn remove_tree(&self, path: &str) -> io::Result<()> {
+        // The parents are walked without links here, and the standard library follows none below.
+        match self.directory(parent_of(path), false) {
+            Ok(_) => match fs::remove_dir_all(self.path.join(path)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+            Err(error) if is_absent(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes everything on this file system durable. Errors: as syncfs(2).
+    pub fn sync_all(&self) -> io::Result<()> {
+        Ok(syncfs(&self.top)?)
+    }
+
+    /// Free bytes for us on this file system. Errors: as statvfs(3).
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let stat = fstatvfs(&self.top)?;
+        Ok((stat.blocks_available() as u64).saturating_mul(stat.fragment_size() as u64))
+    }
+
+    /// The directory at a path, opened part by part; the empty path is the top.
+    fn directory(&self, path: &str, create: bool) -> io::Result<OwnedFd> {
+        let mut at = self.top.try_clone()?;
+        for part in path.split('/').filter(|p| !p.is_empty()) {
+            if part == "." || part == ".." {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            at = match openat(&at, part, DIRECTORY, Mode::empty()) {
+                Err(Errno::ENOENT) if create => {
+                    match mkdirat(&at, part, Mode::from_bits_truncate(0o777)) {
+                        Ok(()) | Err(Errno::EEXIST) => {}
+                        Err(errno) => return Err(errno.into()),
+                    }
+                    openat(&at, part, DIRECTORY, Mode::empty())?
+                }
+                opened => opened?,
+            };
+        }
+        Ok(at)
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+impl Peek for Beneath {
+    fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+        let file = self.read_file(path).ok()?;
+        read_at(&file, from, length).ok()
+    }
+}
+
+/// Up to `length` bytes from `from` on; shorter only at the end. Holes are not read. Errors: as pread(2).
+pub fn read_at(file: &File, from: u64, length: usize) -> io::Result<Vec<u8>> {
+    let size = file.metadata()?.len();
+    let length = length.min(usize::try_from(size.saturating_sub(from)).unwrap_or(usize::MAX));
+    let mut bytes = vec![0; length];
+    let end = from + length as u64;
+    let mut at = from;
+    while at < end {
+        // Where SEEK_DATA is not understood everything counts as data.
+        let data = match lseek(file, at as i64, Whence::SeekData) {
+            Ok(data) => (data as u64).max(at),
+            Err(Errno::ENXIO) => break,
+            Err(_) => at,
+        };
+        if data >= end {
+            break;
+        }
+        let hole = lseek(file, data as i64, Whence::SeekHole).map_or(end, |hole| (hole as u64).clamp(data + 1, end));
+        file.read_exact_at(&mut bytes[(data - from) as usize..(hole - from) as usize], data)?;
+        at = hole;
+    }
+    Ok(bytes)
+}
+
+/// Writes bytes at an offset, leaving runs of zeros as holes. The caller sets the length. Errors: as pwrite(2).
+pub fn write_sparsely(file: &File, from: u64, bytes: &[u8]) -> io::Result<()> {
+    const BLOCK: usize = 64 << 10;
+    let mut at = from;
+    for block in bytes.chunks(BLOCK) {
+        if block.iter().any(|b| *b != 0) {
+            file.write_all_at(block, at)?;
+        }
+        at += block.len() as u64;
+    }
+    Ok(())
+}
+
+/// Sets permission bits and modification time of a file that was written, and its length. Errors: as the calls.
+pub fn finish_file(file: &File, size: u64, mode: u32, mtime_ns: i64) -> io::Result<()> {
+    file.set_len(size)?;
+    fchmod(file, Mode::from_bits_truncate(mode & 0o777))?;
+    let time = TimeSpec::new(mtime_ns.div_euclid(1_000_000_000), mtime_ns.rem_euclid(1_000_000_000));
+    futimens(file, &time, &time)?;
+    Ok(())
+}
+
+/// Tells the kernel that these bytes will not be read again: the page cache is the trainer's.
+pub fn forget(file: &File) {
+    let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    fn fixture() -> (tempfile::TempDir, Beneath) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let beneath = Beneath::open(dir.path()).expect("opens");
+        (dir, beneath)
+    }
+
+    #[test]
+    fn no_link_is_followed_on_the_way_or_at_the_end() {
+        let (dir, beneath) = fixture();
+        let outside = tempfile::tempdir().expect("temporary directory");
+        fs::write(outside.path().join("secret"), "s").expect("write");
+        symlink(outside.path(), dir.path().join("way")).expect("symlink");
+        symlink(outside.path().join("secret"), dir.path().join("end")).expect("symlink");
+        assert!(beneath.read_file("way/secret").is_err());
+        assert!(beneath.read_file("end").is_err());
+        assert!(beneath.create_file("way/new").is_err());
+        assert!(beneath.create_file("end").is_err());
+        assert!(beneath.rename("end", "way/x").is_err());
+        assert!(beneath.create_file("../x").is_err());
+        fs::create_dir(outside.path().join("kept")).expect("mkdir");
+        let _ = beneath.remove_tree("way/kept");
+        assert_eq!(fs::read_dir(outside.path()).expect("reads").count(), 2);
+    }
+
+    #[test]
+    fn holes_are_neither_read_nor_written() {
+        let (_dir, beneath) = fixture();
+        let file = beneath.create_file("a/sparse").expect("creates");
+        write_sparsely(&file, 0, &[0; 1 << 20]).expect("writes");
+        write_sparsely(&file, 1 << 20, b"data").expect("writes");
+        finish_file(&file, 64 << 20, 0o640, 1_500_000_000_123_456_789).expect("finishes");
+        let metadata = file.metadata().expect("stat");
+        assert!(metadata.blocks() * 512 < 1 << 20, "{} blocks", metadata.blocks());
+        assert_eq!((metadata.mode() & 0o777, metadata.mtime_nsec()), (0o640, 123_456_789));
+        let read = read_at(&file, (1 << 20) - 2, 8).expect("reads");
+        assert_eq!(read, b"\0\0data\0\0");
+        assert_eq!(read_at(&file, (64 << 20) - 3, 8).expect("reads").len(), 3);
+        assert_eq!(read_at(&file, 1 << 40, 8).expect("reads").len(), 0);
+    }
+
+    #[test]
+    fn a_replaced_file_is_whole_and_leaves_no_neighbour() {
+        let (dir, beneath) = fixture();
+        beneath.replace("p", b"one", 0o644).expect("writes");
+        fs::write(dir.path().join("p.trainit-new"), "left by a kill").expect("write");
+        beneath.replace("p", b"two", 0o644).expect("writes");
+        assert_eq!(fs::read(dir.path().join("p")).expect("reads"), b"two");
+        assert_eq!(fs::read_dir(dir.path()).expect("reads").count(), 1);
+    }
+}

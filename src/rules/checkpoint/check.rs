@@ -1,0 +1,368 @@
+//! Cheap checks that a file was not cut short: a few reads each, no framework needed (contracts/checkpoints.md
+//! section 2). They prove nothing about the content.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::listing::{Entry, Peek};
+
+/// The end record of a zip file with the longest possible comment.
+const ZIP_TAIL: u64 = 65_557;
+/// Longest JSON header of a safetensors file that its readers accept, and longest JSON file read whole.
+const JSON_LIMIT: u64 = 100 << 20;
+/// The last eight bytes of a TensorFlow table (`.index`), little endian.
+const TABLE_MAGIC: u64 = 0xdb47_7524_8b80_fb57;
+const HDF5_SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
+
+type Verdict = Result<(), String>;
+
+/// Whether the file passes the check of its type, which its name tells. Errors: why not, in one clause.
+pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
+    let name = file.name();
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let verdict = match extension {
+        "pt" | "pth" | "ckpt" => torch(peek, file),
+        "bin" if peek.read(&file.path, 0, 2).is_some_and(|head| head == b"PK") => zip(peek, file),
+        "keras" | "npz" | "zip" => zip(peek, file),
+        "safetensors" => safetensors(peek, file),
+        "h5" | "hdf5" => hdf5(peek, file),
+        "json" => json(peek, file),
+        "index" => table(peek, file),
+        "pkl" | "pickle" => pickle(peek, file),
+        _ => Ok(()),
+    };
+    let verdict = if file.size == 0 && is_weights(name) { Err("it is empty".to_owned()) } else { verdict };
+    verdict.map_err(|why| format!("{}: {why}", file.path))
+}
+
+/// Names of files that hold weights or state, which are never empty.
+pub fn is_weights(name: &str) -> bool {
+    const EXTENSIONS: [&str; 20] = [
+        "pt",
+        "pth",
+        "ckpt",
+        "bin",
+        "keras",
+        "npz",
+        "zip",
+        "safetensors",
+        "h5",
+        "hdf5",
+        "json",
+        "index",
+        "pkl",
+        "pickle",
+        "distcp",
+        "ubj",
+        "npy",
+        "msgpack",
+        "onnx",
+        "model",
+    ];
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    EXTENSIONS.contains(&extension) || name.contains(".data-")
+}
+
+/// `torch.save`: a zip file, or a pickle of the time before; of the latter only the settling tells.
+pub fn torch(peek: &dyn Peek, file: &Entry) -> Verdict {
+    let head = peek.read(&file.path, 0, 4).ok_or("it cannot be read")?;
+    match head.as_slice() {
+        [] => Err("it is empty".to_owned()),
+        b"PK\x03\x04" => zip(peek, file),
+        head if b"PK\x03\x04".starts_with(head) => Err("it is cut short".to_owned()),
+        head if head.iter().all(|b| *b == 0) => Err("it starts with zeros: not written yet".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// A zip file whose central directory ends where its end record starts.
+pub fn zip(peek: &dyn Peek, file: &Entry) -> Verdict {
+    let read = |from, length| peek.read(&file.path, from, length).ok_or("it cannot be read");
+    if read(0, 4)? != b"PK\x03\x04" {
+        return Err("it is no zip file".to_owned());
+    }
+    let from = file.size.saturating_sub(ZIP_TAIL);
+    let tail = read(from, (file.size - from) as usize)?;
+    let at = (0..tail.len().saturating_sub(21))
+        .rev()
+        .find(|at| tail[*at..].starts_with(b"PK\x05\x06") && *at + 22 + le(&tail, at + 20, 2) as usize == tail.len())
+        .ok_or("it has no zip end record: cut short")?;
+    let (size, offset) = (le(&tail, at + 12, 4), le(&tail, at + 16, 4));
+    let end = from + at as u64;
+    if offset.checked_add(size) == Some(end) {
+        return Ok(());
+    }
+    let cut = "its zip directory does not end where the end record starts: cut short or joined";
+    if at < 20 || !tail[at - 20..].starts_with(b"PK\x06\x07") {
+        return Err(cut.to_owned());
+    }
+    let record_at = le(&tail, at - 20 + 8, 8);
+    let record = read(record_at, 56)?;
+    if record.len() < 56 || !record.starts_with(b"PK\x06\x06") {
+        return Err("its zip64 end record is missing: cut short".to_owned());
+    }
+    let (size, offset) = (le(&record, 40, 8), le(&record, 48, 8));
+    if offset.checked_add(size) == Some(record_at) { Ok(()) } else { Err(cut.to_owned()) }
+}
+
+/// A safetensors file whose tensors fill it to the last byte without overlap.
+pub fn safetensors(peek: &dyn Peek, file: &Entry) -> Verdict {
+    #[derive(Deserialize)]
+    struct Tensor {
+        data_offsets: (u64, u64),
+    }
+    let read = |from, length| peek.read(&file.path, from, length).ok_or("it cannot be read");
+    let head = read(0, 8)?;
+    if head.len() < 8 {
+        return Err("it is shorter than its header: cut short".to_owned());
+    }
+    let length = le(&head, 0, 8);
+    if length >= JSON_LIMIT || 8 + length > file.size {
+        return Err(format!("its header claims {length} bytes: cut short or no safetensors"));
+    }
+    let header = read(8, length as usize)?;
+    let header: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(&header).map_err(|_| "its header is no JSON: cut short or no safetensors")?;
+    let mut spans = Vec::new();
+    for (name, value) in header.into_iter().filter(|(name, _)| name != "__metadata__") {
+        let tensor: Tensor =
+            serde_json::from_value(value).map_err(|_| format!("its header says nothing of where {name:?} lies"))?;
+        spans.push(tensor.data_offsets);
+    }
+    spans.sort_unstable();
+    let mut end = 0;
+    for (from, to) in spans {
+        if from < end || to < from {
+            return Err("its tensors overlap".to_owned());
+        }
+        end = to;
+    }
+    match end.checked_add(8 + length) {
+        Some(size) if size == file.size => Ok(()),
+        Some(size) => Err(format!("it should have {size} bytes and has {}", file.size)),
+        None => Err("its tensors end nowhere".to_owned()),
+    }
+}
+
+/// An HDF5 file whose superblock knows its length.
+pub fn hdf5(peek: &dyn Peek, file: &Entry) -> Verdict {
+    let mut at = 0;
+    loop {
+        let head = peek.read(&file.path, at, 64).ok_or("it cannot be read")?;
+        if head.starts_with(HDF5_SIGNATURE) && head.len() > 16 {
+            return match hdf5_end(&head) {
+                Some((base, end)) if end == file.size || base.checked_add(end) == Some(file.size) => Ok(()),
+                Some((_, end)) => Err(format!("its superblock says {end} bytes and it has {}", file.size)),
+                None => Err("its superblock is cut short or of an unknown version".to_owned()),
+            };
+        }
+        at = if at == 0 { 512 } else { at * 2 };
+        if at >= file.size {
+            return Err("it is no HDF5 file, or was not closed".to_owned());
+        }
+    }
+}
+
+/// Base address and end of file address from a superblock.
+fn hdf5_end(head: &[u8]) -> Option<(u64, u64)> {
+    let (width, base, between) = match *head.get(8)? {
+        0 => (*head.get(13)?, 24, 2),
+        1 => (*head.get(13)?, 28, 2),
+        2 | 3 => (*head.get(9)?, 12, 2),
+        _ => return None,
+    };
+    let width = usize::from(width);
+    let end = base + between * width;
+    ((1..=8).contains(&width) && head.len() >= end + width).then(|| (le(head, base, width), le(head, end, width)))
+}
+
+/// JSON to the end.
+pub fn json(peek: &dyn Peek, file: &Entry) -> Verdict {
+    if file.size > JSON_LIMIT {
+        let tail = peek.read(&file.path, file.size - 64, 64).ok_or("it cannot be read")?;
+        let last = tail.iter().rev().find(|b| !b.is_ascii_whitespace());
+        return if matches!(last, Some(b'}' | b']')) { Ok(()) } else { Err("its JSON is cut short".to_owned()) };
+    }
+    let text = peek.read(&file.path, 0, file.size as usize).ok_or("it cannot be read")?;
+    match serde_json::from_slice::<IgnoredAny>(&text) {
+        Ok(_) => Ok(()),
+        Err(error) if error.is_eof() => Err("its JSON is cut short".to_owned()),
+        Err(_) => Err("it is no JSON".to_owned()),
+    }
+}
+
+/// A TensorFlow table: the magic number is its last word.
+pub fn table(peek: &dyn Peek, file: &Entry) -> Verdict {
+    let tail = peek.read(&file.path, file.size.saturating_sub(8), 8).ok_or("it cannot be read")?;
+    let whole = tail.len() == 8 && le(&tail, 0, 8) == TABLE_MAGIC;
+    if whole { Ok(()) } else { Err("it does not end as a TensorFlow index does: cut short".to_owned()) }
+}
+
+/// A pickle ends in a full stop; what does not start as one is not judged.
+fn pickle(peek: &dyn Peek, file: &Entry) -> Verdict {
+    let head = peek.read(&file.path, 0, 1).ok_or("it cannot be read")?;
+    let last = peek.read(&file.path, file.size.saturating_sub(1), 1).ok_or("it cannot be read")?;
+    if head == [0x80] && last != b"." { Err("its pickle does not end: cut short".to_owned()) } else { Ok(()) }
+}
+
+/// A little-endian number; bytes past the end count as zero.
+fn le(bytes: &[u8], at: usize, width: usize) -> u64 {
+    (0..width).rev().fold(0, |n, i| n << 8 | u64::from(bytes.get(at + i).copied().unwrap_or(0)))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::listing::tests::Memory;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A zip file of one stored file, as torch.save lays it out.
+    pub(crate) fn zip_of(content: &[u8], comment: &[u8]) -> Vec<u8> {
+        let mut bytes = b"PK\x03\x04".to_vec();
+        bytes.extend_from_slice(&[0; 26]);
+        bytes.extend_from_slice(content);
+        let offset = bytes.len() as u32;
+        bytes.extend_from_slice(b"PK\x01\x02");
+        bytes.extend_from_slice(&[0; 42]);
+        bytes.extend_from_slice(b"PK\x05\x06\0\0\0\0\x01\0\x01\0");
+        bytes.extend_from_slice(&46u32.to_le_bytes());
+        bytes.extend_from_slice(&offset.to_le_bytes());
+        bytes.extend_from_slice(&(comment.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(comment);
+        bytes
+    }
+
+    fn zip64_of(content: &[u8]) -> Vec<u8> {
+        let mut bytes = b"PK\x03\x04".to_vec();
+        bytes.extend_from_slice(content);
+        let offset = bytes.len() as u64;
+        bytes.extend_from_slice(&[b'd'; 46]);
+        let record = bytes.len() as u64;
+        bytes.extend_from_slice(b"PK\x06\x06");
+        bytes.extend_from_slice(&44u64.to_le_bytes());
+        bytes.extend_from_slice(&[0; 28]);
+        bytes.extend_from_slice(&46u64.to_le_bytes());
+        bytes.extend_from_slice(&offset.to_le_bytes());
+        bytes.extend_from_slice(b"PK\x06\x07\0\0\0\0");
+        bytes.extend_from_slice(&record.to_le_bytes());
+        bytes.extend_from_slice(b"\x01\0\0\0PK\x05\x06\0\0\0\0\xff\xff\xff\xff");
+        bytes.extend_from_slice(&[0xff; 8]);
+        bytes.extend_from_slice(&[0; 2]);
+        bytes
+    }
+
+    pub(crate) fn safetensors_of(data: &[u8]) -> Vec<u8> {
+        let header = format!(
+            r#"{{"__metadata__":{{"format":"pt"}},"w":{{"dtype":"U8","shape":[{0}],"data_offsets":[0,{0}]}}}}"#,
+            data.len()
+        );
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.extend_from_slice(data);
+        bytes
+    }
+
+    pub(crate) fn hdf5_of(version: u8, data: &[u8], user_block: usize) -> Vec<u8> {
+        let mut bytes = vec![0; user_block];
+        bytes.extend_from_slice(HDF5_SIGNATURE);
+        bytes.push(version);
+        let (head, base) =
+            if version < 2 { (vec![0, 0, 0, 0, 8, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0) } else { (vec![8, 8, 0], 0) };
+        bytes.extend_from_slice(&head);
+        if version == 1 {
+            bytes.extend_from_slice(&[0; 4]);
+        }
+        let end_at = bytes.len() + 16;
+        bytes.extend_from_slice(&u64::to_le_bytes(base));
+        bytes.extend_from_slice(&[0xff; 8]);
+        bytes.extend_from_slice(&[0; 8]);
+        bytes.extend_from_slice(data);
+        let end = bytes.len() as u64;
+        bytes[end_at..end_at + 8].copy_from_slice(&end.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn table_of(data: &[u8]) -> Vec<u8> {
+        let mut bytes = data.to_vec();
+        bytes.extend_from_slice(&TABLE_MAGIC.to_le_bytes());
+        bytes
+    }
+
+    fn verdict(name: &str, bytes: &[u8]) -> Verdict {
+        let memory = Memory::of(&[(name, bytes)]);
+        let listing = memory.listing();
+        whole(&memory, listing.file(name).expect("is there"))
+    }
+
+    fn whole_files() -> Vec<(&'static str, Vec<u8>)> {
+        vec![
+            ("a.pt", zip_of(b"weights", b"")),
+            ("b.ckpt", zip_of(b"weights", b"a comment")),
+            ("c.npz", zip64_of(b"weights of many gigabytes")),
+            ("d.safetensors", safetensors_of(b"12345678")),
+            ("e.h5", hdf5_of(0, b"data", 0)),
+            ("f.weights.h5", hdf5_of(3, b"data", 0)),
+            ("g.hdf5", hdf5_of(2, b"data", 512)),
+            ("h.json", br#"{"a": [1, 2, {"b": null}]}"#.to_vec()),
+            ("i.index", table_of(b"blocks")),
+            ("j.pkl", b"\x80\x04]\x94.".to_vec()),
+        ]
+    }
+
+    #[test]
+    fn a_whole_file_passes_the_check_of_its_type() {
+        for (name, bytes) in whole_files() {
+            assert_eq!(verdict(name, &bytes), Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_never_passes() {
+        for (name, bytes) in whole_files() {
+            for length in 0..bytes.len() {
+                assert!(verdict(name, &bytes[..length]).is_err(), "{name} cut to {length} of {}", bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_longer_than_it_says_never_passes() {
+        for (name, mut bytes) in whole_files().into_iter().filter(|(name, _)| !name.ends_with("json")) {
+            bytes.extend_from_slice(b"tail of an older, longer file");
+            assert!(verdict(name, &bytes).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_pickle_of_old_torch_and_a_file_of_unknown_type_pass_unless_empty_or_zeros() {
+        assert_eq!(verdict("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."), Ok(()));
+        assert_eq!(verdict("weights.custom", b"x"), Ok(()));
+        assert!(verdict("zeros.pt", &[0; 4096]).is_err());
+        assert!(verdict("empty.pt", b"").is_err());
+        assert!(verdict("ckpt-1.data-00000-of-00001", b"").is_err());
+        assert_eq!(verdict("_SUCCESS", b""), Ok(()));
+    }
+
+    #[test]
+    fn overlapping_tensors_are_refused() {
+        let header = br#"{"a":{"data_offsets":[0,4]},"b":{"data_offsets":[2,8]}}"#;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header);
+        bytes.extend_from_slice(&[0; 8]);
+        assert!(verdict("x.safetensors", &bytes).is_err_and(|why| why.contains("overlap")));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_check_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), at in 0usize..10, cut in 0usize..6) {
+            let (name, whole) = &whole_files()[at];
+            let mut mixed = whole.clone();
+            let from = mixed.len() * cut / 6;
+            mixed.truncate(from);
+            mixed.extend_from_slice(&bytes);
+            let _ = verdict(name, &mixed);
+        }
+    }
+}

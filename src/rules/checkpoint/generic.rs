@@ -1,0 +1,82 @@
+//! No format known: a file or directory at the top whose name carries a step and whose files pass the checks of their
+//! types (product page, section 9). Temporary names, dot files and zero-length files are never checkpoints.
+
+use super::listing::{Entry, Kind};
+use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in, step_in_stem};
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const GENERIC: Layout = Layout {
+    name: "generic",
+    evidence: "files or directories whose names carry a step",
+    find,
+    complete,
+    pointers: no_pointers,
+};
+
+/// Files beside checkpoints whose numbers are not steps.
+const BYSTANDERS: [&str; 9] = [".log", ".out", ".err", ".lock", ".pid", ".py", ".md", ".yaml", ".yml"];
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    scan.listing.within("").filter_map(|entry| unit(scan, entry)).collect()
+}
+
+fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
+    let name = entry.name();
+    if is_temporary(name) || name.starts_with("events.out.tfevents") || BYSTANDERS.iter().any(|b| name.ends_with(b)) {
+        return None;
+    }
+    let directory = matches!(entry.kind, Kind::Directory);
+    let read = if directory { step_in_stem(name) } else { step_in(name) };
+    let step = scan.step(name, read)?;
+    step?;
+    match entry.kind {
+        Kind::File if entry.size > 0 => Some(Candidate::file(entry, step)),
+        Kind::Directory => Some(Candidate::directory(scan.listing, &entry.path, step)),
+        Kind::Odd(_) => Some(Candidate::file(entry, step)),
+        Kind::File | Kind::Symlink(_) => None,
+    }
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let unfinished = |e: &&Entry| [".tmp", ".part", ".incomplete"].iter().any(|end| e.name().ends_with(end));
+    if let Some(entry) = candidate.entries(scan.listing).find(unfinished) {
+        return Err(format!("{} is still being written", entry.path));
+    }
+    scan.all_whole(candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, reason};
+
+    #[test]
+    fn a_name_with_a_step_and_whole_content_is_a_checkpoint() {
+        let memory =
+            Memory::of(&[("ckpt-00000010.json", "{\"w\": 1}"), ("ckpt-00000020.json", "{\"w\": 1"), ("step=5/a", "x")]);
+        let units = complete_units(&memory);
+        assert_eq!(units, [("ckpt-00000010.json".into(), Some(10)), ("step=5".into(), Some(5))]);
+    }
+
+    #[test]
+    fn temporary_hidden_empty_and_bystanding_files_never_are() {
+        let names = [
+            "ckpt-1.json.tmp",
+            "a-2.part",
+            ".ckpt-3",
+            "train-4.log",
+            "events.out.tfevents.17.host",
+            "tmp-5/x",
+            "readme",
+        ];
+        let memory = names.iter().fold(Memory::of(&[("ckpt-6", "")]), |memory, name| memory.with(name, "x"));
+        assert_eq!(complete_units(&memory), []);
+    }
+
+    #[test]
+    fn a_directory_with_a_file_still_being_written_is_not_finished() {
+        let memory = Memory::of(&[("step-1/a", "x"), ("step-1/b.tmp", "x"), ("step-2/a.json", "{")]);
+        assert_eq!(complete_units(&memory), []);
+        assert!(reason(&memory, "step-1").contains("b.tmp"));
+    }
+}

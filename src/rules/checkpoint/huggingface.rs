@@ -1,0 +1,185 @@
+//! Hugging Face `Trainer`: directories `checkpoint-N`, in which rank 0 writes `trainer_state.json` last.
+//!
+//! Other ranks may still be writing their `rng_state_R.pth` then, so with a known number of processes these are counted.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+use super::listing::{Kind, Listing, join};
+use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const HUGGINGFACE: Layout = Layout {
+    name: "huggingface",
+    evidence: "directories named checkpoint-N with a trainer's files",
+    find,
+    complete,
+    pointers: no_pointers,
+};
+
+/// Files that tell a trainer's directory from anybody's.
+const TELLTALES: [&str; 12] = [
+    "trainer_state.json",
+    "training_args.bin",
+    "config.json",
+    "adapter_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "adapter_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "optimizer.pt",
+    "scheduler.pt",
+    "checkpoint-is-incomplete.txt",
+];
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    let named = scan.listing.directories().filter_map(|d| Some((d, number_after("checkpoint-", d.name())?)));
+    let named: Vec<_> = named.collect();
+    let is_trainers =
+        |path: &str| TELLTALES.iter().any(|t| scan.listing.get(&join(path, t)).is_some()) || shards(scan.listing, path);
+    // One directory of the trainer's kind makes its empty siblings unfinished ones.
+    if scan.options.format.is_none() && !named.iter().any(|(d, _)| is_trainers(&d.path)) {
+        return Vec::new();
+    }
+    let units = named.into_iter();
+    units.filter_map(|(d, n)| Some(Candidate::directory(scan.listing, &d.path, scan.step(&d.path, Some(n))?))).collect()
+}
+
+fn shards(listing: &Listing, path: &str) -> bool {
+    listing.within(path).any(|e| e.name().starts_with("model-") && e.name().ends_with(".safetensors"))
+}
+
+#[derive(Deserialize)]
+struct State {
+    global_step: u64,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: serde_json::Map<String, serde_json::Value>,
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let unit = &candidate.unit;
+    let has = |name: &str| scan.listing.get(&join(unit, name)).is_some();
+    if has("checkpoint-is-incomplete.txt") {
+        return Err("checkpoint-is-incomplete.txt is in it".to_owned());
+    }
+    let state = scan.listing.file(&join(unit, "trainer_state.json")).ok_or("trainer_state.json is not there yet")?;
+    let text = scan.peek.read(&state.path, 0, state.size as usize).ok_or("trainer_state.json cannot be read")?;
+    let state: State = serde_json::from_slice(&text).map_err(|_| "trainer_state.json is cut short or no JSON")?;
+    let named = number_after("checkpoint-", super::listing::name_of(unit));
+    if named != Some(state.global_step) {
+        return Err(format!("trainer_state.json speaks of step {}", state.global_step));
+    }
+    scan.all_whole(candidate)?;
+    for index in candidate.files(scan.listing).filter(|f| f.name().ends_with(".index.json")) {
+        let text = scan.peek.read(&index.path, 0, index.size as usize).ok_or("an index cannot be read")?;
+        let map: Index = serde_json::from_slice(&text).map_err(|_| format!("{} has no weight_map", index.path))?;
+        let files: BTreeSet<&str> = map.weight_map.values().filter_map(|v| v.as_str()).collect();
+        let folder = super::listing::parent_of(&index.path);
+        if let Some(missing) = files.iter().find(|f| scan.listing.file(&join(folder, f)).is_none()) {
+            return Err(format!("{missing} is missing, which {} names", index.name()));
+        }
+    }
+    let weights = |e: &str| e.ends_with(".safetensors") || e.ends_with(".bin") && e != "training_args.bin";
+    let sharded = |kind: &Kind, name: &str| {
+        *kind == Kind::Directory && (name.starts_with("pytorch_model") || name.starts_with("global_step"))
+    };
+    let below = scan.listing.below(unit);
+    if !below.iter().any(|e| weights(e.name()) || sharded(&e.kind, e.name()) || e.name().ends_with(".distcp")) {
+        return Err("no weights are in it".to_owned());
+    }
+    resumable(scan, candidate)
+}
+
+/// Optimizer, scheduler and the state of each rank's random numbers, unless the trainer saves only the model.
+fn resumable(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let within = |unit: &str, wanted: &dyn Fn(&str) -> bool| scan.listing.within(unit).any(|e| wanted(e.name()));
+    let optimizer = |name: &str| name.starts_with("optimizer") || name.starts_with("global_step");
+    let scheduler = |name: &str| name == "scheduler.pt";
+    let random = |name: &str| name.starts_with("rng_state") && name.ends_with(".pth");
+    let unit = candidate.unit.as_str();
+    let siblings = find(scan);
+    let saves_all = siblings.iter().any(|c| within(&c.unit, &|n| optimizer(n) || scheduler(n) || random(n)));
+    if !saves_all {
+        return Ok(());
+    }
+    if !within(unit, &optimizer) {
+        return Err("optimizer.pt is missing".to_owned());
+    }
+    let engine = within(unit, &|n| n.starts_with("global_step"));
+    if !engine && !within(unit, &scheduler) {
+        return Err("scheduler.pt is missing".to_owned());
+    }
+    let found = scan.listing.within(unit).filter(|e| random(e.name())).count();
+    match scan.options.world_size {
+        Some(world) if found != world as usize => Err(format!("{found} of {world} rng_state files are there")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::{safetensors_of, zip_of};
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, reason};
+
+    fn saved() -> Memory {
+        ["checkpoint-500", "checkpoint-1000"].iter().zip([500, 1000]).fold(Memory::default(), |memory, (unit, step)| {
+            memory
+                .with(&format!("{unit}/config.json"), "{}")
+                .with(&format!("{unit}/model-00001-of-00002.safetensors"), safetensors_of(b"1"))
+                .with(&format!("{unit}/model-00002-of-00002.safetensors"), safetensors_of(b"2"))
+                .with(
+                    &format!("{unit}/model.safetensors.index.json"),
+                    r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#,
+                )
+                .with(&format!("{unit}/optimizer.pt"), zip_of(b"o", b""))
+                .with(&format!("{unit}/scheduler.pt"), zip_of(b"s", b""))
+                .with(&format!("{unit}/rng_state.pth"), zip_of(b"r", b""))
+                .with(&format!("{unit}/trainer_state.json"), format!(r#"{{"global_step": {step}}}"#))
+        })
+    }
+
+    #[test]
+    fn the_highest_number_with_everything_in_it_is_the_newest() {
+        let units = complete_units(&saved());
+        assert_eq!(units, [("checkpoint-1000".into(), Some(1000)), ("checkpoint-500".into(), Some(500))]);
+    }
+
+    #[test]
+    fn without_any_one_file_it_is_not_finished() {
+        for file in ["trainer_state.json", "model-00002-of-00002.safetensors", "optimizer.pt", "scheduler.pt"] {
+            let memory = saved().without(&format!("checkpoint-1000/{file}"));
+            assert_eq!(complete_units(&memory), [("checkpoint-500".into(), Some(500))], "{file}");
+        }
+    }
+
+    #[test]
+    fn the_first_checkpoint_without_its_state_is_unfinished_and_no_directory_of_no_format() {
+        let memory = Memory::default().with("checkpoint-5/model.safetensors", safetensors_of(b"1"));
+        assert_eq!(complete_units(&memory), []);
+        assert!(reason(&memory, "checkpoint-5").contains("trainer_state.json"));
+    }
+
+    #[test]
+    fn a_wrong_step_a_cut_file_or_the_sentinel_spoils_it() {
+        let wrong = saved().with("checkpoint-1000/trainer_state.json", r#"{"global_step": 999}"#);
+        assert!(reason(&wrong, "checkpoint-1000").contains("999"));
+        let cut = saved().with("checkpoint-1000/optimizer.pt", &zip_of(b"o", b"")[..40]);
+        assert!(reason(&cut, "checkpoint-1000").contains("optimizer.pt"));
+        let sentinel = saved().with("checkpoint-1000/checkpoint-is-incomplete.txt", "");
+        assert!(reason(&sentinel, "checkpoint-1000").contains("incomplete"));
+    }
+
+    #[test]
+    fn a_trainer_that_saves_only_the_model_needs_no_optimizer() {
+        let memory = ["optimizer.pt", "scheduler.pt", "rng_state.pth"].iter().fold(saved(), |memory, file| {
+            memory.without(&format!("checkpoint-1000/{file}")).without(&format!("checkpoint-500/{file}"))
+        });
+        assert_eq!(complete_units(&memory).len(), 2);
+    }
+}

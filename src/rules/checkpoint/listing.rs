@@ -1,0 +1,210 @@
+//! What lies under a checkpoint directory, as data: one entry for each name, as stat(2) told it.
+//!
+//! Deliberately absent: how the walk is made, and any reading of content but through [`Peek`], which is handed in.
+
+/// What an entry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link and what it says.
+    Symlink(String),
+    /// What can never be copied, and why: a socket, a name that is not UTF-8.
+    Odd(&'static str),
+}
+
+/// One name under the checkpoint directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Relative to the checkpoint directory, parts joined by `/`.
+    pub path: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes.
+    pub size: u64,
+    /// Modification time, nanoseconds since 1970.
+    pub mtime_ns: i64,
+    /// Change time, nanoseconds since 1970.
+    pub ctime_ns: i64,
+    /// Inode number.
+    pub inode: u64,
+    /// Device number.
+    pub device: u64,
+    /// Permission bits, `mode & 0o777`.
+    pub mode: u32,
+}
+
+impl Entry {
+    /// The last part of the path.
+    pub fn name(&self) -> &str {
+        name_of(&self.path)
+    }
+
+    /// Whether this is still the same file with the same bytes, as far as stat can tell. A hard link made or lost moves
+    /// only the change time, so that is left out.
+    pub fn same_bytes(&self, other: &Entry) -> bool {
+        self.kind == other.kind
+            && self.size == other.size
+            && self.mtime_ns == other.mtime_ns
+            && self.inode == other.inode
+            && self.device == other.device
+    }
+}
+
+/// The last part of a path.
+pub fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The path without its last part; empty for a name at the top.
+pub fn parent_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// `parent/name`, or the name alone at the top.
+pub fn join(parent: &str, name: &str) -> String {
+    if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
+}
+
+/// A whole walk, sorted by path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    entries: Vec<Entry>,
+}
+
+impl Listing {
+    /// From entries in any order.
+    pub fn new(mut entries: Vec<Entry>) -> Listing {
+        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        Listing { entries }
+    }
+
+    /// Every entry, by path.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The entry of this path.
+    pub fn get(&self, path: &str) -> Option<&Entry> {
+        self.entries.binary_search_by(|e| e.path.as_str().cmp(path)).ok().map(|at| &self.entries[at])
+    }
+
+    /// The regular file of this path.
+    pub fn file(&self, path: &str) -> Option<&Entry> {
+        self.get(path).filter(|e| e.kind == Kind::File)
+    }
+
+    /// Everything below a directory, at any depth.
+    pub fn below(&self, directory: &str) -> &[Entry] {
+        let first = format!("{directory}/");
+        let from = self.entries.partition_point(|e| e.path.as_str() < first.as_str());
+        let count = self.entries[from..].partition_point(|e| e.path.starts_with(&first));
+        &self.entries[from..from + count]
+    }
+
+    /// What lies directly in a directory; the empty path is the top.
+    pub fn within<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = &'a Entry> {
+        let all = if directory.is_empty() { &self.entries[..] } else { self.below(directory) };
+        all.iter().filter(move |e| parent_of(&e.path) == directory)
+    }
+
+    /// Every directory.
+    pub fn directories(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|e| e.kind == Kind::Directory)
+    }
+
+    /// Every regular file.
+    pub fn files(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|e| e.kind == Kind::File)
+    }
+}
+
+/// Reads a few bytes of a file of the listing. Whoever has the files hands this in.
+pub trait Peek {
+    /// Up to `length` bytes from `from` on; `None` when the file cannot be read.
+    fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>>;
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Files in memory: path to content; a path that ends in `/` is a directory.
+    #[derive(Default)]
+    pub(crate) struct Memory(pub(crate) BTreeMap<String, Vec<u8>>, pub(crate) BTreeMap<String, i64>);
+
+    impl Memory {
+        pub(crate) fn of<B: AsRef<[u8]>>(files: &[(&str, B)]) -> Memory {
+            let files = files.iter().map(|(path, bytes)| ((*path).to_owned(), bytes.as_ref().to_vec())).collect();
+            Memory(files, BTreeMap::new())
+        }
+
+        pub(crate) fn with(mut self, path: &str, bytes: impl AsRef<[u8]>) -> Memory {
+            self.0.insert(path.to_owned(), bytes.as_ref().to_vec());
+            self
+        }
+
+        pub(crate) fn without(mut self, path: &str) -> Memory {
+            self.0.remove(path).unwrap_or_else(|| panic!("no {path}"));
+            self
+        }
+
+        pub(crate) fn at(mut self, path: &str, mtime_ns: i64) -> Memory {
+            self.1.insert(path.to_owned(), mtime_ns);
+            self
+        }
+
+        pub(crate) fn listing(&self) -> Listing {
+            let mut entries: BTreeMap<String, Entry> = BTreeMap::new();
+            let entry = |path: &str, kind: Kind, size: usize| Entry {
+                path: path.to_owned(),
+                kind,
+                size: size as u64,
+                mtime_ns: self.1.get(path).copied().unwrap_or(1),
+                ctime_ns: 1,
+                inode: path.len() as u64,
+                device: 1,
+                mode: 0o644,
+            };
+            for (path, bytes) in &self.0 {
+                let path = path.trim_end_matches('/');
+                let mut parent = parent_of(path);
+                while !parent.is_empty() {
+                    entries.entry(parent.to_owned()).or_insert_with(|| entry(parent, Kind::Directory, 0));
+                    parent = parent_of(parent);
+                }
+                let text = String::from_utf8_lossy(bytes);
+                let kind = match text.strip_prefix("-> ") {
+                    Some(target) => Kind::Symlink(target.to_owned()),
+                    None if self.0.contains_key(&format!("{path}/")) => Kind::Directory,
+                    None => Kind::File,
+                };
+                entries.insert(path.to_owned(), entry(path, kind, bytes.len()));
+            }
+            Listing::new(entries.into_values().collect())
+        }
+    }
+
+    impl Peek for Memory {
+        fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+            let bytes = self.0.get(path)?;
+            let from = (from as usize).min(bytes.len());
+            Some(bytes[from..(from + length).min(bytes.len())].to_vec())
+        }
+    }
+
+    #[test]
+    fn below_a_directory_is_neither_its_namesakes_nor_itself() {
+        let memory = Memory::of(&[("a/x", "1"), ("a/b/y", "1"), ("a-1/z", "1"), ("ab", "1")]);
+        let listing = memory.listing();
+        let paths: Vec<&str> = listing.below("a").iter().map(|e| e.path.as_str()).collect();
+        assert_eq!(paths, ["a/b", "a/b/y", "a/x"]);
+        let paths: Vec<&str> = listing.within("a").map(|e| e.path.as_str()).collect();
+        assert_eq!(paths, ["a/b", "a/x"]);
+        let paths: Vec<&str> = listing.within("").map(|e| e.path.as_str()).collect();
+        assert_eq!(paths, ["a", "a-1", "ab"]);
+    }
+}

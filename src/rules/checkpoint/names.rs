@@ -1,0 +1,216 @@
+//! Where things lie in a store: attempts, commits and data (contracts/checkpoints.md section 4).
+//!
+//! ```text
+//! .trainit/attempts/0000000007.json
+//! .trainit/commits/0000000007-000003-000000001200-0123456789abcdef.json
+//! ckpt-1200/0000000007-000003/ckpt-1200.index
+//! ```
+
+use std::fmt;
+
+/// Our own corner of a store and of a checkpoint directory.
+pub const OWN: &str = ".trainit";
+/// Where attempts are claimed.
+pub const ATTEMPTS: &str = ".trainit/attempts";
+/// Where commits lie.
+pub const COMMITS: &str = ".trainit/commits";
+/// Where the store is tried out.
+pub const PROBES: &str = ".trainit/probes";
+
+/// One start of trainit: the incarnation. Later ones are greater.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Attempt {
+    /// From 1, one higher for each start.
+    pub number: u64,
+    /// Eight random hex digits where the store ignores put-if-absent, so that even equal numbers never share a key.
+    pub tag: Option<u32>,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:010}", self.number)?;
+        self.tag.map_or(Ok(()), |tag| write!(f, "r{tag:08x}"))
+    }
+}
+
+impl Attempt {
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Attempt> {
+        let (number, tag) = match text.split_once('r') {
+            Some((number, tag)) if tag.len() == 8 => (number, Some(u32::from_str_radix(tag, 16).ok()?)),
+            Some(_) => return None,
+            None => (text, None),
+        };
+        let attempt = Attempt { number: digits(number, 10)?, tag };
+        (attempt.to_string() == text).then_some(attempt)
+    }
+
+    /// The key of its claim.
+    pub fn key(&self) -> String {
+        format!("{ATTEMPTS}/{self}.json")
+    }
+
+    /// From such a key.
+    pub fn from_key(key: &str) -> Option<Attempt> {
+        Attempt::parse(key.strip_prefix(ATTEMPTS)?.strip_prefix('/')?.strip_suffix(".json")?)
+    }
+}
+
+/// One commit's place in the order of all: the attempt, then the sequence within it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp {
+    /// Who committed.
+    pub attempt: Attempt,
+    /// From 1 within the attempt.
+    pub seq: u64,
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:06}", self.attempt, self.seq)
+    }
+}
+
+impl Stamp {
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Stamp> {
+        let (attempt, seq) = text.split_once('-')?;
+        let stamp = Stamp { attempt: Attempt::parse(attempt)?, seq: digits(seq, 6)? };
+        (stamp.to_string() == text).then_some(stamp)
+    }
+}
+
+/// The name of a commit, which is also the proof of its manifest.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommitName {
+    /// Its place in the order.
+    pub stamp: Stamp,
+    /// The step; 0 where the checkpoint has none.
+    pub step: u64,
+    /// The first 16 hex digits of the BLAKE3 of the manifest's bytes.
+    pub hash: String,
+}
+
+impl fmt::Display for CommitName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:012}-{}", self.stamp, self.step, self.hash)
+    }
+}
+
+impl CommitName {
+    /// For a manifest of these bytes.
+    pub fn of(stamp: Stamp, step: Option<u64>, manifest: &[u8]) -> CommitName {
+        CommitName { stamp, step: step.unwrap_or(0), hash: hash16(manifest) }
+    }
+
+    /// The key of the manifest.
+    pub fn key(&self) -> String {
+        format!("{COMMITS}/{self}.json")
+    }
+
+    /// From such a key; `None` for anything that is not exactly one.
+    pub fn from_key(key: &str) -> Option<CommitName> {
+        let name = key.strip_prefix(COMMITS)?.strip_prefix('/')?.strip_suffix(".json")?;
+        let mut parts = name.split('-');
+        let (attempt, seq, step, hash) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let stamp = Stamp { attempt: Attempt::parse(attempt)?, seq: digits(seq, 6)? };
+        let commit = CommitName { stamp, step: digits(step, 12)?, hash: hash.to_owned() };
+        let is_hash = hash.len() == 16 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        (is_hash && commit.to_string() == name).then_some(commit)
+    }
+}
+
+/// The first 16 hex digits of the BLAKE3 of some bytes.
+pub fn hash16(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().chars().take(16).collect()
+}
+
+fn digits(text: &str, at_least: usize) -> Option<u64> {
+    (text.len() >= at_least && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
+}
+
+/// The key of one file's data: `UNIT/A-S/PATH`, the path within the unit's directory where it is one. What stores
+/// cannot keep in a name is percent-encoded.
+pub fn data_key(unit: &str, stamp: &Stamp, path: &str) -> String {
+    let within = path.strip_prefix(unit).and_then(|rest| rest.strip_prefix('/')).unwrap_or(path);
+    format!("{}/{}", data_prefix(unit, stamp), encode(within))
+}
+
+/// Under which all data keys of a commit of this unit lie.
+pub fn data_prefix(unit: &str, stamp: &Stamp) -> String {
+    format!("{}/{stamp}", encode(unit))
+}
+
+/// The stamp in a data key: the first part that is one.
+pub fn stamp_of_data(key: &str) -> Option<Stamp> {
+    if key.starts_with(OWN) { None } else { key.split('/').skip(1).find_map(Stamp::parse) }
+}
+
+/// Control characters break stores, `#1` is how the file store names half-written files, `\` is a delimiter to some.
+fn encode(path: &str) -> String {
+    let mut encoded = String::with_capacity(path.len());
+    for c in path.chars() {
+        if c.is_ascii_control() || matches!(c, '%' | '#' | '\\') {
+            encoded.push_str(&format!("%{:02X}", u32::from(c)));
+        } else {
+            encoded.push(c);
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(number: u64, seq: u64) -> Stamp {
+        Stamp { attempt: Attempt { number, tag: None }, seq }
+    }
+
+    #[test]
+    fn names_read_back_as_they_were_written() {
+        let commit = CommitName::of(stamp(7, 3), Some(1200), b"{}");
+        assert!(commit.key().starts_with(".trainit/commits/0000000007-000003-000000001200-"), "{}", commit.key());
+        assert_eq!(CommitName::from_key(&commit.key()), Some(commit));
+        let huge = CommitName::of(stamp(u64::MAX, u64::MAX), Some(u64::MAX), b"");
+        assert_eq!(CommitName::from_key(&huge.key()), Some(huge));
+        let tagged = Attempt { number: 2, tag: Some(0xab) };
+        assert_eq!(tagged.key(), ".trainit/attempts/0000000002r000000ab.json");
+        assert_eq!(Attempt::from_key(&tagged.key()), Some(tagged));
+    }
+
+    #[test]
+    fn what_is_not_exactly_a_name_is_none() {
+        let good = ".trainit/commits/0000000007-000003-000000001200-0123456789abcdef.json";
+        assert!(CommitName::from_key(good).is_some());
+        for bad in [
+            ".trainit/commits/7-3-1200-0123456789abcdef.json",
+            ".trainit/commits/0000000007-000003-000000001200-0123456789ABCDEF.json",
+            ".trainit/commits/0000000007-000003-000000001200-0123456789abcde.json",
+            ".trainit/commits/0000000007-000003-000000001200-0123456789abcdef.json#1",
+            ".trainit/commits/0000000007-000003-000000001200-0123456789abcdef-x.json",
+            ".trainit/commits/00000000007-000003-000000001200-0123456789abcdef.json",
+            ".trainit/attempts/0000000007.json",
+            ".trainit/commits/+000000007-000003-000000001200-0123456789abcdef.json",
+        ] {
+            assert_eq!(CommitName::from_key(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn later_attempts_sort_above_earlier_ones_whatever_their_sequence() {
+        assert!(stamp(2, 1) > stamp(1, 999));
+        assert!(stamp(10, 1) > stamp(9, 1));
+    }
+
+    #[test]
+    fn data_lies_under_its_unit_and_stamp_and_is_usable_as_it_is() {
+        let s = stamp(7, 3);
+        assert_eq!(data_key("checkpoint-5", &s, "checkpoint-5/a/b.bin"), "checkpoint-5/0000000007-000003/a/b.bin");
+        assert_eq!(data_key("ckpt-5", &s, "ckpt-5.index"), "ckpt-5/0000000007-000003/ckpt-5.index");
+        assert_eq!(data_key("a.pt", &s, "a.pt"), "a.pt/0000000007-000003/a.pt");
+        assert_eq!(data_key("u", &s, "u/x y\n#1%"), "u/0000000007-000003/x y%0A%231%25");
+        assert_eq!(stamp_of_data("a/b/0000000007-000003/x"), Some(s));
+        assert_eq!(stamp_of_data(".trainit/commits/x"), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! What follows from what is there: whose turn it is, what to restore, what to commit, what may go.
+
+use super::names::{Attempt, CommitName, Stamp};
+
+/// How new a checkpoint is, where two can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Age {
+    /// The training step, where known.
+    pub step: Option<u64>,
+    /// The newest modification time of its files, nanoseconds since 1970.
+    pub newest_ns: i64,
+}
+
+/// The attempt to claim next.
+pub fn next_number<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> u64 {
+    attempts.into_iter().map(|a| a.number).max().unwrap_or(0).saturating_add(1)
+}
+
+/// The newest attempt above ours: it has taken over, and we may commit no more.
+pub fn fenced_by(ours: &Attempt, attempts: impl IntoIterator<Item = Attempt>) -> Option<Attempt> {
+    attempts.into_iter().filter(|a| a > ours).max()
+}
+
+/// Whether the local checkpoint is to be kept rather than the newest commit restored: it was written by a run that came
+/// from that commit or made it (`lineage` is the attempt that last used the directory), and it is newer. A run may go
+/// back on purpose, so neither the step nor the time is enough alone.
+pub fn prefers_local(lineage: Option<&Attempt>, local: Age, commit: &Stamp, committed: Age) -> bool {
+    if lineage.is_none_or(|l| *l < commit.attempt) {
+        return false;
+    }
+    match (local.step, committed.step) {
+        (Some(ours), Some(theirs)) if ours > theirs => local.newest_ns >= committed.newest_ns,
+        (Some(ours), Some(theirs)) if ours < theirs => false,
+        _ => local.newest_ns > committed.newest_ns,
+    }
+}
+
+/// Whether a local checkpoint is to be committed after this one: a higher step, or written later. (When a framework
+/// deletes its newest checkpoint, the older one that is left is neither.)
+pub fn supersedes(local: Age, committed: Age) -> bool {
+    let higher = matches!((local.step, committed.step), (Some(ours), Some(theirs)) if ours > theirs);
+    higher || local.newest_ns > committed.newest_ns
+}
+
+/// Free bytes that a restore of this many needs.
+pub fn space_needed(total: u64) -> u64 {
+    total.saturating_add(total / 20)
+}
+
+/// What to keep in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Newest complete commits; at least 1 are kept whatever this says.
+    pub last: u64,
+    /// Also every commit whose step is a multiple of this.
+    pub every: Option<u64>,
+}
+
+/// Commits that may be deleted, oldest first. `newest_first` pairs each commit with whether all its objects were seen to
+/// be there; only the whole ones count among the last K. Nothing goes while there are not K whole ones and another.
+pub fn expendable(
+    newest_first: &[(CommitName, bool)],
+    retention: Retention,
+    ours: &Attempt,
+    spared: Option<&Stamp>,
+) -> Vec<CommitName> {
+    let keep = usize::try_from(retention.last.max(1)).unwrap_or(usize::MAX);
+    let whole = newest_first.iter().enumerate().filter(|(_, (_, whole))| *whole);
+    let Some((last_kept, _)) = whole.take(keep).nth(keep - 1) else { return Vec::new() };
+    let older = newest_first[last_kept + 1..].iter().map(|(name, _)| name);
+    let is_multiple = |name: &CommitName| retention.every.is_some_and(|n| n > 0 && name.step % n == 0);
+    let mut going: Vec<CommitName> = older
+        .filter(|name| name.stamp.attempt <= *ours && spared != Some(&name.stamp) && !is_multiple(name))
+        .cloned()
+        .collect();
+    going.reverse();
+    going
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(number: u64) -> Attempt {
+        Attempt { number, tag: None }
+    }
+
+    fn commit(number: u64, seq: u64, step: u64) -> CommitName {
+        CommitName { stamp: Stamp { attempt: attempt(number), seq }, step, hash: "0".repeat(16) }
+    }
+
+    fn age(step: u64, newest_ns: i64) -> Age {
+        Age { step: Some(step), newest_ns }
+    }
+
+    #[test]
+    fn a_larger_attempt_fences_ours_and_a_smaller_one_does_not() {
+        assert_eq!(fenced_by(&attempt(3), [attempt(1), attempt(3)]), None);
+        assert_eq!(fenced_by(&attempt(3), [attempt(5), attempt(4)]), Some(attempt(5)));
+        assert_eq!(next_number(&[attempt(2), attempt(7)]), 8);
+        assert_eq!(next_number(&[]), 1);
+    }
+
+    #[test]
+    fn a_newer_local_checkpoint_of_our_own_line_is_kept() {
+        let stamp = commit(2, 1, 40).stamp;
+        let (two, one) = (attempt(2), attempt(1));
+        assert!(prefers_local(Some(&two), age(50, 9), &stamp, age(40, 5)));
+        assert!(prefers_local(Some(&attempt(3)), age(50, 9), &stamp, age(40, 5)));
+        assert!(!prefers_local(Some(&one), age(50, 9), &stamp, age(40, 5)), "another incarnation has gone on");
+        assert!(!prefers_local(None, age(50, 9), &stamp, age(40, 5)), "nobody knows where it came from");
+        assert!(!prefers_local(Some(&two), age(50, 4), &stamp, age(40, 5)), "left over from before going back");
+        assert!(!prefers_local(Some(&two), age(30, 9), &stamp, age(40, 5)));
+    }
+
+    #[test]
+    fn what_is_left_when_the_newest_was_deleted_is_not_committed_again() {
+        assert!(!supersedes(age(30, 3), age(40, 5)));
+        assert!(supersedes(age(50, 9), age(40, 5)));
+        assert!(supersedes(age(35, 9), age(40, 5)), "written later: the run went back");
+        assert!(supersedes(age(50, 4), age(40, 5)), "a clock that was set back");
+    }
+
+    #[test]
+    fn the_newest_k_whole_commits_stay() {
+        let all: Vec<(CommitName, bool)> = (1..=6).rev().map(|s| (commit(1, s, s * 10), true)).collect();
+        let keep = |last, every| Retention { last, every };
+        let steps = |list: Vec<CommitName>| list.iter().map(|c| c.step).collect::<Vec<u64>>();
+        let us = attempt(1);
+        assert_eq!(steps(expendable(&all, keep(3, None), &us, None)), [10, 20, 30]);
+        assert_eq!(steps(expendable(&all, keep(6, None), &us, None)), [0; 0]);
+        assert_eq!(steps(expendable(&all, keep(0, None), &us, None)).len(), 5, "one is always kept");
+        assert_eq!(steps(expendable(&all, keep(3, Some(20)), &us, None)), [10, 30]);
+        assert_eq!(steps(expendable(&all, keep(3, None), &us, Some(&all[5].0.stamp))), [20, 30]);
+    }
+
+    #[test]
+    fn torn_commits_do_not_count_as_kept_and_later_attempts_are_not_ours_to_delete() {
+        let mut all: Vec<(CommitName, bool)> = (1..=4).rev().map(|s| (commit(1, s, s * 10), true)).collect();
+        all[0].1 = false;
+        let keep = Retention { last: 2, every: None };
+        assert_eq!(expendable(&all, keep, &attempt(1), None).len(), 1);
+        all[1].1 = false;
+        assert_eq!(expendable(&all, keep, &attempt(1), None), []);
+        let later: Vec<(CommitName, bool)> = (1..=3).rev().map(|s| (commit(9, s, s), true)).collect();
+        assert_eq!(expendable(&later, keep, &attempt(8), None), []);
+    }
+}

@@ -1,0 +1,200 @@
+//! TensorFlow: `tf.train.Checkpoint`, `CheckpointManager`, Keras' TF format, `PreemptionCheckpointHandler`.
+//!
+//! A unit is `P-N.index` with its `P-N.data-KKKKK-of-NNNNN`; the text proto `checkpoint`, renamed into place last, names
+//! the finished ones: `all_model_checkpoint_paths: "ckpt-10"`. What the workers that are not chief write
+//! (`workertemp_*`) and half-written parts (`*_temp/`, `*.tempstate*`) are never looked at.
+
+use std::collections::BTreeMap;
+
+use super::check;
+use super::listing::{Kind, join, name_of, parent_of};
+use super::unit::{Candidate, Layout, Pointer, Scan, step_in_stem};
+
+/// The state file's name.
+const STATE: &str = "checkpoint";
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const TENSORFLOW: Layout = Layout {
+    name: "tensorflow",
+    evidence: "files named PREFIX-N.index and PREFIX-N.data-K-of-N",
+    find,
+    complete,
+    pointers,
+};
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    let mut units: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for file in scan.listing.files() {
+        let directory = parent_of(&file.path);
+        let aside = |part: &str| part.ends_with("_temp") || part.starts_with("workertemp_");
+        if directory.split('/').any(aside) || file.name().contains(".tempstate") {
+            continue;
+        }
+        if let Some(prefix) = file.path.strip_suffix(".index").or_else(|| Some(shard(&file.path)?.0)) {
+            units.entry(prefix).or_default().push(file.path.clone());
+        }
+    }
+    // An index alone may be anybody's; data shards are TensorFlow's own.
+    let is_ours = |paths: &Vec<String>| paths.iter().any(|p| shard(p).is_some());
+    let units = units.into_iter().filter(|(_, paths)| is_ours(paths));
+    units
+        .filter_map(|(prefix, paths)| {
+            let step = scan.step(prefix, step_in_stem(name_of(prefix)))?;
+            Some(Candidate { unit: prefix.to_owned(), step, paths })
+        })
+        .collect()
+}
+
+/// `P.data-00001-of-00004` as `(P, 1, 4)`.
+fn shard(path: &str) -> Option<(&str, u32, u32)> {
+    let (prefix, rest) = path.rsplit_once(".data-")?;
+    let (number, count) = rest.split_once("-of-")?;
+    Some((prefix, number.parse().ok()?, count.parse().ok()?))
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let index = format!("{}.index", candidate.unit);
+    let index = scan.listing.file(&index).ok_or_else(|| format!("{index} is missing"))?;
+    check::table(scan.peek, index).map_err(|why| format!("{}: {why}", index.path))?;
+    let shards: Vec<_> = candidate.paths.iter().filter_map(|p| shard(p)).collect();
+    let count = shards.first().map_or(0, |s| s.2);
+    if shards.iter().any(|s| s.2 != count) {
+        return Err("its data files disagree on how many there are".to_owned());
+    }
+    if let Some(missing) = (0..count).find(|k| !shards.iter().any(|s| s.1 == *k)) {
+        return Err(format!("data file {missing} of {count} is missing"));
+    }
+    scan.all_whole(candidate)?;
+    let state = join(parent_of(&candidate.unit), STATE);
+    let text = scan.text(&state).ok_or_else(|| format!("the state file {state} is not there yet"))?;
+    if names(&text).iter().any(|named| name_of(named) == name_of(&candidate.unit)) {
+        Ok(())
+    } else {
+        Err(format!("the state file {state} does not name it"))
+    }
+}
+
+fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
+    let path = join(parent_of(&candidate.unit), STATE);
+    if scan.listing.get(&path).is_none_or(|e| e.kind != Kind::File) {
+        return Vec::new();
+    }
+    let name = escape(name_of(&candidate.unit));
+    let content = format!("model_checkpoint_path: \"{name}\"\nall_model_checkpoint_paths: \"{name}\"\n");
+    vec![Pointer { path, content, symlink: false }]
+}
+
+/// Every path that a state file names.
+fn names(text: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|line| {
+        let value = line.trim().strip_prefix("all_model_checkpoint_paths:")?.trim();
+        let quote = value.chars().next().filter(|q| *q == '"' || *q == '\'')?;
+        Some(unescape(value.strip_prefix(quote)?.strip_suffix(quote)?))
+    });
+    lines.collect()
+}
+
+/// The text proto's escapes in a string: `\"`, `\\`, `\n`, `\303`.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes().peekable();
+    while let Some(byte) = rest.next() {
+        let Some(next) = (byte == b'\\').then(|| rest.next()).flatten() else {
+            bytes.push(byte);
+            continue;
+        };
+        match next {
+            b'0'..=b'7' => {
+                let mut value = u32::from(next - b'0');
+                for _ in 0..2 {
+                    if let Some(digit) = rest.next_if(|b| (b'0'..=b'7').contains(b)) {
+                        value = value * 8 + u32::from(digit - b'0');
+                    }
+                }
+                bytes.push(value as u8);
+            }
+            b'n' => bytes.push(b'\n'),
+            b't' => bytes.push(b'\t'),
+            b'r' => bytes.push(b'\r'),
+            other => bytes.push(other),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => escaped.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => escaped.push(char::from(byte)),
+            _ => escaped.push_str(&format!("\\{byte:03o}")),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::table_of;
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, reason};
+    use super::*;
+
+    fn saved() -> Memory {
+        let state = "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-10\"\n\
+                     all_model_checkpoint_paths: \"/old/place/ckpt-20\"\nall_model_checkpoint_timestamps: 1.5\n";
+        Memory::of(&[("checkpoint", state)])
+            .with("ckpt-10.index", table_of(b"x"))
+            .with("ckpt-10.data-00000-of-00001", "w")
+            .with("ckpt-20.index", table_of(b"y"))
+            .with("ckpt-20.data-00000-of-00002", "v")
+            .with("ckpt-20.data-00001-of-00002", "w")
+    }
+
+    #[test]
+    fn a_finished_checkpoint_is_its_index_and_all_shards_named_by_the_state_file() {
+        assert_eq!(complete_units(&saved()), [("ckpt-20".into(), Some(20)), ("ckpt-10".into(), Some(10))]);
+    }
+
+    #[test]
+    fn without_any_one_part_it_is_not_finished() {
+        for part in ["ckpt-20.index", "ckpt-20.data-00000-of-00002", "ckpt-20.data-00001-of-00002"] {
+            assert_eq!(complete_units(&saved().without(part)), [("ckpt-10".into(), Some(10))], "{part}");
+        }
+        assert_eq!(complete_units(&saved().without("checkpoint")), []);
+        let cut = saved().with("ckpt-20.index", &table_of(b"y")[..8]);
+        assert_eq!(complete_units(&cut), [("ckpt-10".into(), Some(10))]);
+    }
+
+    #[test]
+    fn one_that_the_state_file_does_not_name_is_not_finished() {
+        let memory = saved().with("ckpt-30.index", table_of(b"z")).with("ckpt-30.data-00000-of-00001", "w");
+        assert_eq!(complete_units(&memory)[0].0, "ckpt-20");
+        assert!(reason(&memory, "ckpt-30").contains("does not name it"));
+    }
+
+    #[test]
+    fn a_lone_shard_is_tensorflows_and_unfinished_never_a_file_of_no_format() {
+        assert_eq!(complete_units(&Memory::of(&[("ckpt-1.data-00000-of-00001", "w")])), []);
+    }
+
+    #[test]
+    fn other_workers_copies_are_never_looked_at() {
+        let memory = saved()
+            .with("workertemp_1/ckpt-99.index", table_of(b"z"))
+            .with("workertemp_1/ckpt-99.data-00000-of-00001", "w");
+        assert_eq!(complete_units(&memory).len(), 2);
+    }
+
+    #[test]
+    fn the_pointer_names_the_unit_alone_with_its_escapes() {
+        let name = "a \"b\" \u{fc}-3";
+        let state = format!("all_model_checkpoint_paths: \"{}\"\n", escape(name));
+        let memory = Memory::of(&[("checkpoint", state.as_str())])
+            .with(&format!("{name}.index"), table_of(b"x"))
+            .with(&format!("{name}.data-00000-of-00001"), "w");
+        assert_eq!(complete_units(&memory), [(name.to_owned(), Some(3))]);
+        assert_eq!(names(&state), [name]);
+    }
+}

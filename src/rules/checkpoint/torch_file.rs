@@ -1,0 +1,90 @@
+//! Single files of `torch.save` and Lightning: `model_100.pt`, `epoch=3-step=1200.ckpt`, `last.ckpt`, `hpc_ckpt_4.ckpt`.
+//!
+//! Lightning may move a file from another file system, which is a copy, so a partial one can be seen: the zip check
+//! decides. A `last.ckpt` that is a symbolic link is a pointer.
+
+use super::check;
+use super::listing::{Kind, join, parent_of};
+use super::unit::{Candidate, Layout, Pointer, Scan, is_temporary, step_in, step_in_stem};
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const TORCH_FILE: Layout =
+    Layout { name: "torch", evidence: "files named *.pt, *.pth or *.ckpt", find, complete, pointers };
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    let files = scan.listing.files().filter(|f| {
+        let name = f.name();
+        [".pt", ".pth", ".ckpt"].iter().any(|e| name.ends_with(e)) && !is_temporary(name) && !is_nested(scan, &f.path)
+    });
+    files.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?))).collect()
+}
+
+/// Files of a directory that carries a step are parts of that directory, not checkpoints of their own.
+fn is_nested(scan: &Scan, path: &str) -> bool {
+    let parent = parent_of(path);
+    let carries_step = |part: &str| step_in_stem(part).is_some() && !part.starts_with("version_");
+    !parent.is_empty() && (parent.split('/').any(carries_step) || scan.options.format.is_none() && is_temporary(parent))
+}
+
+fn step(name: &str) -> Option<u64> {
+    // Lightning's `last` has no step in its name, and the number of an `hpc_ckpt` is a counter.
+    if name.starts_with("last") || name.starts_with("hpc_ckpt_") { None } else { step_in(name) }
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let file = scan.listing.file(&candidate.unit).ok_or("it is gone")?;
+    check::torch(scan.peek, file)
+}
+
+fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
+    let path = join(parent_of(&candidate.unit), "last.ckpt");
+    let is_link = scan.listing.get(&path).is_some_and(|e| matches!(e.kind, Kind::Symlink(_)));
+    let content = super::listing::name_of(&candidate.unit).to_owned();
+    if is_link { vec![Pointer { path, content, symlink: true }] } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::zip_of;
+    use super::super::listing::tests::Memory;
+    use super::super::tests::complete_units;
+    use super::*;
+
+    #[test]
+    fn the_highest_step_is_the_newest() {
+        let memory = Memory::default()
+            .with("epoch=1-step=900.ckpt", zip_of(b"a", b""))
+            .with("epoch=1-step=1000.ckpt", zip_of(b"b", b""));
+        assert_eq!(complete_units(&memory)[0], ("epoch=1-step=1000.ckpt".into(), Some(1000)));
+    }
+
+    #[test]
+    fn a_file_without_a_step_makes_time_decide() {
+        let memory = Memory::default()
+            .with("epoch=1-step=1000.ckpt", zip_of(b"b", b""))
+            .with("last.ckpt", zip_of(b"c", b""))
+            .with("hpc_ckpt_7.ckpt", zip_of(b"c", b""))
+            .at("last.ckpt", 30_000_000_000)
+            .at("hpc_ckpt_7.ckpt", 20_000_000_000);
+        let units: Vec<String> = complete_units(&memory).into_iter().map(|u| u.0).collect();
+        assert_eq!(units, ["last.ckpt", "hpc_ckpt_7.ckpt", "epoch=1-step=1000.ckpt"]);
+    }
+
+    #[test]
+    fn a_copy_that_stopped_half_way_is_not_finished() {
+        let whole = zip_of(b"a lot of weights", b"");
+        let memory = Memory::default().with("model_10.pt", &whole).with("model_20.pt", &whole[..whole.len() - 1]);
+        assert_eq!(complete_units(&memory), [("model_10.pt".into(), Some(10))]);
+    }
+
+    #[test]
+    fn the_link_last_is_a_pointer_and_no_checkpoint() {
+        let memory = Memory::of(&[("last.ckpt", "-> step=1.ckpt")]).with("step=2.ckpt", zip_of(b"a", b""));
+        let (listing, options) = (memory.listing(), Default::default());
+        let scan = Scan { listing: &listing, peek: &memory, options: &options };
+        let found = find(&scan);
+        assert_eq!(found.len(), 1);
+        let pointer = Pointer { path: "last.ckpt".into(), content: "step=2.ckpt".into(), symlink: true };
+        assert_eq!(pointers(&scan, &found[0]), [pointer]);
+    }
+}

@@ -1,0 +1,240 @@
+//! The words that recognisers share: what they look at, what they find, and how a step is read from a name.
+//!
+//! A unit is what is copied, committed and restored as one: a file, a directory, or files with a common prefix.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::check;
+use super::listing::{Entry, Kind, Listing, Peek, name_of, parent_of};
+
+/// What a recogniser looks at.
+#[derive(Clone, Copy)]
+pub struct Scan<'a> {
+    /// The walk.
+    pub listing: &'a Listing,
+    /// A few bytes of any file of it.
+    pub peek: &'a dyn Peek,
+    /// What was asked for.
+    pub options: &'a Options,
+}
+
+impl std::fmt::Debug for Scan<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scan").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// What the user said about the checkpoints' form.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The layout's name; `None` finds out.
+    pub format: Option<String>,
+    /// The file that completes a checkpoint directory.
+    pub marker: Option<String>,
+    /// Finds the step in a unit's name: the first group, else the whole match.
+    pub step: Option<Regex>,
+    /// Number of training processes that write files of their own, where known.
+    pub world_size: Option<u32>,
+}
+
+/// What may be a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The file, directory or common prefix, relative to the checkpoint directory: what the framework loads.
+    pub unit: String,
+    /// The training step, where the name or the content tells.
+    pub step: Option<u64>,
+    /// Paths of its entries (files, symbolic links and directories), sorted.
+    pub paths: Vec<String>,
+}
+
+/// A small file or link beside the units that names the newest one; committed with the unit, restored last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pointer {
+    /// Relative to the checkpoint directory.
+    pub path: String,
+    /// The text of the file, or what the link says.
+    pub content: String,
+    /// Whether it is a symbolic link.
+    pub symlink: bool,
+}
+
+/// One way of writing checkpoints.
+#[derive(Debug)]
+pub struct Layout {
+    /// For `--checkpoint-format` and the manifest.
+    pub name: &'static str,
+    /// What gives it away, for people.
+    pub evidence: &'static str,
+    /// Everything of this form, finished or not, in any order. Cheap: names, and at most a pointer file's text.
+    pub find: fn(&Scan) -> Vec<Candidate>,
+    /// Whether one of them is complete, quiescence apart. Errors: what is missing, in one clause.
+    pub complete: fn(&Scan, &Candidate) -> Result<(), String>,
+    /// The pointers that shall name this unit.
+    pub pointers: fn(&Scan, &Candidate) -> Vec<Pointer>,
+}
+
+/// For layouts without pointers.
+pub fn no_pointers(_: &Scan, _: &Candidate) -> Vec<Pointer> {
+    Vec::new()
+}
+
+impl Candidate {
+    /// A unit of one file.
+    pub fn file(entry: &Entry, step: Option<u64>) -> Candidate {
+        Candidate { unit: entry.path.clone(), step, paths: vec![entry.path.clone()] }
+    }
+
+    /// A unit of everything in a directory.
+    pub fn directory(listing: &Listing, path: &str, step: Option<u64>) -> Candidate {
+        let paths = listing.below(path).iter().map(|e| e.path.clone()).collect();
+        Candidate { unit: path.to_owned(), step, paths }
+    }
+
+    /// Its entries in the listing.
+    pub fn entries<'a>(&'a self, listing: &'a Listing) -> impl Iterator<Item = &'a Entry> {
+        self.paths.iter().filter_map(|path| listing.get(path))
+    }
+
+    /// Its regular files.
+    pub fn files<'a>(&'a self, listing: &'a Listing) -> impl Iterator<Item = &'a Entry> {
+        self.entries(listing).filter(|e| e.kind == Kind::File)
+    }
+
+    /// The newest modification time of its files, nanoseconds since 1970.
+    pub fn newest_ns(&self, listing: &Listing) -> i64 {
+        self.files(listing).map(|e| e.mtime_ns).max().unwrap_or(0)
+    }
+
+    /// Bytes of all its files.
+    pub fn bytes(&self, listing: &Listing) -> u64 {
+        self.files(listing).map(|e| e.size).sum()
+    }
+}
+
+impl Scan<'_> {
+    /// The whole text of a small file (1 MiB at most).
+    pub fn text(&self, path: &str) -> Option<String> {
+        let file = self.listing.file(path).filter(|f| f.size <= 1 << 20)?;
+        String::from_utf8(self.peek.read(path, 0, file.size as usize)?).ok()
+    }
+
+    /// Every file of the unit passes the check of its type, and nothing in it is refused.
+    pub fn all_whole(&self, candidate: &Candidate) -> Result<(), String> {
+        let mut files = 0;
+        for entry in candidate.entries(self.listing) {
+            match &entry.kind {
+                Kind::File => {
+                    check::whole(self.peek, entry)?;
+                    files += 1;
+                }
+                Kind::Odd(why) => return Err(format!("{}: {why}", entry.path)),
+                Kind::Symlink(target) if !stays_inside(&entry.path, target, &candidate.unit) => {
+                    return Err(format!("{}: a symbolic link that leaves the checkpoint ({target})", entry.path));
+                }
+                Kind::Symlink(_) | Kind::Directory => {}
+            }
+        }
+        if files == 0 { Err("it holds no file".to_owned()) } else { Ok(()) }
+    }
+
+    /// The step of a unit whose name a rule read as `otherwise`; `--step-regex` has the first word. `None` for a name
+    /// that the expression does not match: no checkpoint.
+    pub fn step(&self, unit: &str, otherwise: Option<u64>) -> Option<Option<u64>> {
+        let Some(regex) = &self.options.step else { return Some(otherwise) };
+        let found = regex.captures(unit)?;
+        let digits = found.get(1).or_else(|| found.get(0))?.as_str();
+        digits.parse().ok().map(Some)
+    }
+}
+
+/// Whether a symbolic link at `path` with this target is relative and ends inside the unit.
+pub fn stays_inside(path: &str, target: &str, unit: &str) -> bool {
+    if target.is_empty() || target.starts_with('/') || target.contains('\0') {
+        return false;
+    }
+    let mut parts: Vec<&str> = parent_of(path).split('/').filter(|p| !p.is_empty()).collect();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                if parts.pop().is_none() {
+                    return false;
+                }
+            }
+            part => parts.push(part),
+        }
+    }
+    let end = parts.join("/");
+    end.starts_with(&format!("{unit}/"))
+}
+
+/// The step in a file's name, its extension left out, so that the 5 of `.h5` is none.
+pub fn step_in(name: &str) -> Option<u64> {
+    match name.rsplit_once('.') {
+        Some((stem, extension)) if !extension.bytes().all(|b| b.is_ascii_digit()) => step_in_stem(stem),
+        _ => step_in_stem(name),
+    }
+}
+
+/// The step in a directory's name or a prefix: `step=S`, `step-S` or `step_S`, else the last integer.
+pub fn step_in_stem(name: &str) -> Option<u64> {
+    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+    static STEP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i)step[=_-]?(\d+)").unwrap());
+    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+    static LAST: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(\d+)[^\d]*$").unwrap());
+    let found = STEP.captures_iter(name).last().or_else(|| LAST.captures(name))?;
+    found[1].parse().ok()
+}
+
+/// `N` from a name that is exactly `prefixN`.
+pub fn number_after(prefix: &str, name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(prefix)?;
+    if digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
+}
+
+/// Whether a name is of something unfinished or hidden, in any framework.
+pub fn is_temporary(path: &str) -> bool {
+    let name = name_of(path);
+    name.starts_with('.')
+        || name.starts_with("tmp")
+        || name.ends_with('~')
+        || [".tmp", ".part", ".temp", ".incomplete", "tempstate", "-tmp", "_tmp", "_temp"]
+            .iter()
+            .any(|w| name.contains(w))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_what_follows_the_word_else_the_last_number() {
+        for (name, step) in [
+            ("epoch=3-step=1200.ckpt", Some(1200)),
+            ("step-7", Some(7)),
+            ("global_step42", Some(42)),
+            ("ckpt-00000010.json", Some(10)),
+            ("model_7b_5000.pt", Some(5000)),
+            ("weights.0012.h5", Some(12)),
+            ("checkpoint.30", Some(30)),
+            ("best.pt", None),
+            ("model.h5", None),
+            ("99999999999999999999999", None),
+        ] {
+            assert_eq!(step_in(name), step, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_link_must_end_inside_its_unit() {
+        assert!(stays_inside("u/a", "b", "u"));
+        assert!(stays_inside("u/d/a", "../b", "u"));
+        assert!(!stays_inside("u/a", "../b", "u"));
+        assert!(!stays_inside("u/a", "/etc/passwd", "u"));
+        assert!(!stays_inside("u/a", "../../../etc/passwd", "u"));
+        assert!(!stays_inside("u/a", "../u2/x", "u"));
+    }
+}

@@ -1,0 +1,146 @@
+//! The settings of checkpoints and their store, typed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use regex::Regex;
+
+use super::Reader;
+use super::layers::hint;
+use crate::rules::checkpoint::address::Address;
+use crate::rules::checkpoint::plan::Retention;
+use crate::rules::checkpoint::{LAYOUTS, Options, layout};
+use crate::rules::duration;
+
+/// What was said about checkpoints.
+#[derive(Debug, Clone)]
+pub struct Checkpoints {
+    /// Where the trainer writes them; `None` leaves checkpoints alone altogether.
+    pub dir: Option<PathBuf>,
+    /// Where they are committed. Never without a directory.
+    pub store: Option<Address>,
+    /// Their form; the number of processes is for the caller to add.
+    pub options: Options,
+    /// How long one must lie unchanged.
+    pub settle: Duration,
+    /// How often to look while training.
+    pub interval: Duration,
+    /// What to keep in the store.
+    pub retention: Retention,
+    /// Whether to resume.
+    pub restore: Resuming,
+    /// From which step.
+    pub restore_step: Option<u64>,
+}
+
+/// `--restore`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the words of the flag")]
+pub enum Resuming {
+    Latest,
+    Required,
+    None,
+}
+
+impl Checkpoints {
+    /// Reads the topic; mistakes go to the reader.
+    pub fn read(reader: &mut Reader) -> Checkpoints {
+        let dir = reader.text("checkpoint-dir").filter(|d| !d.trim().is_empty()).map(PathBuf::from);
+        let store = reader.parse("checkpoint-store", Address::parse);
+        if store.is_some() && dir.is_none() {
+            reader.complain(
+                "checkpoint-store",
+                "a store needs --checkpoint-dir, the directory where the trainer writes its checkpoints".to_owned(),
+            );
+        }
+        let format = reader.parse("checkpoint-format", |text| match text {
+            "auto" => Ok(None),
+            name if layout(name).is_some() => Ok(Some(name.to_owned())),
+            name => {
+                let known: Vec<&str> = std::iter::once("auto").chain(LAYOUTS.iter().map(|l| l.name)).collect();
+                Err(format!("expected one of {}, found {name:?}{}", known.join(", "), hint(name, &known)))
+            }
+        });
+        let marker = reader.parse("marker", |text| {
+            let is_name = !text.is_empty() && !text.contains('/') && text != "." && text != "..";
+            if is_name { Ok(text.to_owned()) } else { Err(format!("expected the name of a file, found {text:?}")) }
+        });
+        let format = format.flatten();
+        if marker.is_none() && format.as_deref() == Some("marker") {
+            reader.complain("checkpoint-format", "the format marker needs --marker NAME".to_owned());
+        }
+        let step = reader.parse("step-regex", |text| {
+            Regex::new(text).map_err(|error| {
+                let why = error.to_string();
+                let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+                format!("{text:?} is no regular expression: {why}")
+            })
+        });
+        let every = reader.parse("keep-every", |text| match text.trim().parse() {
+            Ok(n) if n > 0 => Ok(n),
+            _ => Err(format!("expected a number of steps from 1, found {text:?}")),
+        });
+        let last = reader.parse("keep-last", |text| match text.trim().parse() {
+            Ok(n) if n > 0 => Ok(n),
+            _ => Err(format!("expected a whole number from 1, found {text:?}")),
+        });
+        let words = [("latest", Resuming::Latest), ("required", Resuming::Required), ("none", Resuming::None)];
+        Checkpoints {
+            dir,
+            store,
+            options: Options { format, marker, step, world_size: None },
+            settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
+            interval: reader.parse("mirror-interval", duration::parse).unwrap_or(Duration::from_secs(30)),
+            retention: Retention { last: last.unwrap_or(3), every },
+            restore: reader.choice("restore", &words).unwrap_or(Resuming::Latest),
+            restore_step: reader.count("restore-step"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::defs::on;
+    use super::super::{Complaint, Values};
+    use super::*;
+    use crate::rules::env::Env;
+
+    fn read(flags: &[(&'static str, &str)]) -> (Checkpoints, Vec<Complaint>) {
+        let flags = flags.iter().map(|(k, v)| (*k, vec![(*v).to_owned()])).collect();
+        let mut complaints = Vec::new();
+        let values = Values::gather(on::RUN, flags, &Env::default(), None, &mut complaints);
+        let mut reader = Reader::new(&values, complaints);
+        let read = Checkpoints::read(&mut reader);
+        (read, reader.complaints)
+    }
+
+    #[test]
+    fn nothing_said_is_the_defaults() {
+        let (checkpoints, complaints) = read(&[]);
+        assert_eq!(complaints, []);
+        assert_eq!(checkpoints.dir, None);
+        assert_eq!((checkpoints.settle.as_secs(), checkpoints.interval.as_secs()), (2, 30));
+        assert_eq!(checkpoints.retention, Retention { last: 3, every: None });
+    }
+
+    #[test]
+    fn every_mistake_is_named_with_the_way_out() {
+        for (name, value, expected) in [
+            ("checkpoint-store", "gs://b/p", "file:// only"),
+            ("checkpoint-store", "file:///s", "--checkpoint-dir"),
+            ("checkpoint-format", "tensorflo", "did you mean tensorflow?"),
+            ("checkpoint-format", "marker", "--marker"),
+            ("marker", "a/b", "name of a file"),
+            ("step-regex", "(", "regular expression"),
+            ("keep-last", "0", "from 1"),
+            ("keep-every", "0", "from 1"),
+            ("restore", "lastest", "did you mean latest?"),
+            ("restore-step", "-1", "whole number"),
+        ] {
+            let (_, complaints) = read(&[(name, value)]);
+            assert_eq!(complaints.len(), 1, "{name}={value}: {complaints:?}");
+            let line = complaints[0].to_string();
+            assert!(line.contains(expected) && !line.contains('\n'), "{line}");
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Commits the newest complete local checkpoint (contracts/checkpoints.md section 4): data first, the manifest last, each
+//! key written once. Killed anywhere, the store holds what it held before, or the new commit whole.
+
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashSet};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::mirror::{Committed, Local, Mirror, PINS, attempts, beneath, blocking};
+use crate::edge::beneath::{Beneath, forget, read_at};
+use crate::edge::store::{Created, Store, StoreError};
+use crate::edge::{clock, writers};
+use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, ItemKind, Manifest, PointerItem, SCHEMA, hex};
+use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, data_prefix};
+use crate::rules::checkpoint::{Entry, Kind, plan};
+use crate::rules::exit;
+
+/// Bytes read and sent at a time; divides [`CHUNK`].
+const PART: u64 = 8 << 20;
+/// Files under way at once.
+const CONCURRENCY: usize = 4;
+
+/// What came of looking for something to commit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// A new commit exists.
+    Committed {
+        /// The training step, where known.
+        step: Option<u64>,
+        /// The unit's name.
+        unit: String,
+        /// Bytes of its files.
+        bytes: u64,
+        /// Seconds that it took.
+        seconds: f64,
+    },
+    /// The newest complete checkpoint is in the store already.
+    UpToDate {
+        /// Its step, where known.
+        step: Option<u64>,
+    },
+    /// There is no complete checkpoint.
+    NothingComplete {
+        /// Why not, for the newest that might be one.
+        why: String,
+    },
+    /// It is being written, or changed while it was copied: nothing was committed; try later.
+    Changed {
+        /// What changed.
+        why: String,
+    },
+    /// A newer run has taken over the store: stop committing, stop training.
+    Fenced {
+        /// The newer run's attempt.
+        by: Attempt,
+    },
+    /// It could not be committed.
+    Failed {
+        /// One line.
+        message: String,
+        /// [`exit::STORE`].
+        code: u8,
+    },
+}
+
+/// Why a commit was given up.
+enum Stop {
+    Changed(String),
+    Fenced(Attempt),
+    Failed(String),
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Stop {
+        Stop::Failed(format!("{error}; the checkpoint is not committed, the one before it still is"))
+    }
+}
+
+impl Mirror {
+    /// Commits the newest complete checkpoint if the store does not hold it. `settle`: it must have lain unchanged for
+    /// this long (zero when the process tree is empty and nobody can write). `limit`: give up after this long, and do not
+    /// begin what the last throughput says cannot be done in it; nothing old is deleted then either. `progress` hears
+    /// bytes done and bytes in all.
+    pub async fn commit_newest(
+        &mut self,
+        settle: Duration,
+        limit: Option<Duration>,
+        progress: &dyn Fn(u64, u64),
+    ) -> Outcome {
+        let commit = self.try_commit(settle, limit, progress);
+        let done = match limit {
+            None => commit.await,
+            Some(limit) => match tokio::time::timeout(limit, commit).await {
+                Ok(done) => done,
+                Err(_) => Err(Stop::Failed(format!(
+                    "no time left after {:.1} s to commit the newest checkpoint; the last committed one stands",
+                    limit.as_secs_f64()
+                ))),
+            },
+        };
+        match done {
+            Ok(outcome) => outcome,
+            Err(Stop::Changed(why)) => Outcome::Changed { why },
+            Err(Stop::Fenced(by)) => Outcome::Fenced { by },
+            Err(Stop::Failed(message)) => Outcome::Failed { message, code: exit::STORE },
+        }
+    }
+
+    async fn try_commit(
+        &mut self,
+        settle: Duration,
+        limit: Option<Duration>,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<Outcome, Stop> {
+        let begun = self.clock.now();
+        if self.store.is_none() || self.attempt.is_none() {
+            return Ok(Outcome::NothingComplete { why: "no --checkpoint-store is set".to_owned() });
+        }
+        let look = self.look(None).await.map_err(|error| self.unreadable(&error))?;
+        let Some(local) = look.newest else {
+            let why = look.passed.first().cloned().unwrap_or_else(|| "there is none".to_owned());
+            return Ok(Outcome::NothingComplete { why });
+        };
+        if let Some(committed) = &self.committed
+            && (same_bytes(&committed.entries, &local.entries) || !plan::supersedes(local.age, committed.age))
+        {
+            return Ok(Outcome::UpToDate { step: committed.age.step });
+        }
+        let local = if settle.is_zero() { local } else { self.settled(local, settle).await? };
+        let bytes = local.entries.iter().map(|e| e.size).sum::<u64>();
+        if let (Some(limit), Some(throughput)) = (limit, self.throughput) {
+            let left = limit.saturating_sub(self.clock.now().saturating_sub(begun));
+            let needed = bytes as f64 / throughput.max(1.0);
+            if needed > left.as_secs_f64() {
+                return Err(Stop::Failed(format!(
+                    "{} needs about {needed:.1} s to commit and {:.1} s are left: not started; the last committed one stands",
+                    local.candidate.unit,
+                    left.as_secs_f64()
+                )));
+            }
+        }
+        let stamp = self.commit(&local, bytes, progress).await?;
+        let seconds = self.clock.now().saturating_sub(begun).as_secs_f64();
+        if bytes > 0 {
+            self.throughput = Some(bytes as f64 / seconds.max(0.001));
+        }
+        let outcome = Outcome::Committed { step: local.age.step, unit: local.candidate.unit.clone(), bytes, seconds };
+        self.committed = Some(Committed { entries: local.entries, age: local.age, stamp });
+        if limit.is_none()
+            && let Err(error) = self.retire().await
+        {
+            self.note(format!("{error}; older commits stay for now"));
+        }
+        self.config.faults.point(12);
+        Ok(outcome)
+    }
+
+    fn unreadable(&self, error: &io::Error) -> Stop {
+        Stop::Failed(format!("cannot read the checkpoint directory {}: {error}", self.config.dir.display()))
+    }
+
+    /// Waits until it has lain unchanged for `settle`, counting from the first look that saw it so, and nobody has it
+    /// open for writing.
+    async fn settled(&mut self, local: Local, settle: Duration) -> Result<Local, Stop> {
+        let now = self.clock.now();
+        let since = match self.seen.take() {
+            Some((entries, since)) if entries == local.entries => since,
+            _ => now,
+        };
+        self.seen = Some((local.entries.clone(), since));
+        let left = settle.saturating_sub(now.saturating_sub(since));
+        if !left.is_zero() {
+            tokio::time::sleep(left).await;
+            let again = self.look(None).await.map_err(|error| self.unreadable(&error))?;
+            if !again.newest.is_some_and(|a| a.entries == local.entries) {
+                return Err(Stop::Changed(format!("{} is still being written", local.candidate.unit)));
+            }
+        }
+        let files: HashSet<_> =
+            local.entries.iter().filter(|e| e.kind == Kind::File).map(|e| (e.device, e.inode)).collect();
+        let writer = blocking(move || Ok(writers::writer_of(&files))).await.ok().flatten();
+        match writer {
+            Some(who) => Err(Stop::Changed(format!("{} is being written by {who}", local.candidate.unit))),
+            None => Ok(local),
+        }
+    }
+
+    async fn commit(&mut self, local: &Local, bytes: u64, progress: &dyn Fn(u64, u64)) -> Result<Stamp, Stop> {
+        let (Some(store), Some(attempt)) = (&self.store, &self.attempt) else {
+            return Err(Stop::Failed("no --checkpoint-store is set".to_owned()));
+        };
+        self.seq += 1;
+        let stamp = Stamp { attempt: attempt.clone(), seq: self.seq };
+        let faults = &self.config.faults;
+        let dir = beneath(&self.config.dir).map_err(|error| self.unreadable(&error))?;
+        let pinned = pin(&dir, &stamp, &local.entries).await.map_err(|error| self.unreadable(&error))?;
+        let held = |path: &str| if pinned { format!("{PINS}/{stamp}/{path}") } else { path.to_owned() };
+        unchanged(&dir, &local.entries, &held).await?;
+        faults.point(2);
+        fence(store, attempt).await?;
+        faults.point(3);
+
+        let unit = &local.candidate.unit;
+        let done = Cell::new(0);
+        let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
+            let told = |more: u64| {
+                done.set(done.get() + more);
+                progress(done.get(), bytes);
+            };
+            let (dir, from, key) = (Arc::clone(&dir), held(&entry.path), data_key(unit, &stamp, &entry.path));
+            async move {
+                let item = send(store, &dir, entry, &from, key, &told).await;
+                faults.point(4);
+                item
+            }
+        });
+        let mut items: Vec<Item> = stream::iter(files).buffer_unordered(CONCURRENCY).try_collect().await?;
+        faults.point(5);
+        let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
+        store.make_durable(&keys).await?;
+        verify(store, &data_prefix(unit, &stamp), &items).await?;
+        faults.point(6);
+        unchanged(&dir, &local.entries, &held).await?;
+        faults.point(7);
+        fence(store, attempt).await?;
+
+        items.extend(without_data(&local.entries));
+        items.sort_by(|a, b| a.path.cmp(&b.path));
+        let manifest = self.manifest(local, &stamp, items, bytes);
+        let text = manifest.bytes().map_err(|why| Stop::Failed(format!("cannot commit {unit}: {why}")))?;
+        let name = CommitName::of(stamp.clone(), local.age.step, &text);
+        // What we would not restore we do not commit.
+        Manifest::read(&name, &text).map_err(|why| Stop::Failed(format!("cannot commit {unit}: {why}")))?;
+        faults.point(8);
+        if store.create(&name.key(), text).await? == Created::Taken {
+            return Err(Stop::Failed(format!("{} is in the store already and is not ours", name.key())));
+        }
+        faults.point(9);
+        if pinned && let Err(error) = dir.remove_tree(&format!("{PINS}/{stamp}")) {
+            self.note(format!("cannot remove {PINS}/{stamp}: {error}"));
+        }
+        Ok(stamp)
+    }
+
+    fn manifest(&self, local: &Local, stamp: &Stamp, files: Vec<Item>, total_bytes: u64) -> Manifest {
+        let pointers = local.pointers.iter().map(|p| PointerItem {
+            path: p.path.clone(),
+            content: p.content.clone(),
+            symlink: p.symlink,
+        });
+        Manifest {
+            schema: SCHEMA.to_owned(),
+            job: self.config.job.clone(),
+            attempt: stamp.attempt.number,
+            attempt_tag: stamp.attempt.tag,
+            seq: stamp.seq,
+            step: local.age.step,
+            unit: local.candidate.unit.clone(),
+            framework: local.layout.name.to_owned(),
+            world_size: self.config.options.world_size,
+            node: self.config.node,
+            created_unix: clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            parent: self.parent.as_ref().map(Stamp::to_string),
+            total_bytes,
+            files,
+            pointers: pointers.collect(),
+        }
+    }
+}
+
+fn same_bytes(before: &[Entry], after: &[Entry]) -> bool {
+    before.len() == after.len() && before.iter().zip(after).all(|(b, a)| b.path == a.path && b.same_bytes(a))
+}
+
+async fn fence(store: &Store, ours: &Attempt) -> Result<(), Stop> {
+    match plan::fenced_by(ours, attempts(store).await?) {
+        Some(by) => Err(Stop::Fenced(by)),
+        None => Ok(()),
+    }
+}
+
+/// Gives every file a second name of ours, so that the framework may delete its own meanwhile. False where the file
+/// system has no hard links or does not let us.
+async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) -> io::Result<bool> {
+    let (dir, stamp) = (Arc::clone(dir), stamp.clone());
+    let files = entries.iter().filter(|e| e.kind == Kind::File);
+    let paths: Vec<String> = files.map(|e| e.path.clone()).collect();
+    blocking(move || {
+        dir.remove_tree(PINS)?;
+        for path in paths {
+            match dir.link(&path, &format!("{PINS}/{stamp}/{path}")) {
+                Ok(()) => {}
+                // It vanished: the comparison that follows says so.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+                Err(_) => {
+                    dir.remove_tree(PINS)?;
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    })
+    .await
+}
+
+/// Fails unless what is held still is what the walk saw.
+async fn unchanged(dir: &Arc<Beneath>, entries: &[Entry], held: &dyn Fn(&str) -> String) -> Result<(), Stop> {
+    let files = entries.iter().filter(|e| e.kind == Kind::File);
+    let pairs: Vec<(Entry, String)> = files.map(|e| (e.clone(), held(&e.path))).collect();
+    let dir = Arc::clone(dir);
+    let changed = blocking(move || {
+        for (entry, path) in pairs {
+            if !dir.look(&path)?.is_some_and(|now| entry.same_bytes(&now)) {
+                return Ok(Some(entry.path));
+            }
+        }
+        Ok(None)
+    });
+    match changed.await {
+        Ok(None) => Ok(()),
+        Ok(Some(path)) => Err(Stop::Changed(format!("{path} changed while it was copied"))),
+        Err(error) => Err(Stop::Failed(format!("cannot look at the checkpoint again: {error}"))),
+    }
+}
+
+/// Checksums of a file as it goes by, in order.
+#[derive(Default)]
+struct Sums {
+    whole: u32,
+    chunk: u32,
+    chunks: Vec<String>,
+    seen: u64,
+}
+
+impl Sums {
+    fn add(&mut self, bytes: &[u8]) {
+        self.whole = crc32c::crc32c_append(self.whole, bytes);
+        self.chunk = crc32c::crc32c_append(self.chunk, bytes);
+        self.seen += bytes.len() as u64;
+        if self.seen.is_multiple_of(CHUNK) {
+            self.chunks.push(hex(self.chunk));
+            self.chunk = 0;
+        }
+    }
+
+    fn finish(mut self) -> (String, Option<Chunks>) {
+        if !self.seen.is_multiple_of(CHUNK) {
+            self.chunks.push(hex(self.chunk));
+        }
+        (hex(self.whole), Some(Chunks { size: CHUNK, crc32c: self.chunks }))
+    }
+}
+
+/// Copies one file to its key.
+async fn send(
+    store: &Store,
+    dir: &Arc<Beneath>,
+    entry: &Entry,
+    from: &str,
+    key: String,
+    told: &dyn Fn(u64),
+) -> Result<Item, Stop> {
+    let changed = |why: &str| Stop::Changed(format!("{} {why} while it was copied", entry.path));
+    let (opened_in, path) = (Arc::clone(dir), from.to_owned());
+    let file = blocking(move || opened_in.read_file(&path)).await;
+    let mut file = match file {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(changed("vanished")),
+        Err(error) => return Err(Stop::Failed(format!("cannot read {}: {error}", entry.path))),
+    };
+    let mut sums = Sums::default();
+    let etag = if entry.size <= PART {
+        let bytes = part(&mut file, &mut sums, 0, entry).await?;
+        let etag = store.put(&key, bytes).await?;
+        told(entry.size);
+        etag
+    } else {
+        let mut upload = store.begin(&key).await?;
+        let mut at = 0;
+        while at < entry.size {
+            let sent = async {
+                let bytes = part(&mut file, &mut sums, at, entry).await?;
+                let length = bytes.len() as u64;
+                upload.part(bytes).await?;
+                Ok(length)
+            };
+            match sent.await {
+                Ok(length) => {
+                    at += length;
+                    told(length);
+                }
+                Err(stop) => {
+                    upload.abort().await;
+                    return Err(stop);
+                }
+            }
+        }
+        upload.finish().await?
+    };
+    let (crc32c, chunks) = sums.finish();
+    Ok(Item {
+        path: entry.path.clone(),
+        kind: ItemKind::File,
+        size: entry.size,
+        mode: entry.mode,
+        mtime_ns: entry.mtime_ns,
+        key,
+        target: None,
+        etag,
+        generation: None,
+        crc32c,
+        chunks,
+    })
+}
+
+/// The next part of a file, summed.
+async fn part(file: &mut File, sums: &mut Sums, at: u64, entry: &Entry) -> Result<Vec<u8>, Stop> {
+    let wanted = PART.min(entry.size - at);
+    let is_last = at + wanted == entry.size;
+    let failed = |error: io::Error| Stop::Failed(format!("cannot read {}: {error}", entry.path));
+    let reader = file.try_clone().map_err(failed)?;
+    let state = std::mem::take(sums);
+    let read = blocking(move || {
+        let mut state = state;
+        let bytes = read_at(&reader, at, wanted as usize)?;
+        state.add(&bytes);
+        if is_last {
+            forget(&reader);
+        }
+        Ok((bytes, state))
+    });
+    let (bytes, state) = read.await.map_err(failed)?;
+    *sums = state;
+    if bytes.len() as u64 == wanted {
+        Ok(bytes)
+    } else {
+        Err(Stop::Changed(format!("{} became shorter while it was copied", entry.path)))
+    }
+}
+
+/// Every object is there with its size.
+async fn verify(store: &Store, prefix: &str, items: &[Item]) -> Result<(), Stop> {
+    let objects = store.list(prefix).await?;
+    let there: HashSet<(&str, u64)> = objects.iter().map(|o| (o.key.as_str(), o.size)).collect();
+    match items.iter().find(|i| !there.contains(&(i.key.as_str(), i.size))) {
+        Some(item) => Err(Stop::Failed(format!(
+            "the store acknowledged {} and does not hold it whole; the checkpoint is not committed",
+            item.key
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Symbolic links, and directories that nothing in the manifest would make.
+fn without_data(entries: &[Entry]) -> Vec<Item> {
+    let parents: BTreeSet<&str> =
+        entries.iter().map(|e| crate::rules::checkpoint::listing::parent_of(&e.path)).collect();
+    let item = |entry: &Entry, kind: ItemKind, target: Option<String>| Item {
+        path: entry.path.clone(),
+        kind,
+        size: 0,
+        mode: entry.mode,
+        mtime_ns: entry.mtime_ns,
+        key: String::new(),
+        target,
+        etag: None,
+        generation: None,
+        crc32c: String::new(),
+        chunks: None,
+    };
+    let mut items = Vec::new();
+    for entry in entries {
+        match &entry.kind {
+            Kind::Symlink(target) => items.push(item(entry, ItemKind::Symlink, Some(target.clone()))),
+            Kind::Directory if !parents.contains(entry.path.as_str()) => {
+                items.push(item(entry, ItemKind::Directory, None));
+            }
+            _ => {}
+        }
+    }
+    items
+}

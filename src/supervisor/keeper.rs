@@ -1,0 +1,218 @@
+//! Keeps the checkpoints of a run: restores at the start, commits what is new while training goes on, commits the last.
+//! It runs on the background thread; what to do with its news is the machine's to decide.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::background::{Order, Teller};
+use super::commit::Outcome;
+use super::mirror::{Mirror, MirrorConfig, MirrorError};
+use crate::edge::clock::Clock;
+use crate::rules::exit;
+use crate::rules::job::{Event, Flushed, Resume};
+
+/// How long to wait before looking again at a checkpoint that changed under the last commit of a run.
+const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// So often; with an empty process tree only somebody outside can be writing.
+const LAST_LOOKS: u32 = 4;
+/// Between two words of progress to the supervisor.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
+
+/// What to keep, and how often to look.
+#[derive(Debug)]
+pub struct Checkpoints {
+    /// The directory, the store, and the rules between them.
+    pub mirror: MirrorConfig,
+    /// Between two looks while training.
+    pub interval: Duration,
+    /// A checkpoint must have lain unchanged for this long.
+    pub settle: Duration,
+}
+
+pub(super) struct Keeper {
+    checkpoints: Option<Checkpoints>,
+    settle: Duration,
+    interval: Duration,
+    mirror: Option<Mirror>,
+    teller: Teller,
+    /// The last complaint, so that a store that stays away is one line and not one each interval.
+    said: String,
+}
+
+impl Keeper {
+    pub(super) fn new(checkpoints: Option<Checkpoints>, teller: Teller) -> Keeper {
+        let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.settle, c.interval));
+        Keeper { checkpoints, settle, interval, mirror: None, teller, said: String::new() }
+    }
+
+    /// Carries out orders until the supervisor is gone; between them, looks for new checkpoints.
+    pub(super) async fn work(mut self, mut orders: UnboundedReceiver<Order>) {
+        let mut pause = self.interval;
+        let mut is_training = false;
+        loop {
+            let order = if is_training {
+                tokio::select! {
+                    biased;
+                    order = orders.recv() => order,
+                    () = tokio::time::sleep(pause) => {
+                        pause = self.look().await;
+                        continue;
+                    }
+                }
+            } else {
+                orders.recv().await
+            };
+            match order {
+                None => return,
+                Some(Order::Restore) => {
+                    is_training = self.restore().await;
+                    pause = self.interval;
+                }
+                Some(Order::Refresh) => self.refresh().await,
+                Some(Order::Flush(left)) => {
+                    is_training = false;
+                    self.flush(left).await;
+                }
+            }
+        }
+    }
+
+    /// Opens both sides and restores. Whether there is a store to commit to from now on.
+    async fn restore(&mut self) -> bool {
+        let Some(checkpoints) = self.checkpoints.take() else {
+            self.tell_restored(None);
+            return false;
+        };
+        let has_store = checkpoints.mirror.store.is_some();
+        let restored = async {
+            let mut mirror = Mirror::open(checkpoints.mirror).await?;
+            let resume = mirror.restore().await?;
+            Ok::<_, MirrorError>((mirror, resume))
+        };
+        match restored.await {
+            Ok((mirror, resume)) => {
+                if let Some(number) = mirror.incarnation() {
+                    self.teller.incarnation(number);
+                }
+                self.mirror = Some(mirror);
+                self.tell_notes();
+                self.tell_restored(resume);
+                has_store
+            }
+            Err(MirrorError { message, code }) => {
+                self.teller.tell(Event::NotRestored { code, detail: message });
+                false
+            }
+        }
+    }
+
+    /// The tree is empty after a crash: what is complete is committed, and the newest is where the next attempt goes on.
+    async fn refresh(&mut self) {
+        let outcome = self.commit(Duration::ZERO, None).await;
+        match outcome {
+            Some(Outcome::Fenced { by }) => return self.tell_fenced(&by.to_string()),
+            Some(Outcome::Failed { message, .. }) => self.complain(message),
+            _ => {}
+        }
+        let resume = match &self.mirror {
+            Some(mirror) => mirror.newest_local().await,
+            None => None,
+        };
+        self.tell_notes();
+        self.tell_restored(resume);
+    }
+
+    /// One look while training goes on. How long to wait for the next.
+    async fn look(&mut self) -> Duration {
+        match self.commit(self.settle, None).await {
+            Some(Outcome::Committed { step, .. }) => {
+                self.said.clear();
+                self.teller.tell(Event::Committed { step });
+            }
+            Some(Outcome::Fenced { by }) => self.tell_fenced(&by.to_string()),
+            Some(Outcome::Failed { message, .. }) => self.complain(message),
+            // Not settled yet: there is no need to wait for a whole interval.
+            Some(Outcome::Changed { why }) => {
+                tracing::debug!("a checkpoint is being written: {why}");
+                return self.settle.min(self.interval).max(Duration::from_millis(50));
+            }
+            Some(Outcome::UpToDate { .. } | Outcome::NothingComplete { .. }) | None => {}
+        }
+        self.tell_notes();
+        self.interval
+    }
+
+    /// The last commit of the run. Nobody of ours writes any more.
+    async fn flush(&mut self, left: Option<Duration>) {
+        let clock = Clock::start();
+        for last in (0..LAST_LOOKS).map(|n| n + 1 == LAST_LOOKS) {
+            let left = left.map(|left| left.saturating_sub(clock.now()));
+            let flushed = match self.commit(Duration::ZERO, left).await {
+                None => Flushed::Done { step: None },
+                Some(Outcome::Committed { step, bytes, seconds, .. }) => {
+                    tracing::debug!(bytes, seconds, "the last commit is through");
+                    Flushed::Done { step }
+                }
+                Some(Outcome::UpToDate { step }) => Flushed::Done { step },
+                Some(Outcome::NothingComplete { why }) => {
+                    tracing::info!("no complete checkpoint to commit: {why}");
+                    Flushed::Done { step: None }
+                }
+                Some(Outcome::Fenced { by }) => return self.tell_fenced(&by.to_string()),
+                Some(Outcome::Failed { message, .. }) => Flushed::Failed(message),
+                Some(Outcome::Changed { why }) if last => Flushed::Failed(format!(
+                    "the newest checkpoint keeps changing although no process of the job is left ({why}), so it is not \
+                     committed; the last committed one stands; find out who else writes to the checkpoint directory"
+                )),
+                Some(Outcome::Changed { .. }) => {
+                    tokio::time::sleep(LAST_LOOK_PAUSE).await;
+                    continue;
+                }
+            };
+            self.tell_notes();
+            return self.teller.tell(Event::Flushed(flushed));
+        }
+    }
+
+    async fn commit(&mut self, settle: Duration, left: Option<Duration>) -> Option<Outcome> {
+        let (clock, said_at, teller) = (Clock::start(), Cell::new(Duration::ZERO), &self.teller);
+        let progress = |_done: u64, _all: u64| {
+            let now = clock.now();
+            if now.saturating_sub(said_at.get()) >= PROGRESS_PAUSE {
+                said_at.set(now);
+                teller.tell(Event::Transferring);
+            }
+        };
+        Some(self.mirror.as_mut()?.commit_newest(settle, left, &progress).await)
+    }
+
+    fn complain(&mut self, message: String) {
+        if self.said != message {
+            tracing::warn!(code = "commit_failed", "{message}");
+            self.said = message;
+        }
+    }
+
+    fn tell_notes(&mut self) {
+        for note in self.mirror.as_mut().map(Mirror::take_notes).unwrap_or_default() {
+            tracing::warn!(code = "checkpoint", "{note}");
+        }
+    }
+
+    fn tell_restored(&self, resume: Option<super::mirror::Resume>) {
+        let committed = self.mirror.as_ref().and_then(|m| m.committed()).and_then(|(step, _)| step);
+        let resume = resume.map(|r| Resume { from: r.from.to_string_lossy().into_owned(), step: r.step });
+        self.teller.tell(Event::Restored { resume, committed });
+    }
+
+    fn tell_fenced(&self, by: &str) {
+        self.teller.tell(Event::Fenced {
+            detail: format!(
+                "a newer run of this job (attempt {by}) has taken over the store; this one stops so that the two do not mix, code {}",
+                exit::FENCED
+            ),
+        });
+    }
+}

@@ -1,0 +1,389 @@
+//! The mirror: a checkpoint directory on one side, a store on the other. Opening it claims this run's attempt; `restore`
+//! and `commit` are in the files beside this one.
+//!
+//! Everything here runs on the worker's runtime and reports outcomes; when to commit, how often, and what an outcome
+//! means for the job is decided elsewhere.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::edge::beneath::Beneath;
+use crate::edge::clock::{self, Clock};
+use crate::edge::fault::Faults;
+use crate::edge::store::{Created, Store, StoreError, Trouble};
+use crate::edge::walk;
+use crate::rules::checkpoint::address::Address;
+use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, OWN, PROBES, Stamp, hash16};
+use crate::rules::checkpoint::plan::{self, Age, Retention};
+use crate::rules::checkpoint::{Candidate, Entry, Layout, Listing, Options, Pointer, Scan, recognise};
+use crate::rules::exit;
+
+/// Whether to resume at the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restore {
+    /// From the newest complete checkpoint, if there is one.
+    Latest,
+    /// From one, or not at all.
+    Required,
+    /// From scratch.
+    Never,
+}
+
+/// What the mirror is told.
+#[derive(Debug)]
+pub struct MirrorConfig {
+    /// Where the trainer writes its checkpoints.
+    pub dir: PathBuf,
+    /// Where they are committed, this node's corner already chosen; `None` looks at local ones only.
+    pub store: Option<Address>,
+    /// What is known about the checkpoints' form.
+    pub options: Options,
+    /// What to keep in the store.
+    pub retention: Retention,
+    /// Whether to resume.
+    pub restore: Restore,
+    /// From which step, if not the newest.
+    pub restore_step: Option<u64>,
+    /// The job's name, for the manifest.
+    pub job: String,
+    /// This node's rank, for the manifest.
+    pub node: u32,
+    /// Whether to claim an attempt, so as to commit; else the store is only read.
+    pub claim: bool,
+    /// For tests.
+    pub faults: Faults,
+}
+
+/// Why the mirror cannot do what it must, and the exit code that goes with it.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct MirrorError {
+    /// One line: what, where, why it matters, what to do.
+    pub message: String,
+    /// [`exit::NOT_STARTED`], [`exit::STORE`] or [`exit::FENCED`].
+    pub code: u8,
+}
+
+impl MirrorError {
+    pub(crate) fn store(message: String) -> MirrorError {
+        MirrorError { message, code: exit::STORE }
+    }
+}
+
+/// What to resume from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resume {
+    /// What the framework loads: a file, a directory or a common prefix inside the checkpoint directory, absolute.
+    pub from: PathBuf,
+    /// The training step, where known.
+    pub step: Option<u64>,
+    /// The commit it came from or equals; `None` for a local one that was never committed.
+    pub commit: Option<Stamp>,
+}
+
+/// The mirror of one run.
+#[derive(Debug)]
+pub struct Mirror {
+    pub(crate) config: MirrorConfig,
+    pub(crate) clock: Clock,
+    pub(crate) store: Option<Store>,
+    /// Our claim; `None` when nothing is to be committed.
+    pub(crate) attempt: Option<Attempt>,
+    /// Of the last commit that was tried.
+    pub(crate) seq: u64,
+    /// The attempt that last used the directory with this store.
+    pub(crate) lineage: Option<Attempt>,
+    /// Local units that were passed over for an older one, with their newest modification time: not to be committed or
+    /// resumed from unless written again.
+    pub(crate) ignored: BTreeMap<String, i64>,
+    /// The commit that the run resumed from.
+    pub(crate) parent: Option<Stamp>,
+    /// What the store holds of the local directory.
+    pub(crate) committed: Option<Committed>,
+    /// What was seen at the last look, and since when it has been so.
+    pub(crate) seen: Option<(Vec<Entry>, Duration)>,
+    /// Bytes a second of the last commit.
+    pub(crate) throughput: Option<f64>,
+    /// Whether the first restore is behind us.
+    pub(crate) begun: bool,
+    notes: Vec<String>,
+}
+
+/// A local checkpoint that is in the store.
+#[derive(Debug)]
+pub(crate) struct Committed {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) age: Age,
+    pub(crate) stamp: Stamp,
+}
+
+/// A complete local checkpoint.
+#[derive(Debug, Clone)]
+pub(crate) struct Local {
+    pub(crate) layout: &'static Layout,
+    pub(crate) candidate: Candidate,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) pointers: Vec<Pointer>,
+    pub(crate) age: Age,
+}
+
+/// One look at the directory.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) listing: Listing,
+    /// The newest complete checkpoint among those asked for.
+    pub(crate) newest: Option<Local>,
+    /// How new every unit is, finished or not.
+    pub(crate) ages: BTreeMap<String, Age>,
+    /// Units that a restore which was cut short may have left half in place.
+    pub(crate) half: Vec<String>,
+    /// Why newer ones are not complete, newest first; or why there is nothing.
+    pub(crate) passed: Vec<String>,
+}
+
+/// `.trainit/attempt.json` in the checkpoint directory: which run used it last.
+#[derive(Debug, Serialize, Deserialize)]
+struct Lineage {
+    store: String,
+    attempt: String,
+    #[serde(default)]
+    ignored: BTreeMap<String, i64>,
+}
+
+const LINEAGE: &str = ".trainit/attempt.json";
+/// Names the units of a restore that may be half in place.
+pub(crate) const RESTORING: &str = ".trainit/restoring.json";
+pub(crate) const TEMPORARY: &str = ".trainit/tmp";
+pub(crate) const PINS: &str = ".trainit/pin";
+const SMALL: u64 = 1 << 20;
+
+impl Mirror {
+    /// Opens both sides. With a store and `claim`: makes the checkpoint directory, tries the store out and claims the
+    /// attempt. Errors: 125 for a directory that cannot be used, 204 for a store that cannot.
+    pub async fn open(config: MirrorConfig) -> Result<Mirror, MirrorError> {
+        let mut mirror = Mirror {
+            config,
+            clock: Clock::start(),
+            store: None,
+            attempt: None,
+            seq: 0,
+            lineage: None,
+            ignored: BTreeMap::new(),
+            parent: None,
+            committed: None,
+            seen: None,
+            throughput: None,
+            begun: false,
+            notes: Vec::new(),
+        };
+        let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
+        mirror.prepare_directory(&address)?;
+        let Address::Directory(root) = &address;
+        let store = Store::open_directory(root, mirror.config.claim).map_err(|error| away(&error))?;
+        if mirror.config.claim {
+            let honest = probe(&store).await?;
+            if !honest {
+                mirror.note(format!(
+                    "{address} ignores put-if-absent: two runs at once are told apart by a random tag only"
+                ));
+            }
+            mirror.attempt = Some(claim(&store, honest).await?);
+        }
+        mirror.config.faults.point(1);
+        mirror.store = Some(store);
+        Ok(mirror)
+    }
+
+    fn prepare_directory(&mut self, address: &Address) -> Result<(), MirrorError> {
+        let dir = self.config.dir.clone();
+        let refused = |error: io::Error| MirrorError {
+            code: if error.raw_os_error() == Some(libc::ENOSPC) { exit::STORE } else { exit::NOT_STARTED },
+            message: format!(
+                "cannot use the checkpoint directory {}: {error}; trainit restores into it; give a --checkpoint-dir that can be written",
+                dir.display()
+            ),
+        };
+        if let Ok(beneath) = Beneath::open(&dir) {
+            self.read_lineage(&beneath, address);
+        }
+        if self.config.claim {
+            let beneath = Beneath::create(&dir).map_err(refused)?;
+            beneath.create_directory(OWN).map_err(refused)?;
+            for leftovers in [TEMPORARY, PINS] {
+                beneath.remove_tree(leftovers).map_err(refused)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_lineage(&mut self, beneath: &Beneath, address: &Address) {
+        let text = beneath.read(LINEAGE, SMALL).unwrap_or_default();
+        if let Ok(lineage) = serde_json::from_slice::<Lineage>(&text)
+            && lineage.store == address.to_string()
+        {
+            self.lineage = Attempt::parse(&lineage.attempt);
+            self.ignored = lineage.ignored;
+        }
+    }
+
+    /// Writes down that the directory is ours now. Only once the restore is done: before, it may hold what another run
+    /// left.
+    pub(crate) fn write_lineage(&mut self, beneath: &Beneath) -> io::Result<()> {
+        let (Some(attempt), Some(address)) = (&self.attempt, &self.config.store) else { return Ok(()) };
+        let lineage =
+            Lineage { store: address.to_string(), attempt: attempt.to_string(), ignored: self.ignored.clone() };
+        beneath.replace(LINEAGE, serde_json::to_string(&lineage).unwrap_or_default().as_bytes(), 0o644)?;
+        self.lineage = Some(attempt.clone());
+        Ok(())
+    }
+
+    /// The attempt number claimed in the store, for `TRAINIT_INCARNATION`; `None` without a store.
+    pub fn incarnation(&self) -> Option<u64> {
+        self.attempt.as_ref().map(|a| a.number)
+    }
+
+    /// The step of the newest commit of the local directory's contents, and its stamp.
+    pub fn committed(&self) -> Option<(Option<u64>, &Stamp)> {
+        self.committed.as_ref().map(|c| (c.age.step, &c.stamp))
+    }
+
+    /// What people should know and no outcome says, one line each; emptied by the call.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    pub(crate) fn note(&mut self, line: String) {
+        self.notes.push(line);
+    }
+
+    /// The newest complete local checkpoint. To be asked when nobody writes any more, before a restart without a store.
+    pub async fn newest_local(&self) -> Option<Resume> {
+        let local = self.look(None).await.ok()?.newest?;
+        Some(self.resume(&local.candidate.unit, local.age.step, None))
+    }
+
+    pub(crate) fn resume(&self, unit: &str, step: Option<u64>, commit: Option<Stamp>) -> Resume {
+        let dir = std::path::absolute(&self.config.dir).unwrap_or_else(|_| self.config.dir.clone());
+        Resume { from: dir.join(unit), step, commit }
+    }
+
+    /// Walks the directory and finds the newest complete checkpoint, of the given step if one is given.
+    pub(crate) async fn look(&self, step: Option<u64>) -> io::Result<Look> {
+        let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
+        let mut ignored = self.ignored.clone();
+        blocking(move || {
+            // What a killed restore may have left half in place is no checkpoint, however complete it looks.
+            let half = Beneath::open(&dir).ok().and_then(|b| b.read(RESTORING, SMALL).ok());
+            let half: Vec<String> = half.and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
+            let listing = walk::walk(&dir)?;
+            for unit in &half {
+                ignored.insert(unit.clone(), newest_of(&listing, unit));
+            }
+            Ok(Look { half, ..look(&dir, listing, &options, &ignored, step) })
+        })
+        .await
+    }
+}
+
+/// The newest modification time of the files of a unit.
+pub(crate) fn newest_of(listing: &Listing, unit: &str) -> i64 {
+    let ours = listing.files().filter(|f| f.path.starts_with(unit));
+    ours.map(|f| f.mtime_ns).max().unwrap_or(0)
+}
+
+fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<String, i64>, step: Option<u64>) -> Look {
+    let mut look = Look { listing, newest: None, ages: BTreeMap::new(), half: Vec::new(), passed: Vec::new() };
+    let Ok(beneath) = Beneath::open(dir) else {
+        look.passed.push(format!("{} is not there", dir.display()));
+        return look;
+    };
+    let scan = Scan { listing: &look.listing, peek: &beneath, options };
+    let Some(found) = recognise(&scan) else {
+        let format = options.format.as_ref().map_or(String::new(), |f| format!(" of the format {f}"));
+        look.passed.push(format!("nothing{format} in {} looks like a checkpoint", dir.display()));
+        return look;
+    };
+    for candidate in found.candidates {
+        let age = Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
+        look.ages.insert(candidate.unit.clone(), age);
+        let is_wanted = step.is_none_or(|s| candidate.step == Some(s));
+        if look.newest.is_some() || !is_wanted || ignored.get(&candidate.unit) == Some(&age.newest_ns) {
+            continue;
+        }
+        match (found.layout.complete)(&scan, &candidate) {
+            Ok(()) => {
+                let entries = candidate.entries(&look.listing).cloned().collect();
+                let pointers = (found.layout.pointers)(&scan, &candidate);
+                look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, age });
+            }
+            Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
+        }
+    }
+    look
+}
+
+/// Runs file work off the runtime's one thread.
+pub(crate) async fn blocking<T: Send + 'static>(
+    deed: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(deed).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+/// The directory opened, for file work.
+pub(crate) fn beneath(dir: &Path) -> io::Result<Arc<Beneath>> {
+    Beneath::open(dir).map(Arc::new)
+}
+
+/// The line for a store that does not answer as it must.
+pub(crate) fn away(error: &StoreError) -> MirrorError {
+    let way_out = match error.trouble {
+        Trouble::Full => "free space in the store",
+        Trouble::Denied => "the store must be writable for this user",
+        Trouble::Absent | Trouble::Other => "see that the store is there, then start again",
+    };
+    MirrorError::store(format!("{error}; without the store no checkpoint survives this machine; {way_out}"))
+}
+
+/// Puts the same key twice: a store that lets both succeed does not keep two runs apart.
+async fn probe(store: &Store) -> Result<bool, MirrorError> {
+    let key = format!("{PROBES}/{}", nonce());
+    let (first, second) = (nonce(), nonce());
+    let first = store.create(&key, first.into_bytes()).await.map_err(|e| away(&e))?;
+    let second = store.create(&key, second.into_bytes()).await.map_err(|e| away(&e))?;
+    // What is left of a probe costs nothing; failing to delete it is no reason to stop.
+    let _ = store.delete(&key).await;
+    Ok(first == Created::Ours && second == Created::Taken)
+}
+
+/// Claims the next free attempt number.
+async fn claim(store: &Store, honest: bool) -> Result<Attempt, MirrorError> {
+    let tag = if honest { None } else { u32::from_str_radix(&nonce()[..8], 16).ok() };
+    let mut number = plan::next_number(&attempts(store).await.map_err(|e| away(&e))?);
+    loop {
+        let attempt = Attempt { number, tag };
+        let unix = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let body = serde_json::json!({ "nonce": nonce(), "started_unix": unix }).to_string();
+        match store.create(&attempt.key(), body.into_bytes()).await.map_err(|e| away(&e))? {
+            Created::Ours => return Ok(attempt),
+            Created::Taken => number += 1,
+        }
+    }
+}
+
+/// Every attempt that was ever claimed.
+pub(crate) async fn attempts(store: &Store) -> Result<Vec<Attempt>, StoreError> {
+    let objects = store.list(ATTEMPTS).await?;
+    Ok(objects.iter().filter_map(|o| Attempt::from_key(&o.key)).collect())
+}
+
+/// Sixteen hex digits that nobody else has.
+fn nonce() -> String {
+    use std::hash::{BuildHasher, Hasher};
+    let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    hash16(format!("{random} {} {:?}", std::process::id(), clock::wall()).as_bytes())
+}

@@ -1,0 +1,470 @@
+//! Finds what to resume from and puts it in place (contracts/checkpoints.md section 5): the newest commit that proves
+//! whole, or the local checkpoint where that one is newer.
+//!
+//! Killed anywhere, nothing local is lost, and the next restore begins again: files come into `.trainit/tmp`, what stood
+//! in their place is moved to `.trainit/aside`, and `.trainit/restoring.json` names what may be half in place meanwhile.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::mirror::{
+    Committed, Local, Look, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away, blocking, newest_of,
+};
+use super::retention::{commits, judge};
+use crate::edge::beneath::{Beneath, finish_file, forget, read_at, write_sparsely};
+use crate::edge::store::{Store, StoreError, Trouble};
+use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
+use crate::rules::checkpoint::names::{Attempt, CommitName};
+use crate::rules::checkpoint::plan::{self, Age};
+use crate::rules::checkpoint::{Kind, Listing};
+
+const ASIDE: &str = ".trainit/aside";
+const RESTORED: &str = ".trainit/restored.json";
+/// Bytes fetched at a time.
+const PART: u64 = 8 << 20;
+/// Files under way at once.
+const CONCURRENCY: usize = 4;
+
+/// Why a commit did not come into place.
+enum Stop {
+    /// This commit is no good; an older one may be.
+    Reject(String),
+    /// No commit will do better.
+    Fatal(MirrorError),
+}
+
+impl Mirror {
+    /// Finds what to resume from and restores it. To be asked before each start of the trainer, when nobody writes: the
+    /// first time it follows `--restore` and `--restore-step`, later it finds the newest of this run. `None`: there is
+    /// nothing to resume. Errors: 204 for a needed restore that cannot be done; nothing local is deleted then.
+    pub async fn restore(&mut self) -> Result<Option<Resume>, MirrorError> {
+        let first = !std::mem::replace(&mut self.begun, true);
+        let step = self.config.restore_step.filter(|_| first);
+        let look = self.look(step).await.map_err(|error| self.unusable(&error))?;
+        let never = first && self.config.restore == Restore::Never;
+        let resume = if never {
+            None
+        } else {
+            match self.store.take() {
+                None => self.local_only(look.newest.clone(), &look.passed),
+                Some(store) => {
+                    let chosen = self.from_store(&store, &look, first, step).await;
+                    self.store = Some(store);
+                    chosen?
+                }
+            }
+        };
+        if first && resume.is_none() && (self.config.restore == Restore::Required || step.is_some()) {
+            let what =
+                step.map_or("no complete checkpoint".to_owned(), |s| format!("no complete checkpoint of step {s}"));
+            let place = self.config.store.as_ref().map_or(String::new(), |s| format!(" or {s}"));
+            return Err(MirrorError::store(format!(
+                "there is {what} in {}{place}; nothing was started; --restore latest would start from scratch",
+                self.config.dir.display()
+            )));
+        }
+        self.settle_account(&look, resume.as_ref(), never).map_err(|error| self.unusable(&error))?;
+        Ok(resume)
+    }
+
+    fn unusable(&self, error: &io::Error) -> MirrorError {
+        MirrorError::store(format!(
+            "cannot restore into the checkpoint directory {}: {error}; nothing was started",
+            self.config.dir.display()
+        ))
+    }
+
+    fn local_only(&mut self, newest: Option<Local>, passed: &[String]) -> Option<Resume> {
+        passed.iter().filter(|_| newest.is_some()).for_each(|why| self.note(format!("passed over {why}")));
+        newest.map(|local| self.resume(&local.candidate.unit, local.age.step, None))
+    }
+
+    async fn from_store(
+        &mut self,
+        store: &Store,
+        look: &Look,
+        first: bool,
+        step: Option<u64>,
+    ) -> Result<Option<Resume>, MirrorError> {
+        let mut names = commits(store).await.map_err(|error| away(&error))?;
+        if let Some(step) = step {
+            names.retain(|n| n.step == step);
+        }
+        if !first {
+            // Later in the same run: what it made, or what it came from.
+            names.retain(|n| Some(&n.stamp.attempt) == self.attempt.as_ref() || Some(&n.stamp) == self.parent.as_ref());
+        }
+        let mut refused = Vec::new();
+        for name in &names {
+            let manifest = match judge(store, name).await.map_err(|error| away(&error))? {
+                Ok(manifest) => manifest,
+                Err(why) => {
+                    self.note(format!("passed over commit {name}: {why}"));
+                    refused.push(why);
+                    continue;
+                }
+            };
+            let committed = Age { step: manifest.step, newest_ns: manifest.newest_ns() };
+            if let Some(local) = &look.newest
+                && plan::prefers_local(self.lineage.as_ref(), local.age, &name.stamp, committed)
+            {
+                return Ok(self.local_only(Some(local.clone()), &look.passed));
+            }
+            if let Some(local) = &look.newest
+                && local.age.step > manifest.step
+            {
+                self.note(format!(
+                    "{} in {} is left alone: the store's commit {name} is of a later run",
+                    local.candidate.unit,
+                    self.config.dir.display()
+                ));
+            }
+            match self.bring(store, name, &manifest, &look.listing).await {
+                Ok(()) => {
+                    self.remember(name, &manifest).await;
+                    return Ok(Some(self.resume(&manifest.unit, manifest.step, Some(name.stamp.clone()))));
+                }
+                Err(Stop::Reject(why)) => {
+                    self.note(format!("passed over commit {name}: {why}"));
+                    refused.push(why);
+                }
+                Err(Stop::Fatal(error)) => return Err(error),
+            }
+        }
+        match refused.first() {
+            Some(why) if look.newest.is_none() && first => Err(MirrorError::store(format!(
+                "none of the {} commits in {} can be restored (the newest: {why}); nothing was started; repair the store, or start from scratch with --restore none",
+                names.len(),
+                self.config.store.as_ref().map_or(String::new(), ToString::to_string),
+            ))),
+            _ => Ok(self.local_only(look.newest.clone(), &look.passed)),
+        }
+    }
+
+    /// From now on the store is known to hold what lies in the directory under this unit.
+    async fn remember(&mut self, name: &CommitName, manifest: &Manifest) {
+        self.parent = Some(name.stamp.clone());
+        self.ignored.remove(&manifest.unit);
+        let age = Age { step: manifest.step, newest_ns: manifest.newest_ns() };
+        let mut entries = Vec::new();
+        if let Ok(look) = self.look(None).await {
+            let restored: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
+            let inside = format!("{}/", manifest.unit);
+            let is_ours = |path: &str| restored.contains(path) || manifest.is_directory() && path.starts_with(&inside);
+            entries = look.listing.entries().iter().filter(|e| is_ours(&e.path)).cloned().collect();
+        }
+        self.committed = Some(Committed { entries, age, stamp: name.stamp.clone() });
+    }
+
+    /// Writes down whose the directory is now, and which local units were left behind by going back.
+    fn settle_account(&mut self, look: &Look, resume: Option<&Resume>, never: bool) -> io::Result<()> {
+        // What a restore that was cut short left half in place is left behind too, unless it was restored after all.
+        for unit in &look.half {
+            if self.ignored.get(unit).is_none() && resume.is_none_or(|r| !r.from.ends_with(unit)) {
+                self.ignored.insert(unit.clone(), newest_of(&look.listing, unit));
+            }
+        }
+        let restored = self.committed.as_ref().filter(|_| resume.is_some_and(|r| r.commit.is_some()));
+        let left_behind = |unit: &str, age: &Age| {
+            let is_it = resume.is_some_and(|r| r.from.ends_with(unit));
+            never || !is_it && restored.is_some_and(|r| plan::supersedes(*age, r.age))
+        };
+        let units = look
+            .ages
+            .iter()
+            .filter(|(unit, age)| self.ignored.get(*unit) == Some(&age.newest_ns) || left_behind(unit.as_str(), age));
+        self.ignored = units.map(|(unit, age)| (unit.clone(), age.newest_ns)).collect();
+        if self.attempt.is_some() {
+            let dir = Beneath::create(&self.config.dir)?;
+            self.write_lineage(&dir)?;
+            dir.remove_file(RESTORING)?;
+        }
+        Ok(())
+    }
+
+    /// Brings one commit into place.
+    async fn bring(
+        &self,
+        store: &Store,
+        name: &CommitName,
+        manifest: &Manifest,
+        listing: &Listing,
+    ) -> Result<(), Stop> {
+        let faults = &self.config.faults;
+        let dir =
+            Beneath::create(&self.config.dir).map(Arc::new).map_err(|error| Stop::Fatal(self.unusable(&error)))?;
+        let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
+        faults.point(20);
+        let equal = equal_files(&dir, manifest).await.map_err(local)?;
+        if !is_in_place(&dir, manifest, &equal, listing).map_err(local)? {
+            dir.remove_tree(TEMPORARY).map_err(local)?;
+            let needed = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
+            self.check_space(&dir, needed)?;
+            let temporary =
+                format!("{TEMPORARY}/{}", self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string));
+            let fetched = self.fetch(store, &dir, manifest, &equal, &temporary).await;
+            if let Err(stop) = fetched {
+                dir.remove_tree(TEMPORARY).map_err(local)?;
+                return Err(stop);
+            }
+            faults.point(22);
+            self.install(&dir, manifest, &equal, &temporary).map_err(local)?;
+        }
+        faults.point(26);
+        for pointer in &manifest.pointers {
+            point(&dir, &pointer.path, &pointer.content, pointer.symlink).map_err(local)?;
+        }
+        faults.point(27);
+        let restored = serde_json::json!({"commit": name.to_string(), "unit": manifest.unit, "step": manifest.step});
+        dir.replace(RESTORED, restored.to_string().as_bytes(), 0o644).map_err(local)?;
+        faults.point(28);
+        dir.remove_file(RESTORING).map_err(local)?;
+        dir.remove_tree(TEMPORARY).map_err(local)?;
+        faults.point(29);
+        Ok(())
+    }
+
+    fn check_space(&self, dir: &Beneath, needed: u64) -> Result<(), Stop> {
+        let free = dir.free_bytes().map_err(|error| Stop::Fatal(self.unusable(&error)))?;
+        let wanted = if needed == 0 { 0 } else { plan::space_needed(needed) };
+        if free >= wanted {
+            return Ok(());
+        }
+        Err(Stop::Fatal(MirrorError::store(format!(
+            "no space to restore: {} has {free} bytes free and the checkpoint needs {wanted}; nothing was written and nothing started; free space there",
+            self.config.dir.display()
+        ))))
+    }
+
+    async fn fetch(
+        &self,
+        store: &Store,
+        dir: &Arc<Beneath>,
+        manifest: &Manifest,
+        equal: &HashSet<String>,
+        temporary: &str,
+    ) -> Result<(), Stop> {
+        let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
+        let whole_unit = manifest.is_directory();
+        let files = manifest.regular().filter(|f| whole_unit || !equal.contains(&f.path)).map(|item| {
+            let to = format!("{temporary}/{}", item.path);
+            let is_here = equal.contains(&item.path);
+            async move {
+                // What is here already gets a second name; where that cannot be, it is fetched like the rest.
+                if !(is_here && dir.link(&item.path, &to).is_ok()) {
+                    self.fetch_file(store, dir, item, &to).await?;
+                }
+                self.config.faults.point(21);
+                Ok(())
+            }
+        });
+        stream::iter(files).buffer_unordered(CONCURRENCY).try_collect::<()>().await?;
+        for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {
+            let to = format!("{temporary}/{}", item.path);
+            match (item.kind, &item.target) {
+                (ItemKind::Symlink, Some(target)) if whole_unit => dir.link_symbolically(&to, target).map_err(local)?,
+                (ItemKind::Directory, _) => dir.create_directory(&to).map_err(local)?,
+                _ => {}
+            }
+        }
+        let flushed = Arc::clone(dir);
+        blocking(move || flushed.sync_all()).await.map_err(local)
+    }
+
+    async fn fetch_file(&self, store: &Store, dir: &Arc<Beneath>, item: &Item, to: &str) -> Result<(), Stop> {
+        let local = |error: io::Error| {
+            Stop::Fatal(match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::EDQUOT) => MirrorError::store(format!(
+                    "no space left in {} while restoring {}; what was written of it is removed, nothing else; free space there",
+                    self.config.dir.display(),
+                    item.path
+                )),
+                _ => self.unusable(&error),
+            })
+        };
+        let file = dir.create_file(to).map_err(local)?;
+        let (size, sums) = match &item.chunks {
+            Some(chunks) => (chunks.size, chunks.crc32c.clone()),
+            None => (item.size.max(1), vec![item.crc32c.clone(); usize::from(item.size > 0)]),
+        };
+        let mut whole = 0;
+        for (number, wanted) in sums.iter().enumerate() {
+            let from = number as u64 * size;
+            let length = size.min(item.size - from);
+            // A chunk that came damaged is fetched once more, written without holes over what the first try left.
+            let mut crc = self.fetch_chunk(store, &file, item, from, length, true).await?.map_err(local)?;
+            if hex(crc) != *wanted {
+                crc = self.fetch_chunk(store, &file, item, from, length, false).await?.map_err(local)?;
+            }
+            if hex(crc) != *wanted {
+                return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
+            }
+            whole = crc32c::crc32c_combine(whole, crc, length as usize);
+        }
+        if hex(whole) != item.crc32c {
+            return Err(Stop::Reject(format!("{} does not match its checksum in the manifest", item.path)));
+        }
+        finish_file(&file, item.size, item.mode, item.mtime_ns).map_err(local)?;
+        Ok(())
+    }
+
+    /// Fetches and writes a run of bytes; returns their checksum. The inner error is the disk's.
+    async fn fetch_chunk(
+        &self,
+        store: &Store,
+        file: &File,
+        item: &Item,
+        from: u64,
+        length: u64,
+        sparsely: bool,
+    ) -> Result<io::Result<u32>, Stop> {
+        let mut crc = 0;
+        let mut at = from;
+        while at < from + length {
+            let wanted = PART.min(from + length - at);
+            let bytes = store.get_range(&item.key, at, wanted).await.map_err(|error| unreadable(item, &error))?;
+            let writer = match file.try_clone() {
+                Ok(writer) => writer,
+                Err(error) => return Ok(Err(error)),
+            };
+            let written = blocking(move || {
+                if sparsely {
+                    write_sparsely(&writer, at, &bytes)?
+                } else {
+                    writer.write_all_at(&bytes, at)?
+                }
+                Ok(crc32c::crc32c_append(crc, &bytes))
+            });
+            crc = match written.await {
+                Ok(crc) => crc,
+                Err(error) => return Ok(Err(error)),
+            };
+            at += wanted;
+        }
+        Ok(Ok(crc))
+    }
+
+    /// Moves what was fetched into place, and what stood there aside.
+    fn install(&self, dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>, temporary: &str) -> io::Result<()> {
+        let faults = &self.config.faults;
+        let moved: Vec<&str> = if manifest.is_directory() {
+            vec![&manifest.unit]
+        } else {
+            let files = manifest.files.iter().filter(|f| f.kind == ItemKind::File && !equal.contains(&f.path));
+            files.map(|f| f.path.as_str()).collect()
+        };
+        dir.replace(RESTORING, serde_json::json!([manifest.unit]).to_string().as_bytes(), 0o644)?;
+        faults.point(23);
+        let there: Vec<&str> = moved.iter().copied().filter(|p| matches!(dir.look(p), Ok(Some(_)))).collect();
+        // Each run has its own place aside, and none is ever emptied: it is what the trainer wrote.
+        let attempt = self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string);
+        for path in &there {
+            let places = (1u32..).map(|n| format!("{ASIDE}/{attempt}-{n}/{path}"));
+            let is_free = |place: &String| matches!(dir.look(place), Ok(None));
+            let aside = places.take(10_000).find(is_free).ok_or(io::ErrorKind::AlreadyExists)?;
+            dir.rename(path, &aside)?;
+            faults.point(24);
+        }
+        for path in &moved {
+            dir.rename(&format!("{temporary}/{path}"), path)?;
+            faults.point(25);
+        }
+        Ok(())
+    }
+}
+
+fn unreadable(item: &Item, error: &StoreError) -> Stop {
+    match error.trouble {
+        Trouble::Absent | Trouble::Other => Stop::Reject(format!("{} cannot be read: {error}", item.path)),
+        Trouble::Denied | Trouble::Full => Stop::Fatal(away(error)),
+    }
+}
+
+/// Paths of the manifest's files that lie in the directory with equal size and checksum.
+async fn equal_files(dir: &Arc<Beneath>, manifest: &Manifest) -> io::Result<HashSet<String>> {
+    let dir = Arc::clone(dir);
+    let files: Vec<Item> = manifest.regular().cloned().collect();
+    blocking(move || {
+        let mut equal = HashSet::new();
+        for item in files {
+            let Ok(Some(entry)) = dir.look(&item.path) else { continue };
+            if entry.kind == Kind::File && entry.size == item.size && sum(&dir, &item).is_ok_and(|s| s == item.crc32c) {
+                equal.insert(item.path);
+            }
+        }
+        Ok(equal)
+    })
+    .await
+}
+
+fn sum(dir: &Beneath, item: &Item) -> io::Result<String> {
+    let file = dir.read_file(&item.path)?;
+    let (mut crc, mut at) = (0, 0);
+    while at < item.size {
+        let bytes = read_at(&file, at, PART as usize)?;
+        if bytes.is_empty() {
+            break;
+        }
+        crc = crc32c::crc32c_append(crc, &bytes);
+        at += bytes.len() as u64;
+    }
+    forget(&file);
+    Ok(hex(crc))
+}
+
+/// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no
+/// restore of it was cut short.
+fn is_in_place(dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>, listing: &Listing) -> io::Result<bool> {
+    if dir.look(RESTORING)?.is_some() || manifest.regular().any(|f| !equal.contains(&f.path)) {
+        return Ok(false);
+    }
+    for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {
+        let kind = dir.look(&item.path)?.map(|e| e.kind);
+        let is_there = match (&kind, &item.target) {
+            (Some(Kind::Symlink(now)), Some(target)) => now == target,
+            (Some(Kind::Directory), None) => true,
+            _ => false,
+        };
+        if !is_there {
+            return Ok(false);
+        }
+    }
+    let named: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
+    let is_extra = |path: &str, kind: &Kind| *kind != Kind::Directory && !named.contains(path);
+    let extra = manifest.is_directory() && listing.below(&manifest.unit).iter().any(|e| is_extra(&e.path, &e.kind));
+    Ok(!extra)
+}
+
+/// Puts a pointer, unless it says so already.
+fn point(dir: &Beneath, path: &str, content: &str, symlink: bool) -> io::Result<()> {
+    match dir.look(path)?.map(|e| e.kind) {
+        Some(Kind::Symlink(target)) if symlink && target == content => Ok(()),
+        Some(Kind::File) if !symlink && dir.read(path, content.len() as u64).is_ok_and(|b| b == content.as_bytes()) => {
+            Ok(())
+        }
+        _ if symlink => dir.replace_link(path, content),
+        _ => dir.replace(path, content.as_bytes(), 0o644),
+    }
+}
+
+/// Reads every byte of a commit and compares the checksums. Errors: the first that does not match, or the store's.
+pub async fn verify_deeply(store: &Store, manifest: &Manifest) -> Result<Result<(), String>, StoreError> {
+    for item in manifest.regular() {
+        let (mut crc, mut at) = (0, 0);
+        while at < item.size {
+            let wanted = PART.min(item.size - at);
+            let bytes = store.get_range(&item.key, at, wanted).await?;
+            crc = crc32c::crc32c_append(crc, &bytes);
+            at += wanted;
+        }
+        if hex(crc) != item.crc32c {
+            return Ok(Err(format!("{} does not match its checksum", item.path)));
+        }
+    }
+    Ok(Ok(()))
+}

@@ -1,0 +1,188 @@
+//! What the store holds, judged commit by commit, and what may leave it (contracts/checkpoints.md section 4).
+//!
+//! The manifest goes first, then its data, so that a kill leaves orphans, never a commit without its data. Nothing local
+//! is ever deleted here.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::mirror::{Mirror, attempts};
+use super::restore::verify_deeply;
+use crate::edge::clock;
+use crate::edge::store::{Store, StoreError, Trouble};
+use crate::rules::checkpoint::manifest::{LIMIT, Manifest};
+use crate::rules::checkpoint::names::{COMMITS, CommitName, OWN, Stamp, data_prefix, stamp_of_data};
+use crate::rules::checkpoint::plan::{self, Retention};
+
+/// Data of no commit is left alone for this long.
+const ORPHAN_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// A commit and what became of it.
+#[derive(Debug)]
+pub struct Judged {
+    /// Its name.
+    pub name: CommitName,
+    /// The manifest, or why it must be passed over.
+    pub manifest: Result<Manifest, String>,
+}
+
+/// What was or would be deleted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Commits, oldest first.
+    pub commits: Vec<CommitName>,
+    /// Data objects of no commit.
+    pub orphans: Vec<String>,
+    /// Half-written files of the store itself.
+    pub swept: u64,
+}
+
+/// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says.
+pub async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
+    let objects = store.list(COMMITS).await?;
+    let mut names: Vec<CommitName> = objects.iter().filter_map(|o| CommitName::from_key(&o.key)).collect();
+    names.sort_by(|a, b| b.cmp(a));
+    Ok(names)
+}
+
+/// Reads a manifest and looks whether all its objects are there with their sizes. The inner error says why the commit
+/// must be passed over.
+pub async fn judge(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
+    let bytes = match store.get(&name.key(), LIMIT + 1).await {
+        Ok(bytes) => bytes,
+        Err(error) if matches!(error.trouble, Trouble::Absent) => {
+            return Ok(Err("its manifest has just been deleted".to_owned()));
+        }
+        Err(error) => return Err(error),
+    };
+    let manifest = match Manifest::read(name, &bytes) {
+        Ok(manifest) => manifest,
+        Err(why) => return Ok(Err(why)),
+    };
+    let objects = store.list(&data_prefix(&manifest.unit, &manifest.stamp())).await?;
+    let there: HashMap<&str, u64> = objects.iter().map(|o| (o.key.as_str(), o.size)).collect();
+    for item in manifest.regular() {
+        let size = match there.get(item.key.as_str()) {
+            Some(size) => Some(*size),
+            None => store.size(&item.key).await?,
+        };
+        match size {
+            Some(size) if size == item.size => {}
+            Some(size) => return Ok(Err(format!("{} has {size} bytes in the store, not {}", item.path, item.size))),
+            None => return Ok(Err(format!("{} is missing from the store", item.path))),
+        }
+    }
+    Ok(Ok(manifest))
+}
+
+impl Mirror {
+    /// After a commit: lets go of what retention no longer keeps.
+    pub(crate) async fn retire(&self) -> Result<(), StoreError> {
+        self.prune_commits(false).await.map(drop)
+    }
+
+    /// Every commit, newest first, each judged. For people.
+    pub async fn judged(&self) -> Result<Vec<Judged>, StoreError> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        let mut all = Vec::new();
+        for name in commits(store).await? {
+            let manifest = judge(store, &name).await?;
+            all.push(Judged { name, manifest });
+        }
+        Ok(all)
+    }
+
+    /// As [`Mirror::judged`], every byte read and compared with its checksum.
+    pub async fn verified(&self) -> Result<Vec<Judged>, StoreError> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        let mut all = self.judged().await?;
+        for judged in &mut all {
+            if let Ok(manifest) = &judged.manifest
+                && let Err(why) = verify_deeply(store, manifest).await?
+            {
+                judged.manifest = Err(why);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Deletes what retention does not keep, and data of no commit that is old enough; `dry` only says what.
+    pub async fn prune(&self, dry: bool) -> Result<Pruned, StoreError> {
+        let Some(store) = &self.store else { return Ok(Pruned::default()) };
+        let gone = self.prune_commits(dry).await?;
+        let orphans = orphans(store).await?;
+        let mut swept = 0;
+        if !dry {
+            for key in &orphans {
+                store.delete(key).await?;
+            }
+            swept = store.sweep(ORPHAN_AGE).await?;
+        }
+        Ok(Pruned { commits: gone, orphans, swept })
+    }
+
+    async fn prune_commits(&self, dry: bool) -> Result<Vec<CommitName>, StoreError> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        let retention: Retention = self.config.retention;
+        let names = commits(store).await?;
+        let keep = usize::try_from(retention.last.max(1)).unwrap_or(usize::MAX);
+        if names.len() <= keep {
+            return Ok(Vec::new());
+        }
+        let mut whole = 0;
+        let mut judged = Vec::new();
+        for name in names {
+            let is_whole = whole < keep && judge(store, &name).await?.is_ok();
+            whole += usize::from(is_whole);
+            judged.push((name, is_whole));
+        }
+        let ours = match &self.attempt {
+            Some(attempt) => Some(attempt.clone()),
+            None => attempts(store).await?.into_iter().max(),
+        };
+        let Some(ours) = ours else { return Ok(Vec::new()) };
+        let going = plan::expendable(&judged, retention, &ours, self.parent.as_ref());
+        if !dry {
+            for name in &going {
+                self.delete(store, name).await?;
+            }
+        }
+        Ok(going)
+    }
+
+    async fn delete(&self, store: &Store, name: &CommitName) -> Result<(), StoreError> {
+        let manifest = store.get(&name.key(), LIMIT + 1).await;
+        let manifest = manifest.ok().and_then(|bytes| Manifest::read(name, &bytes).ok());
+        store.delete(&name.key()).await?;
+        self.config.faults.point(10);
+        // Of a manifest that cannot be read we do not know the data; it becomes an orphan.
+        let Some(manifest) = manifest else { return Ok(()) };
+        let own = format!("{}/", data_prefix(&manifest.unit, &name.stamp));
+        for item in manifest.regular().filter(|i| i.key.starts_with(&own)) {
+            store.delete(&item.key).await?;
+            self.config.faults.point(11);
+        }
+        Ok(())
+    }
+}
+
+/// Data that no commit names, of an attempt that is over, and old by the store's own clock.
+async fn orphans(store: &Store) -> Result<Vec<String>, StoreError> {
+    let objects = store.list("").await?;
+    let mut named: HashSet<String> = HashSet::new();
+    let mut kept: HashSet<Stamp> = HashSet::new();
+    for name in commits(store).await? {
+        kept.insert(name.stamp.clone());
+        if let Ok(manifest) = judge(store, &name).await? {
+            named.extend(manifest.files.into_iter().map(|f| f.key));
+        }
+    }
+    let Some(newest) = attempts(store).await?.into_iter().max() else { return Ok(Vec::new()) };
+    let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let is_orphan = |key: &str| {
+        let stamp = if key.starts_with(OWN) { None } else { stamp_of_data(key) };
+        stamp.is_some_and(|s| s.attempt < newest && !kept.contains(&s)) && !named.contains(key)
+    };
+    let old = objects.into_iter().filter(|o| now.saturating_sub(o.modified) > ORPHAN_AGE);
+    Ok(old.map(|o| o.key).filter(|key| is_orphan(key)).collect())
+}

@@ -1,0 +1,278 @@
+//! The main job: a trainer that is stopped, preempted or killed anywhere goes on from the newest committed checkpoint,
+//! on an empty disk, and finishes. The trainer is a real one: examples/train.sh fits a line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::{Finished, Running, Trainit, eventually, is_alive, send};
+
+const STEPS: u64 = 24;
+
+/// A disk that machines lose and a store that stays.
+struct Job {
+    root: tempfile::TempDir,
+}
+
+impl Job {
+    fn new() -> Job {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("store")).unwrap();
+        Job { root }
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.root.path().join("disk")
+    }
+
+    fn store(&self) -> PathBuf {
+        self.root.path().join("store")
+    }
+
+    fn lose_the_disk(&self) {
+        let _ = fs::remove_dir_all(self.disk());
+    }
+
+    fn trainit(&self, pause: &str) -> Trainit {
+        let trainer = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/train.sh");
+        Trainit::new(["run", "--mirror-interval", "50ms", "--settle", "30ms", "--restart-backoff", "1ms"])
+            .args(["--checkpoint-store", &format!("file://{}", self.store().display()), "--checkpoint-dir"])
+            .args([self.disk().as_os_str(), "--".as_ref(), trainer.as_os_str(), self.disk().as_os_str()])
+            .args([STEPS.to_string().as_str(), pause])
+    }
+
+    fn start(&self) -> Running {
+        self.trainit("0.02").start()
+    }
+
+    /// Steps of all commits, oldest first, from the manifests' names: A-S-step-hash.
+    fn commits(&self) -> Vec<u64> {
+        let Ok(entries) = fs::read_dir(self.store().join(".trainit/commits")) else { return Vec::new() };
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|n| n.ends_with(".json"));
+        names.sort();
+        names.iter().map(|n| n.rsplit('-').nth(1).unwrap().parse().unwrap()).collect()
+    }
+
+    fn newest(&self) -> u64 {
+        self.commits().last().copied().unwrap_or(0)
+    }
+
+    /// Runs on an empty disk to the end; returns the step it went on from.
+    fn finish_on_a_new_machine(&self) -> (u64, Finished) {
+        self.lose_the_disk();
+        let committed = self.newest();
+        let done = self.trainit("0").output().expect_code(0);
+        assert!(done.out().contains(&format!("resume_step={committed}\n")), "committed {committed}: {}", done.out());
+        assert!(done.out().contains(&format!("done step={STEPS}")), "{}", done.out());
+        (committed, done)
+    }
+}
+
+#[test]
+fn a_stopped_job_commits_its_last_checkpoint_and_resumes_from_it() {
+    let job = Job::new();
+    let running = job.start();
+    running.after_line("step=7 ");
+    let done = running.stop().expect_code(143);
+    let verdict = done.verdict();
+    let step = verdict["committed_step"].as_u64().expect("a committed step");
+    assert!(step >= 7, "what was saved on SIGTERM is in the store: {verdict}");
+    assert!(done.out().contains(&format!("stopped at step={step}")), "{}", done.out());
+    let (resumed, done) = job.finish_on_a_new_machine();
+    assert_eq!(resumed, step);
+    let verdict = done.verdict();
+    assert_eq!((verdict["resumed_step"].as_u64(), verdict["committed_step"].as_u64()), (Some(step), Some(STEPS)));
+}
+
+#[test]
+fn wherever_trainit_is_killed_the_next_run_resumes_from_the_newest_commit() {
+    for place in 0..10 {
+        let job = Job::new();
+        let running = job.start();
+        running.after_line(&format!("step={} ", 1 + place * 2));
+        running.signal(libc::SIGKILL);
+        running.finish().expect_code(137);
+        job.finish_on_a_new_machine();
+    }
+}
+
+#[test]
+fn wherever_both_are_killed_the_next_run_resumes_from_the_newest_commit() {
+    for place in 0..10 {
+        let job = Job::new();
+        let running = job.start();
+        let line = running.after_log("started");
+        running.after_line(&format!("step={} ", 1 + place * 2));
+        let child = pid_in(&line);
+        send(running.pid(), libc::SIGKILL);
+        // It may be gone already: it dies with trainit.
+        if is_alive(child) {
+            let _ = std::process::Command::new("kill").args(["-9", &child.to_string()]).status();
+        }
+        running.finish().expect_code(137);
+        job.finish_on_a_new_machine();
+    }
+}
+
+#[test]
+fn wherever_the_trainer_is_killed_it_is_restarted_from_its_newest_checkpoint() {
+    for place in 0..10 {
+        let job = Job::new();
+        let running = job.start();
+        let line = running.after_log("started");
+        running.after_line(&format!("step={} ", 1 + place * 2));
+        send(pid_in(&line), libc::SIGKILL);
+        let done = running.finish().expect_code(0);
+        assert!(done.out().contains(&format!("done step={STEPS}")), "{}", done.out());
+        assert_eq!(done.verdict()["attempts"], 2);
+        let expected = (1 + place * 2) / 5 * 5;
+        let resumed: Vec<u64> =
+            done.out().lines().filter_map(|l| l.strip_prefix("start resume_step=")?.parse().ok()).collect();
+        assert!(resumed[1] >= expected, "killed after step {}: {resumed:?}", 1 + place * 2);
+    }
+}
+
+fn pid_in(log: &str) -> i32 {
+    let value: serde_json::Value = serde_json::from_str(log).unwrap();
+    value["trainit"]["pid"].as_i64().unwrap() as i32
+}
+
+#[test]
+fn new_checkpoints_are_committed_while_training_goes_on() {
+    let job = Job::new();
+    let running = job.trainit("0.2").start();
+    running.after_log("checkpoint committed");
+    assert!(job.newest() >= 5);
+    running.signal(libc::SIGKILL);
+    running.finish();
+}
+
+#[test]
+fn a_torn_commit_is_passed_over_for_the_one_before_it() {
+    let job = Job::new();
+    let running = job.start();
+    running.after_line("step=12 ");
+    running.stop().expect_code(143);
+    let commits = job.commits();
+    assert!(commits.len() >= 2, "{commits:?}");
+    let newest = commits.last().unwrap();
+    let torn = data_of(&job, *newest);
+    let length = fs::metadata(&torn).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&torn).unwrap().set_len(length / 2).unwrap();
+    job.lose_the_disk();
+    let done = job.trainit("0").output().expect_code(0);
+    let before = commits[commits.len() - 2];
+    assert!(done.out().contains(&format!("resume_step={before}\n")), "{commits:?}: {}{}", done.out(), done.err());
+    assert!(done.err().contains("passed over") || done.err().contains("checkpoint"), "{}", done.err());
+}
+
+fn data_of(job: &Job, step: u64) -> PathBuf {
+    let unit = job.store().join(format!("ckpt-{step:08}.json"));
+    let mut paths = vec![unit];
+    loop {
+        let path = paths.pop().expect("a data file");
+        if path.is_file() {
+            return path;
+        }
+        paths.extend(fs::read_dir(path).unwrap().map(|e| e.unwrap().path()));
+    }
+}
+
+#[test]
+fn a_newer_run_fences_the_older_one_which_leaves_with_205() {
+    let job = Job::new();
+    let old = job.trainit("0.1").start();
+    old.after_line("step=6 ");
+    let disk = job.disk();
+    fs::rename(&disk, job.root.path().join("elsewhere")).unwrap();
+    // The old run's directory is another machine's now.
+    fs::create_dir(&disk).unwrap();
+    let done = job.trainit("0").output().expect_code(0);
+    assert!(done.out().contains("done step="), "{}", done.out());
+    let done = old.finish();
+    let reason = done.verdict()["reason"].clone();
+    assert!(done.code() == 205 && reason == "fenced", "{}: {}", done.code(), done.err());
+}
+
+#[test]
+fn without_a_store_the_next_attempt_goes_on_from_the_newest_local_checkpoint() {
+    let root = tempfile::tempdir().unwrap();
+    let script = "echo from=${TRAINIT_RESUME_FROM-none} step=${TRAINIT_RESUME_STEP-none}; \
+                  [ $TRAINIT_ATTEMPT = 2 ] && exit 0; echo '{}' > ck/model-7.json; exit 1";
+    fs::create_dir(root.path().join("ck")).unwrap();
+    let done = Trainit::new(["run", "--checkpoint-dir", "ck", "--restart-backoff", "1ms", "--", "sh", "-c", script])
+        .dir(root.path())
+        .output()
+        .expect_code(0);
+    let path = root.path().join("ck/model-7.json");
+    assert_eq!(done.out(), format!("from=none step=none\nfrom={} step=7\n", path.display()));
+}
+
+#[test]
+fn a_store_that_cannot_be_written_is_204_before_anything_is_started() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("store"), "a file, no directory").unwrap();
+    let store = format!("file://{}", root.path().join("store").display());
+    let done = Trainit::new(["run", "--checkpoint-dir", "ck", "--checkpoint-store", &store, "--", "echo", "ran"])
+        .dir(root.path())
+        .output()
+        .expect_code(204);
+    assert!(!done.out().contains("ran"));
+    assert_eq!(done.verdict()["reason"], "store");
+}
+
+#[test]
+fn a_full_store_loses_the_commit_aloud_and_nothing_that_was_committed() {
+    let root = tempfile::tempdir().unwrap();
+    let (disk, store) = (root.path().join("disk"), root.path().join("store"));
+    for dir in [&disk, &store] {
+        fs::create_dir(dir).unwrap();
+    }
+    // 256 KiB of store: a small checkpoint fits, a large one does not.
+    let script = format!("mount -t tmpfs -o size=256k none {} && exec \"$0\" \"$@\"", store.display());
+    let trainer = "if [ -n \"${TRAINIT_RESUME_STEP-}\" ]; then echo again=$TRAINIT_RESUME_STEP; exit 0; fi; \
+                   echo small > ck-1; echo ready; read line; head -c 1000000 /dev/zero > ck-2; exit 0";
+    let url = format!("file://{}", store.display());
+    let run = |trainer: &str| {
+        format!(
+            "\"$0\" run --checkpoint-dir {d} --checkpoint-store {url} --mirror-interval 50ms --settle 20ms --keep-last 1 -- sh -c 'cd {d}; {trainer}'",
+            d = disk.display()
+        )
+    };
+    let both = format!(
+        "{script}; true; {}; echo first=$?; rm -rf {d}/*; {}; echo second=$?",
+        run(trainer),
+        run(trainer),
+        d = disk.display()
+    )
+    .replace("exec \"$0\" \"$@\"; true", "true");
+    let (read, write) = std::io::pipe().unwrap();
+    let mut trainit = Trainit::through(&["unshare", "--mount", "sh", "-c", &both], Vec::<&str>::new());
+    trainit.command().stdin(read);
+    let running = trainit.start();
+    running.after_line("ready");
+    running.after_log("checkpoint committed");
+    drop(write);
+    let done = running.finish().expect_code(0);
+    assert!(done.out().contains("first=204"), "{}{}", done.out(), done.err());
+    assert!(done.out().contains("again=1") && done.out().contains("second=0"), "{}{}", done.out(), done.err());
+}
+
+#[test]
+fn a_required_restore_without_a_checkpoint_starts_nothing() {
+    let job = Job::new();
+    let done = job.trainit("0").env("TRAINIT_RESTORE", "required").output();
+    assert_eq!(done.code(), 204, "{}", done.err());
+    assert!(!done.out().contains("start"));
+}
+
+#[test]
+fn no_process_of_the_old_attempt_is_left_when_the_last_commit_begins() {
+    let job = Job::new();
+    let running = job.start();
+    running.after_line("step=3 ");
+    let line = running.after_log("started");
+    let done = running.stop().expect_code(143);
+    eventually("the trainer is gone", || !is_alive(pid_in(&line)));
+    drop(done);
+}
