@@ -125,7 +125,8 @@ fn wherever_the_trainer_is_killed_it_is_restarted_from_its_newest_checkpoint() {
         let done = running.finish().expect_code(0);
         assert!(done.out().contains(&format!("done step={STEPS}")), "{}", done.out());
         assert_eq!(done.verdict()["attempts"], 2);
-        let expected = (1 + place * 2) / 5 * 5;
+        // The step that is printed is not saved yet.
+        let expected = place * 2 / 5 * 5;
         let resumed: Vec<u64> =
             done.out().lines().filter_map(|l| l.strip_prefix("start resume_step=")?.parse().ok()).collect();
         assert!(resumed[1] >= expected, "killed after step {}: {resumed:?}", 1 + place * 2);
