@@ -3,6 +3,7 @@
 //! [`defs`] is the list, [`layers`] says which value holds and where it came from; one file per topic turns text into
 //! types. Deliberately absent: the machine (except the one configuration file, which `command` reads and hands in).
 
+pub mod cluster;
 pub mod defs;
 pub mod layers;
 pub mod run;
