@@ -1,5 +1,8 @@
 //! One file per subcommand: the wiring, and nothing that could be a rule.
 
+pub mod cluster;
+pub mod env;
+pub mod inspect;
 pub mod run;
 
 use std::ffi::OsString;
@@ -24,6 +27,8 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
     };
     match (parsed.command, mask) {
         ("run", Some(mask)) => run::main(parsed, env, mask),
+        ("inspect", _) => inspect::main(&parsed, &env),
+        ("env", _) => env::main(&parsed, &env),
         (other, _) => refuse(&[format!("trainit {other} is not there yet")]),
     }
 }

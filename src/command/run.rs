@@ -4,15 +4,15 @@ use std::path::Path;
 
 use tracing::Level;
 
-use super::values;
+use super::{cluster, values};
 use crate::cli::Parsed;
 use crate::edge::clock::Clock;
 use crate::edge::signals::Mask;
 use crate::edge::stdio;
-use crate::rules::env::{Changes, Env};
+use crate::rules::env::Env;
 use crate::rules::job::ChildFacts;
 use crate::settings::Reader;
-use crate::settings::layers::unknown_variables;
+use crate::settings::cluster::read as read_cluster;
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::supervisor::{self, Job};
 use crate::telemetry::log::{self, Format};
@@ -25,6 +25,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let (values, complaints) = values(&parsed, &env);
     let mut reader = Reader::new(&values, complaints);
     let settings = read(&mut reader);
+    let options = read_cluster(&mut reader);
     start_log(&settings);
     let mut mistakes: Vec<String> = reader.complaints.iter().map(ToString::to_string).collect();
     if parsed.operands.is_empty() {
@@ -33,14 +34,25 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     if !mistakes.is_empty() {
         return not_started(&mistakes, settings.verdict_file.as_deref(), None);
     }
-    for warning in unknown_variables(&env) {
-        tracing::warn!(code = "unknown_variable", "{warning}");
+    let resolved = match cluster::resolve(options, &env, &[]) {
+        Ok(resolved) => resolved,
+        Err(error) => {
+            return not_started(&[error.to_string()], settings.verdict_file.as_deref(), Some(error.code));
+        }
+    };
+    for warning in &resolved.warnings {
+        tracing::warn!(code = warning.code, "{}", warning.message);
+    }
+    if resolved.launches.len() > 1 {
+        let mistake = "--nproc above 1 is not there yet; start one process, or torchrun";
+        return not_started(&[mistake.to_owned()], settings.verdict_file.as_deref(), None);
     }
     let job = Job {
         policy: settings.policy,
         argv: parsed.operands,
         env,
-        changes: Changes::default(),
+        changes: resolved.changes(),
+        hostfile: resolved.hostfile,
         facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), ..ChildFacts::default() },
         death_signal: settings.death_signal,
         mask,

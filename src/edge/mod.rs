@@ -4,6 +4,8 @@
 pub mod cgroup;
 pub mod clock;
 pub mod descendants;
+pub mod files;
+pub mod limits;
 pub mod process;
 pub mod reaper;
 pub mod run_dir;

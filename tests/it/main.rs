@@ -6,5 +6,8 @@
 
 mod support;
 
+mod cluster;
 mod command_line;
+mod env_command;
+mod inspect;
 mod walls;
