@@ -7,6 +7,7 @@
 mod support;
 
 mod cluster;
+mod cluster_properties;
 mod command_line;
 mod env_command;
 mod inspect;
