@@ -61,7 +61,8 @@ const SUBS: &[Sub] = &[
     },
     Sub {
         name: "inspect",
-        on: on::INSPECT,
+        // Every setting of `run` is taken, so that it can be shown.
+        on: on::INSPECT | on::RUN,
         about: "Show what trainit sees here, and where each value came from",
         after: "",
         operands: Vec::new,

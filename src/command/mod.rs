@@ -1,8 +1,11 @@
 //! One file per subcommand: the wiring, and nothing that could be a rule.
 
 pub mod checkpoint;
+pub mod cluster;
+pub mod env;
 pub mod gpu_probe;
 pub mod gpus;
+pub mod inspect;
 pub mod report_metric;
 pub mod run;
 
@@ -34,6 +37,8 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
         ("report-metric", _) => report_metric::main(&parsed, &env),
         ("gpus", _) => gpus::main(&parsed, &env),
         ("checkpoint", _) => checkpoint::main(&parsed, &env),
+        ("inspect", _) => inspect::main(&parsed, &env),
+        ("env", _) => env::main(&parsed, &env),
         (other, _) => refuse(&[format!("trainit {other} is not there yet")]),
     }
 }

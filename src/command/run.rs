@@ -5,15 +5,15 @@ use std::path::Path;
 use tracing::Level;
 
 use super::checkpoint::mirror_config;
-use super::values;
+use super::{cluster, values};
 use crate::cli::Parsed;
 use crate::edge::clock::Clock;
 use crate::edge::signals::Mask;
 use crate::edge::{gpu, machine, stdio};
-use crate::rules::env::{Changes, Env};
+use crate::rules::env::Env;
 use crate::rules::job::ChildFacts;
 use crate::rules::preempt;
-use crate::settings::layers::unknown_variables;
+use crate::settings::cluster::read as read_cluster;
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
 use crate::supervisor::{self, Job, Lookout, Work};
@@ -28,6 +28,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let mut reader = Reader::new(&values, complaints);
     let settings = read(&mut reader);
     let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
+    let options = read_cluster(&mut reader);
     start_log(&settings);
     let mut mistakes: Vec<String> = reader.complaints.iter().map(ToString::to_string).collect();
     if parsed.operands.is_empty() {
@@ -36,16 +37,28 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     if !mistakes.is_empty() {
         return not_started(&mistakes, settings.verdict_file.as_deref(), None);
     }
-    for warning in unknown_variables(&env) {
-        tracing::warn!(code = "unknown_variable", "{warning}");
+    let resolved = match cluster::resolve(options, &env, &[]) {
+        Ok(resolved) => resolved,
+        Err(error) => {
+            return not_started(&[error.to_string()], settings.verdict_file.as_deref(), Some(error.code));
+        }
+    };
+    for warning in &resolved.warnings {
+        tracing::warn!(code = warning.code, "{}", warning.message);
+    }
+    if resolved.launches.len() > 1 {
+        let mistake = "--nproc above 1 is not there yet; start one process, or torchrun";
+        return not_started(&[mistake.to_owned()], settings.verdict_file.as_deref(), None);
     }
     let lookout = preempt::pick(settings.preemption, &env, &machine::local_facts)
         .map(|(source, endpoint)| Lookout { source, endpoint });
+    let node_rank = resolved.spec.node_rank;
     let job = Job {
         policy: settings.policy,
         argv: parsed.operands,
         env,
-        changes: Changes::default(),
+        changes: resolved.changes(),
+        hostfile: resolved.hostfile,
         facts: ChildFacts {
             checkpoint_dir: reader.text("checkpoint-dir"),
             gpu_count: gpu::device_count() as usize,
@@ -54,7 +67,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         death_signal: settings.death_signal,
         mask,
     };
-    let work = Work { checkpoints: kept(checkpoints, &job.env), lookout };
+    let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout };
     match supervisor::run(job, work, clock) {
         Ok(ended) => {
             let facts = Facts {
@@ -71,12 +84,20 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     }
 }
 
-/// The checkpoints to keep, if there is a directory.
-fn kept(settings: settings::checkpoint::Checkpoints, env: &Env) -> Option<supervisor::Checkpoints> {
+/// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the
+/// training replicas' checkpoints are not its own.
+fn kept(
+    mut settings: settings::checkpoint::Checkpoints,
+    node_rank: Option<u32>,
+    env: &Env,
+) -> Option<supervisor::Checkpoints> {
     settings.dir.as_ref()?;
-    let (interval, settle) = (settings.interval, settings.settle);
-    let claim = settings.store.is_some();
-    Some(supervisor::Checkpoints { mirror: mirror_config(settings, 0, claim, env), interval, settle })
+    if node_rank.is_none() {
+        settings.store = None;
+    }
+    let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
+    let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
+    Some(supervisor::Checkpoints { mirror, interval, settle })
 }
 
 /// A command line that could not even be read: the same verdict, in the form the environment asks for.

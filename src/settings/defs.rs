@@ -185,6 +185,15 @@ pub const SETTINGS: &[Setting] = &[
         "training",
         "Which replicas get ranks: chief and workers, or every pool in order",
     ),
+    one(
+        "nproc",
+        "N|gpu",
+        CLUSTER,
+        on::CLUSTER,
+        "",
+        "Processes to start on this node, each with its rank; gpu is one for each GPU [default: one, as a node]",
+    ),
+    many("framework", "NAME", CLUSTER, on::ENV, "Only the variables of this framework"),
     // Checkpoints
     one("checkpoint-dir", "DIR", CHECKPOINTS, on::STORE, "", "Where the trainer writes its checkpoints"),
     one(
@@ -323,6 +332,14 @@ pub const SETTINGS: &[Setting] = &[
     one("verdict-file", "PATH", OUTPUT, on::RUN, "", "Also write the verdict, one JSON object, to this file"),
     switch("json", OUTPUT, on::INSPECT | on::GPUS | on::CHECKPOINT, "Print one JSON object"),
     switch("dry-run", CHECKPOINTS, on::CHECKPOINT, "Say what push or prune would do, and do nothing"),
+    one(
+        "format",
+        "shell|dotenv|json",
+        OUTPUT,
+        on::ENV,
+        "shell",
+        "shell is for eval; dotenv and json are for other tools",
+    ),
 ];
 
 #[cfg(test)]

@@ -189,13 +189,17 @@ impl<'a> Reader<'a> {
 
     /// Notes that the value of `name` is wrong.
     pub fn complain(&mut self, name: &str, message: String) {
-        let place = match self.values.get(name).map(|g| &g.source) {
+        self.complaints.push(Complaint { place: self.place(name), message });
+    }
+
+    /// Where the value of `name` came from, as a complaint names it.
+    pub fn place(&self, name: &str) -> String {
+        match self.values.get(name).map(|g| &g.source) {
             Some(Source::Variable) => find(name).map(Setting::variable).unwrap_or_default(),
             Some(Source::File(path, line)) => format!("{}:{line}: {name}", path.display()),
             Some(Source::Platform(because)) => format!("--{name} (from {because})"),
             _ => format!("--{name}"),
-        };
-        self.complaints.push(Complaint { place, message });
+        }
     }
 }
 
@@ -211,6 +215,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "TRAINIT_GPU_COUNT",
     "TRAINIT_HOSTFILE",
     "TRAINIT_LEADER_ADDR",
+    "TRAINIT_LEADER_PORT",
     "TRAINIT_LIGHTGBM_MACHINES",
     "TRAINIT_NVML_LIBRARY",
     "TRAINIT_GPU_PROBE",

@@ -4,6 +4,7 @@
 //! types. Deliberately absent: the machine (except the one configuration file, which `command` reads and hands in).
 
 pub mod checkpoint;
+pub mod cluster;
 pub mod defs;
 pub mod gpus;
 pub mod layers;

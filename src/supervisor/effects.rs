@@ -13,12 +13,14 @@ use crate::edge::process::{self, Launch};
 use crate::edge::run_dir::RunDir;
 use crate::edge::{clock, terminal};
 use crate::rules::exit::{self, End};
+use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
 
 /// The name of the file that announces a preemption, in the run's own directory.
 const PREEMPTION_FILE: &str = "preemption";
 const HEARTBEAT_FILE: &str = "heartbeat";
+const HOSTFILE: &str = "hostfile";
 
 /// What became of an action.
 pub(super) enum Done {
@@ -56,6 +58,12 @@ impl Effects {
         let run_dir = RunDir::make(job.env.given("TMPDIR"), stamp);
         job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION_FILE));
         job.facts.heartbeat_file = run_dir.as_ref().map(|dir| dir.file(HEARTBEAT_FILE));
+        if let (Some(dir), Some(hosts)) = (&run_dir, &job.hostfile) {
+            match dir.publish(HOSTFILE, hosts) {
+                Ok(()) => job.changes.set(HOSTFILE_VARIABLE, dir.file(HOSTFILE)),
+                Err(error) => tracing::warn!("the host file for MPI could not be written: {error}"),
+            }
+        }
         Effects {
             job,
             timers: Timers::default(),

@@ -43,6 +43,8 @@ pub struct Job {
     pub env: Env,
     /// What the frameworks' rules change in it.
     pub changes: Changes,
+    /// The content of a host file for MPI, written where the child finds it.
+    pub hostfile: Option<String>,
     /// What the child is told of trainit.
     pub facts: ChildFacts,
     /// What the child gets when trainit dies and is not PID 1.

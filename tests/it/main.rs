@@ -7,11 +7,15 @@
 mod support;
 
 mod child_state;
+mod cluster;
+mod cluster_properties;
 mod command_line;
+mod env_command;
 mod exit_codes;
 mod gpu_watch;
 mod gpus;
 mod init;
+mod inspect;
 mod metrics_file;
 mod preemption;
 mod report_metric;

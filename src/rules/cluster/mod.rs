@@ -1,1 +1,214 @@
-//! To come.
+//! Every platform's variables in, one model of the job out (contracts/cluster-environment.md sections 1, 2, 4).
+//!
+//! Words (`spec`), readers (one file a platform), the list (here). To add a platform: its file, and its line in
+//! [`PLATFORMS`]. Deliberately absent: what any framework reads, which is `rules/framework`.
+
+pub mod address;
+pub mod complete;
+pub mod hostlist;
+pub mod input;
+pub mod json;
+pub mod pools;
+pub mod spec;
+
+pub mod jax_env;
+pub mod k8s_indexed;
+pub mod mpi;
+pub mod sagemaker;
+pub mod slurm;
+pub mod tf_config;
+pub mod torch_env;
+pub mod torchelastic;
+pub mod vertex;
+
+use crate::rules::env::{Changes, Env};
+use input::Input;
+use spec::{ClusterError, ClusterSpec, Platform, Reading, Warning};
+
+/// One source of the cluster.
+pub struct Source {
+    /// What it may turn out to be.
+    pub platforms: &'static [Platform],
+    /// The variables it looks at; the first is the one that makes it match. Blank ones are taken from the child.
+    pub variables: &'static [&'static str],
+    /// Reads it; `None` when its variables are not there.
+    pub read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
+}
+
+/// Every source, in order of precedence: the first that matches wins.
+///
+/// A launcher that has already placed this very process comes first, then platforms with a word of their own that nobody
+/// else sets, then what frameworks and launchers leave in the environment, from the exact to the vague.
+pub const PLATFORMS: &[Source] = &[
+    Source { platforms: &[Platform::TorchElastic], variables: &["TORCHELASTIC_RUN_ID"], read: torchelastic::read },
+    Source {
+        platforms: &[Platform::SageMaker],
+        variables: &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"],
+        read: sagemaker::read,
+    },
+    Source { platforms: &[Platform::Vertex], variables: &["CLUSTER_SPEC"], read: vertex::read },
+    Source { platforms: &[Platform::AiPlatform, Platform::TfConfig], variables: &["TF_CONFIG"], read: tf_config::read },
+    Source {
+        platforms: &[Platform::AzureMl, Platform::Mpi],
+        variables: &[
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+            "AZ_BATCH_MASTER_NODE",
+            "AZ_BATCHAI_MPI_MASTER_NODE",
+        ],
+        read: mpi::read,
+    },
+    Source {
+        platforms: &[Platform::TorchEnv],
+        variables: &[
+            "RANK",
+            "WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "NPROC_PER_NODE",
+            "WORKER_ADDRS",
+        ],
+        read: torch_env::read,
+    },
+    Source {
+        platforms: &[Platform::JaxEnv],
+        variables: &[
+            "JAX_NUM_PROCESSES",
+            "JAX_PROCESS_ID",
+            "JAX_COORDINATOR_ADDRESS",
+            "JAX_COORDINATOR_PORT",
+            "NUM_PROCESSES",
+            "PROCESS_ID",
+            "COORDINATOR_ADDRESS",
+            "COORDINATOR_PORT",
+        ],
+        read: jax_env::read,
+    },
+    Source {
+        platforms: &[Platform::Slurm],
+        variables: &[
+            "SLURM_JOB_ID",
+            "SLURM_PROCID",
+            "SLURM_NTASKS",
+            "SLURM_NNODES",
+            "SLURM_JOB_NUM_NODES",
+            "SLURM_NODEID",
+            "SLURM_LOCALID",
+            "SLURM_STEP_NODELIST",
+            "SLURM_JOB_NODELIST",
+            "SLURM_NODELIST",
+            "SLURM_STEP_TASKS_PER_NODE",
+        ],
+        read: slurm::read,
+    },
+    Source { platforms: &[Platform::K8sIndexed], variables: &["JOB_COMPLETION_INDEX"], read: k8s_indexed::read },
+];
+
+/// Our own variables of the cluster, which count as unset when blank like those of any source.
+const EXPLICIT: [&str; 3] = ["TRAINIT_NNODES", "TRAINIT_NODE_RANK", "TRAINIT_LEADER"];
+
+/// What was found.
+#[derive(Debug)]
+pub struct Detected {
+    /// The model.
+    pub spec: ClusterSpec,
+    /// What is odd.
+    pub warnings: Vec<Warning>,
+    /// Variables taken from the child because they are blank.
+    pub changes: Changes,
+}
+
+/// Finds out which job this is and which replica of it. `also_read` are the variables that frameworks' rules look at.
+/// Errors: see the contract's table of codes; nothing may be started then.
+pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, ClusterError> {
+    let mut warnings = Vec::new();
+    let (at, reading) = match input.options.platform {
+        Some(platform) => (None, forced(platform, input, &mut warnings)?),
+        None => first_match(input, &mut warnings)?,
+    };
+    let mut changes = Changes::default();
+    if !reading.hands_off {
+        warnings.splice(0..0, drop_blank(input.env, also_read, &mut changes));
+    }
+    let spec = complete::complete(reading, input, &mut warnings)?;
+    if let Some(at) = at.filter(|_| !spec.hands_off) {
+        warnings.extend(disagreements(&spec, at, input)?);
+    }
+    Ok(Detected { spec, warnings, changes })
+}
+
+fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option<usize>, Reading), ClusterError> {
+    for (at, source) in PLATFORMS.iter().enumerate() {
+        if let Some(reading) = (source.read)(input, warnings)? {
+            return Ok((Some(at), reading));
+        }
+    }
+    Ok((None, Reading::alone()))
+}
+
+/// Only the named platform's variables count.
+fn forced(platform: Platform, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
+    let Some(source) = PLATFORMS.iter().find(|s| s.platforms.contains(&platform)) else { return Ok(Reading::alone()) };
+    (source.read)(input, warnings)?.ok_or_else(|| {
+        let message = format!(
+            "does not describe a cluster, though the platform was said to be {}; set it, or leave --platform away",
+            platform.word()
+        );
+        ClusterError::new("missing_cluster", source.variables[0], message)
+    })
+}
+
+/// Takes blank variables away: they crash programs that only look whether they are there.
+fn drop_blank(env: &Env, also_read: &[&str], changes: &mut Changes) -> Option<Warning> {
+    let known = |name: &str| {
+        name.starts_with("PET_")
+            || EXPLICIT.contains(&name)
+            || also_read.contains(&name)
+            || PLATFORMS.iter().any(|source| source.variables.contains(&name))
+    };
+    let mut blank: Vec<&str> = env.iter().filter(|(_, v)| v.trim().is_empty()).map(|(n, _)| n).collect();
+    blank.retain(|name| known(name));
+    blank.sort_unstable();
+    for name in &blank {
+        changes.remove(*name);
+    }
+    let message = || format!("set but empty, so taken from the command's environment: {}", blank.join(", "));
+    (!blank.is_empty()).then(|| Warning::new("empty_variable_dropped", message()))
+}
+
+/// Later sources that say otherwise. A TF_CONFIG that cannot be read is fatal even then: TensorFlow would die of it.
+fn disagreements(spec: &ClusterSpec, at: usize, input: &Input<'_>) -> Result<Option<Warning>, ClusterError> {
+    let mut pieces = Vec::new();
+    for source in &PLATFORMS[at + 1..] {
+        match (source.read)(input, &mut Vec::new()) {
+            Ok(None) => {}
+            Ok(Some(other)) => {
+                pieces.extend(differs(spec, &other).map(|what| format!("{} {what}", source.variables[0])))
+            }
+            Err(error) if source.platforms.contains(&Platform::TfConfig) => return Err(error),
+            Err(error) => pieces.push(format!("{} cannot be read ({})", error.variable, error.message)),
+        }
+    }
+    let message = || format!("the cluster was read from {}, but {}", spec.platform.word(), pieces.join("; "));
+    Ok((!pieces.is_empty()).then(|| Warning::new("env_conflict", message())))
+}
+
+fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
+    let same = |rank: Option<u32>, world: Option<u32>| {
+        other.node_rank == rank && (world == other.num_nodes || world.is_none() || other.num_nodes.is_none())
+    };
+    let as_process = spec.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
+    if same(spec.node_rank, spec.num_nodes) || as_process {
+        return None;
+    }
+    let place = |rank: Option<u32>, world: Option<u32>| {
+        let rank = rank.map_or("no rank".to_owned(), |rank| format!("rank {rank}"));
+        world.map_or(rank.clone(), |world| format!("{rank} of {world}"))
+    };
+    let (theirs, ours) = (place(other.node_rank, other.num_nodes), place(spec.node_rank, spec.num_nodes));
+    Some(format!("and its like say {theirs} where it is {ours}"))
+}

@@ -1,1 +1,190 @@
-//! To come.
+//! One model of the job in, every framework's variables out (contracts/cluster-environment.md section 3).
+//!
+//! To add a framework: its file, and its line in [`FRAMEWORKS`]. Deliberately absent: reading any platform's variables.
+
+pub mod mpi;
+pub mod vars;
+
+pub mod dmlc;
+pub mod jax;
+pub mod lightgbm;
+pub mod network;
+pub mod tensorflow;
+pub mod torch;
+pub mod trainit;
+
+use crate::rules::cluster::detect;
+use crate::rules::cluster::input::Input;
+use crate::rules::cluster::spec::{ClusterError, ClusterSpec, Process, Warning, quote};
+use crate::rules::cluster::{complete, spec};
+use crate::rules::env::{Changes, Env};
+use vars::{Claim, Context, Derived, Var};
+
+/// One framework.
+pub struct Framework {
+    /// Its name for `--framework`.
+    pub name: &'static str,
+    /// Variables that crash somebody when they are there but blank.
+    pub variables: &'static [&'static str],
+    /// What it reads.
+    pub derive: fn(&Context<'_>) -> Derived,
+}
+
+/// Every framework, in the order in which a reader would look for them; no two set the same variable.
+pub const FRAMEWORKS: &[Framework] = &[
+    Framework { name: "trainit", variables: &[], derive: trainit::derive },
+    Framework { name: "tensorflow", variables: &["TF_CONFIG"], derive: tensorflow::derive },
+    Framework {
+        name: "torch",
+        variables: &["NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+        derive: torch::derive,
+    },
+    Framework { name: "jax", variables: &["JAX_LOCAL_DEVICE_IDS"], derive: jax::derive },
+    Framework {
+        name: "xgboost",
+        variables: &["DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"],
+        derive: dmlc::derive,
+    },
+    Framework { name: "lightgbm", variables: &[], derive: lightgbm::derive },
+    Framework { name: "network", variables: &[], derive: network::derive },
+];
+
+/// One process that trainit is to start: which it is, and what changes for it.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// Its place in process mode.
+    pub process: Option<Process>,
+    /// Whether it is the one that writes checkpoints.
+    pub is_chief: bool,
+    /// What it gets set, and what is taken away.
+    pub changes: Changes,
+}
+
+/// The cluster, and what the children get of it.
+#[derive(Debug)]
+pub struct Resolved {
+    /// The model.
+    pub spec: ClusterSpec,
+    /// One for each process to start on this node, by local rank; one in node mode.
+    pub launches: Vec<Launch>,
+    /// What is odd, one a code.
+    pub warnings: Vec<Warning>,
+    /// The content of a host file for mpirun, where the hosts are known.
+    pub hostfile: Option<String>,
+}
+
+impl Resolved {
+    /// What the first (or only) child gets.
+    pub fn changes(&self) -> Changes {
+        self.launches.first().map(|launch| launch.changes.clone()).unwrap_or_default()
+    }
+}
+
+/// From the environment to what each child gets. `only` names frameworks; empty means all.
+/// Errors: the contract's codes; nothing may be started then.
+pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterError> {
+    let also_read: Vec<&str> = FRAMEWORKS.iter().flat_map(|f| f.variables).copied().collect();
+    let count = complete::process_count(input)?;
+    let detected = detect(input, &also_read)?;
+    let (spec, mut warnings) = (detected.spec, detected.warnings);
+    let mut launches = Vec::new();
+    for local_rank in 0..count.unwrap_or(1) {
+        let process = process(&spec, count, local_rank);
+        let context = Context { spec: &spec, env: input.env, options: input.options, process: process.as_ref() };
+        let (derived, odd) = derive(&context, only);
+        let mut changes = detected.changes.clone();
+        changes.extend(derived);
+        if local_rank == 0 {
+            warnings.extend(odd);
+        }
+        launches.push(Launch { is_chief: spec.is_chief && local_rank == 0, process, changes });
+    }
+    let hostfile = mpi::hostfile(&spec, count.unwrap_or(1));
+    Ok(Resolved { spec, launches, warnings: by_code(warnings), hostfile })
+}
+
+/// Which process a child is: of those `--nproc` asks for, or the one that the platform says we are.
+fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<spec::Process> {
+    let Some(count) = count.filter(|_| spec.process.is_none()) else { return spec.process.clone() };
+    let (node_rank, num_nodes) = (spec.node_rank?, spec.num_nodes?);
+    Some(Process {
+        local_rank,
+        local_size: Some(count),
+        rank: node_rank.saturating_mul(count).saturating_add(local_rank),
+        world: num_nodes.saturating_mul(count),
+    })
+}
+
+/// What one child gets of the frameworks' rules.
+fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
+    let (mut changes, mut warnings, mut kept) = (Changes::default(), Vec::new(), Vec::new());
+    if context.spec.hands_off {
+        return (changes, warnings);
+    }
+    let wanted = |framework: &&Framework| only.is_empty() || only.iter().any(|name| name == framework.name);
+    for framework in FRAMEWORKS.iter().filter(wanted) {
+        let derived = (framework.derive)(context);
+        derived.removed.into_iter().for_each(|name| changes.remove(name));
+        warnings.extend(derived.warnings);
+        for var in derived.vars {
+            match verdict(&var, context.env) {
+                Verdict::Set => changes.set(var.name, var.value),
+                Verdict::AsItIs => {}
+                Verdict::Kept(preset) => {
+                    kept.push(format!(
+                        "{} is {} where the cluster says {}",
+                        var.name,
+                        quote(preset),
+                        quote(&var.value)
+                    ));
+                }
+            }
+        }
+    }
+    if !kept.is_empty() {
+        let message = format!("set already and kept, though it disagrees: {}", kept.join("; "));
+        warnings.push(Warning::new("env_conflict", message));
+    }
+    (changes, warnings)
+}
+
+enum Verdict<'a> {
+    Set,
+    AsItIs,
+    Kept(&'a str),
+}
+
+fn verdict<'a>(var: &Var, env: &'a Env) -> Verdict<'a> {
+    let Some(preset) = env.given(&var.name) else { return Verdict::Set };
+    if preset == var.value {
+        return Verdict::AsItIs;
+    }
+    match &var.claim {
+        Claim::Ours => Verdict::Set,
+        Claim::IfUnset => Verdict::AsItIs,
+        _ if means(preset, &var.value) => Verdict::AsItIs,
+        Claim::PresetUnless(published) if means(preset, published) => Verdict::Set,
+        Claim::Preset | Claim::PresetUnless(_) => Verdict::Kept(preset),
+    }
+}
+
+/// Whether two spellings say the same: blanks around, brackets around IPv6, `2:2` nodes.
+fn means(preset: &str, value: &str) -> bool {
+    let bare = |text: &str| text.trim().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let whole = |text: &str| text.trim().parse::<u64>().ok();
+    bare(preset) == bare(value)
+        || (whole(preset).is_some() && whole(preset) == whole(value))
+        || preset.trim() == format!("{value}:{value}")
+}
+
+/// One warning a code, in the order of their first.
+fn by_code(warnings: Vec<Warning>) -> Vec<Warning> {
+    let mut merged: Vec<Warning> = Vec::new();
+    for warning in warnings {
+        match merged.iter_mut().find(|m| m.code == warning.code) {
+            Some(first) => first.message = format!("{}; {}", first.message, warning.message),
+            None => merged.push(warning),
+        }
+    }
+    merged
+}

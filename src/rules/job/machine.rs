@@ -20,8 +20,8 @@ use crate::rules::signal::Signal;
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 /// Between two looks for new descendants while SIGTERM is at work.
 const TERM_SWEEP: Duration = Duration::from_millis(200);
-/// The same while SIGKILL is at work.
-const KILL_SWEEP: Duration = Duration::from_millis(10);
+/// The same after a death, and while SIGKILL is at work.
+const NEXT_SWEEP: Duration = Duration::from_millis(10);
 /// A commit that moves no byte for this long is given up.
 const FLUSH_LIMIT: Duration = Duration::from_secs(300);
 /// Signals kept for a command that is not running yet; more than this nobody sends.
@@ -85,6 +85,8 @@ pub struct Machine {
     /// INT, HUP or QUIT was passed on at this time: a death soon after is an answer.
     asked: Option<Uptime>,
     killing: bool,
+    /// When the tree is looked at again.
+    sweep_at: Option<Uptime>,
     /// Signals for a command that is not running yet.
     held: Vec<Signal>,
     memory: Memory,
@@ -108,6 +110,7 @@ impl Machine {
             ended: None,
             asked: None,
             killing: false,
+            sweep_at: None,
             held: Vec::new(),
             memory: Memory::default(),
             gave_up: String::new(),
@@ -147,7 +150,7 @@ impl Machine {
             Event::Spawned { pid } => self.on_spawned(now, pid),
             Event::NotSpawned { code, detail } => self.exit(Reason::NotStarted, code, detail),
             Event::MainEnded { end, oom } => self.on_main_ended(now, end, oom),
-            Event::Reaped { .. } => self.on_reaped(),
+            Event::Reaped { .. } => self.on_reaped(now),
             Event::TreeEmpty => self.on_tree_empty(now),
             Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
             Event::Preempted { source, lead } => self.on_preempted(now, source, lead),
@@ -221,25 +224,29 @@ impl Machine {
             actions.extend(self.set_deadline(now + self.policy.stop_grace));
         }
         if !self.killing {
-            actions.extend([Action::TermTree, Action::Arm(Timer::Sweep, now + TERM_SWEEP)]);
+            actions.extend([Action::TermTree, self.sweep(now + TERM_SWEEP)]);
         }
         actions
     }
 
-    /// A death may leave grandchildren behind that were not to be seen before.
-    fn on_reaped(&mut self) -> Vec<Action> {
-        match self.state {
-            State::Draining if self.killing => vec![Action::KillTree],
-            State::Draining => vec![Action::TermTree],
-            _ => Vec::new(),
-        }
+    /// A death may leave grandchildren behind that were not to be seen before: look again soon, but not at each of ten
+    /// thousand deaths.
+    fn on_reaped(&mut self, now: Uptime) -> Vec<Action> {
+        let soon = now + NEXT_SWEEP;
+        let is_sooner = self.sweep_at.is_none_or(|at| soon < at);
+        if self.state == State::Draining && is_sooner { vec![self.sweep(soon)] } else { Vec::new() }
+    }
+
+    fn sweep(&mut self, at: Uptime) -> Action {
+        self.sweep_at = Some(at);
+        Action::Arm(Timer::Sweep, at)
     }
 
     fn on_tree_empty(&mut self, now: Uptime) -> Vec<Action> {
         if self.state != State::Draining {
             return Vec::new();
         }
-        self.killing = false;
+        (self.killing, self.sweep_at) = (false, None);
         let mut actions: Vec<Action> =
             [Timer::Grace, Timer::Stuck, Timer::Sweep].into_iter().map(Action::Disarm).collect();
         if self.stop.is_none() {
@@ -452,16 +459,12 @@ impl Machine {
         match (timer, &self.state) {
             (Timer::Grace, State::Launching | State::Running { .. } | State::Draining) => {
                 self.killing = true;
-                vec![
-                    Action::KillTree,
-                    Action::Arm(Timer::Stuck, now + STUCK_AFTER),
-                    Action::Arm(Timer::Sweep, now + KILL_SWEEP),
-                ]
+                vec![Action::KillTree, Action::Arm(Timer::Stuck, now + STUCK_AFTER), self.sweep(now + NEXT_SWEEP)]
             }
             (Timer::Sweep, State::Launching | State::Running { .. } | State::Draining) if self.killing => {
-                vec![Action::KillTree, Action::Arm(Timer::Sweep, now + KILL_SWEEP)]
+                vec![Action::KillTree, self.sweep(now + NEXT_SWEEP)]
             }
-            (Timer::Sweep, State::Draining) => vec![Action::TermTree, Action::Arm(Timer::Sweep, now + TERM_SWEEP)],
+            (Timer::Sweep, State::Draining) => vec![Action::TermTree, self.sweep(now + TERM_SWEEP)],
             (Timer::Stuck, State::Launching | State::Running { .. } | State::Draining) => {
                 let mut actions = vec![Action::NameStuck, Action::Disarm(Timer::Sweep)];
                 // Whatever is stuck cannot write a checkpoint any more: go on as if it were gone, but never restart.

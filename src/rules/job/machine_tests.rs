@@ -79,6 +79,14 @@ fn an_orphans_death_does_not_end_the_job() {
 }
 
 #[test]
+fn ten_thousand_deaths_while_draining_are_one_more_look_and_not_ten_thousand() {
+    let mut machine = running(Policy::default());
+    machine.step(secs(1.0), ended(0));
+    let reaped = (0..10_000).map(|pid| Event::Reaped { pid, end: End::Code(0) });
+    assert_eq!(feed(&mut machine, 1.0, reaped), [Action::Arm(Timer::Sweep, secs(1.01))]);
+}
+
+#[test]
 fn the_main_childs_code_is_kept_while_its_tree_is_stopped() {
     let mut machine = running(Policy::default());
     let actions = machine.step(secs(1.0), ended(3));

@@ -1,0 +1,98 @@
+//! `trainit env`: this replica's derived variables, for scripts: `eval "$(trainit env)"`.
+//!
+//! Standard output has nothing but the variables, and nothing at all when something is wrong.
+
+use serde_json::{Map, Value};
+
+use super::{cluster, refuse, values};
+use crate::cli::Parsed;
+use crate::edge::stdio;
+use crate::rules::env::{Changes, Env};
+use crate::settings::Reader;
+use crate::settings::cluster::{frameworks, read as read_cluster};
+
+/// How variables are printed.
+#[derive(Clone, Copy)]
+enum Format {
+    Shell,
+    Dotenv,
+    Json,
+}
+
+/// Prints them; 125 where a setting or a variable is wrong, 1 where nobody listens.
+pub fn main(parsed: &Parsed, env: &Env) -> u8 {
+    let (values, complaints) = values(parsed, env);
+    let mut reader = Reader::new(&values, complaints);
+    let options = read_cluster(&mut reader);
+    let only = frameworks(&mut reader);
+    let formats = [("shell", Format::Shell), ("dotenv", Format::Dotenv), ("json", Format::Json)];
+    let format = reader.choice("format", &formats).unwrap_or(Format::Shell);
+    if !reader.complaints.is_empty() {
+        return refuse(&reader.complaints);
+    }
+    let resolved = match cluster::resolve(options, env, &only) {
+        Ok(resolved) => resolved,
+        Err(error) => return refuse(&[format!("{error} [code={}]", error.code)]),
+    };
+    for warning in &resolved.warnings {
+        stdio::complain(&format!("trainit: warning: {} [code={}]", warning.message, warning.code));
+    }
+    let changes = resolved.changes();
+    let text = match format {
+        Format::Shell => shell(&changes),
+        Format::Dotenv => dotenv(&changes),
+        Format::Json => json(&changes),
+    };
+    u8::from(stdio::print(&text).is_err())
+}
+
+/// For `eval` in any POSIX shell: within single quotes nothing but the quote itself is special.
+fn shell(changes: &Changes) -> String {
+    let set = changes.set.iter().filter(|(name, _)| is_identifier(name));
+    let set = set.map(|(name, value)| format!("export {name}='{}'\n", value.replace('\'', "'\\''")));
+    let removed = changes.removed.iter().filter(|name| is_identifier(name)).map(|name| format!("unset {name}\n"));
+    set.chain(removed).collect()
+}
+
+/// For the many readers of `.env` files: bare where every one agrees, single quotes (no interpolation) where it can be.
+/// A file cannot take a variable away, so it only says so.
+fn dotenv(changes: &Changes) -> String {
+    let set = changes.set.iter().filter(|(name, _)| is_identifier(name)).map(|(name, value)| {
+        let is_plain = value.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-./:,=@%+[]".contains(&b));
+        let value = match value {
+            value if is_plain => value.clone(),
+            value if !value.contains(['\'', '\\', '\n', '\r']) => format!("'{value}'"),
+            value => format!("\"{}\"", escaped(value)),
+        };
+        format!("{name}={value}\n")
+    });
+    let removed = changes.removed.iter().filter(|name| is_identifier(name)).map(|name| format!("# unset {name}\n"));
+    set.chain(removed).collect()
+}
+
+fn escaped(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for c in value.chars() {
+        match c {
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '"' | '\\' | '$' => text.extend(['\\', c]),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+/// One object: name to value, null for what is to be taken away.
+fn json(changes: &Changes) -> String {
+    let set = changes.set.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+    let removed = changes.removed.iter().map(|name| (name.clone(), Value::Null));
+    format!("{:#}\n", Value::Object(set.chain(removed).collect::<Map<_, _>>()))
+}
+
+/// Whether a shell can have a variable of this name; SageMaker's channels may be called otherwise.
+fn is_identifier(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}

@@ -1,0 +1,219 @@
+//! `trainit inspect`: what trainit sees here, and where each value came from, as a block for people or one JSON object.
+//!
+//! The text is written from the object, so that both say the same. Deliberately absent: starting anything.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use super::{cluster, refuse, values};
+use crate::cli::Parsed;
+use crate::edge::{gpu, limits, machine, stdio};
+use crate::rules::cluster::spec::{ClusterSpec, quote};
+use crate::rules::env::{Changes, Env};
+use crate::rules::exit;
+use crate::rules::framework::{Launch, Resolved};
+use crate::rules::gpu::{Discovery, table};
+use crate::rules::preempt;
+use crate::settings::checkpoint::Checkpoints;
+use crate::settings::cluster::read as read_cluster;
+use crate::settings::defs::{Takes, find};
+use crate::settings::run::read as read_run;
+use crate::settings::{Complaint, Reader, Source, Values, gpus};
+
+/// Shows what is here; 125 where a setting or a variable is wrong.
+pub fn main(parsed: &Parsed, env: &Env) -> u8 {
+    let (values, complaints) = values(parsed, env);
+    let mut reader = Reader::new(&values, complaints);
+    let as_json = reader.switch("json");
+    let run = read_run(&mut reader);
+    Checkpoints::read(&mut reader);
+    let gpu_timeout = gpus::read(&mut reader, parsed.on, env).timeout;
+    let options = read_cluster(&mut reader);
+    if !reader.complaints.is_empty() {
+        return refuse_settings(&reader.complaints, as_json);
+    }
+    match cluster::resolve(options, env, &[]) {
+        Ok(resolved) => {
+            let discovery = gpu::discover(gpu_timeout, env);
+            let source = preempt::pick(run.preemption, env, &machine::local_facts);
+            let mut object = object(&resolved, &values, &discovery);
+            object["preemption"] =
+                source.map_or(Value::Null, |(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
+            let text = if as_json { format!("{object:#}\n") } else { text(&object, &discovery) };
+            u8::from(stdio::print(&text).is_err())
+        }
+        Err(error) if as_json => fail(error.code, &error.variable, &error.message),
+        Err(error) => refuse(&[format!("{error} [code={}]", error.code)]),
+    }
+}
+
+fn refuse_settings(complaints: &[Complaint], as_json: bool) -> u8 {
+    let (true, Some(first)) = (as_json, complaints.first()) else { return refuse(complaints) };
+    let others: Vec<String> = complaints[1..].iter().map(ToString::to_string).collect();
+    let message = [vec![first.message.clone()], others].concat().join("; ");
+    fail("bad_setting", &first.place, &message)
+}
+
+fn fail(code: &str, variable: &str, message: &str) -> u8 {
+    let object = json!({ "error": { "code": code, "variable": variable, "message": message } });
+    // The exit code says it too, if nobody listens.
+    let _ = stdio::print(&format!("{object:#}\n"));
+    exit::NOT_STARTED
+}
+
+fn object(resolved: &Resolved, values: &Values, discovery: &Discovery) -> Value {
+    let changes = resolved.changes();
+    let mut warnings: Vec<Value> =
+        resolved.warnings.iter().map(|w| json!({ "code": w.code, "message": w.message })).collect();
+    warnings.extend(discovery.problem.as_ref().map(|problem| json!({ "code": "gpu_problem", "message": problem })));
+    let mut object = json!({
+        "cluster": of_cluster(&resolved.spec),
+        "child_env": changes.set,
+        "removed_env": changes.removed,
+        "warnings": warnings,
+        "gpus": discovery.gpus,
+        "limits": of_limits(),
+        "settings": of_settings(values),
+    });
+    if resolved.launches.iter().any(|launch| launch.process.is_some()) {
+        object["processes"] = resolved.launches.iter().map(|launch| of_launch(launch, &resolved.launches)).collect();
+    }
+    object
+}
+
+fn of_cluster(spec: &ClusterSpec) -> Value {
+    json!({
+        "platform": spec.platform.word(),
+        "role": spec.role.word(),
+        "is_chief": spec.is_chief,
+        "node_rank": spec.node_rank,
+        "num_nodes": spec.num_nodes,
+        "leader": spec.leader.as_ref().map(|l| json!({ "host": l.host, "port": l.port })),
+        "hosts": spec.hosts,
+        "trial": spec.trial,
+    })
+}
+
+/// What this process has that others of the node have not, or have otherwise.
+fn of_launch(launch: &Launch, all: &[Launch]) -> Value {
+    let differs = |changes: &Changes, name: &str, value: &String| changes.set.get(name) != Some(value);
+    let own: Map<String, Value> = launch
+        .changes
+        .set
+        .iter()
+        .filter(|(name, value)| all.len() == 1 || all.iter().any(|other| differs(&other.changes, name, value)))
+        .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
+        .collect();
+    json!({
+        "local_rank": launch.process.as_ref().map(|p| p.local_rank),
+        "rank": launch.process.as_ref().map(|p| p.rank),
+        "is_chief": launch.is_chief,
+        "child_env": own,
+    })
+}
+
+fn of_limits() -> Value {
+    let limits = limits::read();
+    json!({
+        "cpus": limits.cpus,
+        "memory_bytes": limits.memory_bytes,
+        "cgroup_memory_bytes": limits.cgroup_memory_bytes,
+        "open_files": limits.open_files,
+    })
+}
+
+fn of_settings(values: &Values) -> Value {
+    let settings = values.iter().map(|(name, given)| {
+        let setting = find(name);
+        let source = match &given.source {
+            Source::Flag => "flag".to_owned(),
+            Source::Variable => format!("variable {}", setting.map(|s| s.variable()).unwrap_or_default()),
+            Source::File(path, line) => format!("{}:{line}", path.display()),
+            Source::Platform(because) => format!("platform {because}"),
+            Source::Default => "default".to_owned(),
+        };
+        let value = match setting.map(|s| s.takes) {
+            Some(Takes::Many(_)) => json!(given.values),
+            _ => json!(given.values.last()),
+        };
+        (name.to_owned(), json!({ "value": value, "source": source }))
+    });
+    Value::Object(settings.collect())
+}
+
+/// The object as a block for people. Long values are cut: TF_CONFIG may hold what a screen should not show.
+fn text(object: &Value, discovery: &Discovery) -> String {
+    let mut text = String::new();
+    let cluster = &object["cluster"];
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<14}{value}");
+    };
+    line("platform", plain(&cluster["platform"]));
+    line(
+        "role",
+        format!(
+            "{}{}",
+            plain(&cluster["role"]),
+            if cluster["is_chief"] == true { " (writes checkpoints)" } else { "" }
+        ),
+    );
+    line("node rank", format!("{} of {}", plain(&cluster["node_rank"]), plain(&cluster["num_nodes"])));
+    let leader = &cluster["leader"];
+    line(
+        "leader",
+        if leader.is_null() { "-".into() } else { format!("{}:{}", plain(&leader["host"]), leader["port"]) },
+    );
+    line("hosts", list(&cluster["hosts"]));
+    line("trial", plain(&cluster["trial"]));
+    section(&mut text, "set for the command", &object["child_env"], plain);
+    section(&mut text, "taken from the command", &object["removed_env"], |_| String::new());
+    for process in object["processes"].as_array().into_iter().flatten() {
+        section(&mut text, &format!("process {}", plain(&process["local_rank"])), &process["child_env"], plain);
+    }
+    for warning in object["warnings"].as_array().into_iter().flatten() {
+        let _ = writeln!(text, "\nwarning: {} [code={}]", plain(&warning["message"]), plain(&warning["code"]));
+    }
+    section(&mut text, "preemption source", &object["preemption"], plain);
+    let _ = write!(text, "\nGPUs\n{}", table::render(discovery));
+    section(&mut text, "limits", &object["limits"], plain);
+    section(&mut text, "settings", &object["settings"], |setting| {
+        format!("{}  ({})", list(&setting["value"]), plain(&setting["source"]))
+    });
+    text
+}
+
+/// A heading and its members, a line each; a list has no names.
+fn section(text: &mut String, heading: &str, members: &Value, shown: impl Fn(&Value) -> String) {
+    let _ = writeln!(text, "\n{heading}");
+    match members {
+        Value::Object(map) if !map.is_empty() => {
+            let width = map.keys().map(|name| name.chars().count()).max().unwrap_or(0).min(32);
+            for (name, value) in map {
+                let _ = writeln!(text, "  {name:<width$}  {}", shown(value));
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for item in items {
+                let _ = writeln!(text, "  {}{}", plain(item), shown(item));
+            }
+        }
+        _ => text.push_str("  -\n"),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) if quote(text).chars().count() == text.chars().count() + 2 => text.clone(),
+        Value::String(text) => quote(text),
+        other => other.to_string(),
+    }
+}
+
+fn list(value: &Value) -> String {
+    match value {
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
+        other => plain(other),
+    }
+}

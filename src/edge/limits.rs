@@ -1,0 +1,60 @@
+//! What this process may use of the machine: processors, memory, open files; and the machine's name.
+
+use std::fs;
+
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+
+use super::cgroup::MemoryCgroup;
+
+/// The limits. Absent knowledge is `None`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Processors, by affinity and the cgroup's quota (rounded down, at least one).
+    pub cpus: Option<usize>,
+    /// The machine's memory in bytes.
+    pub memory_bytes: Option<u64>,
+    /// The cgroup's memory limit in bytes, where there is one.
+    pub cgroup_memory_bytes: Option<u64>,
+    /// Descriptors that may be open at once (the soft limit); `None` is without limit.
+    pub open_files: Option<u64>,
+}
+
+/// Looks them up.
+pub fn read() -> Limits {
+    let memory = MemoryRefreshKind::nothing().with_ram();
+    let system = System::new_with_specifics(RefreshKind::nothing().with_memory(memory));
+    Limits {
+        cpus: cpus(),
+        memory_bytes: system.ok().map(|system| system.total_memory()).filter(|bytes| *bytes > 0),
+        cgroup_memory_bytes: MemoryCgroup::find().limit_bytes(),
+        open_files: open_files(&fs::read_to_string("/proc/self/limits").unwrap_or_default()),
+    }
+}
+
+/// Processors, by affinity and the cgroup's quota.
+pub fn cpus() -> Option<usize> {
+    std::thread::available_parallelism().ok().map(Into::into)
+}
+
+/// The host name.
+pub fn hostname() -> Option<String> {
+    System::host_name().ok().filter(|name| !name.is_empty())
+}
+
+/// The soft limit in /proc/self/limits (proc(5)): `Max open files            1024                 4096    files`.
+fn open_files(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_of_open_files_is_read() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units\n\
+                    Max open files            1024                 524288               files     \n";
+        assert_eq!(open_files(text), Some(1024));
+        assert_eq!(open_files(&text.replace("1024 ", "unlimited ")), None);
+    }
+}

@@ -1,0 +1,175 @@
+//! From what a source says to the one model: the user's explicit values over it, the leader and its port found, and the
+//! whole checked.
+//!
+//! Rendezvous port, first that is given: the explicit leader's, `MASTER_PORT`, `PET_MASTER_PORT`, the platform's, the one
+//! in the leader's address, 29500 (contracts/cluster-environment.md section 5).
+
+use super::address::{Address, parse_host};
+use super::input::{Input, address, count, rank};
+use super::spec::{ClusterError, ClusterSpec, Explicit, Nproc, Platform, Reading, Warning, quote, role_of_rank};
+
+const DEFAULT_PORT: u16 = 29_500;
+const LOOPBACK: &str = "127.0.0.1";
+
+/// Completes a reading. Errors: `missing_leader`, `missing_task`, `bad_address`, `task_index_out_of_range`, and those of
+/// explicit values.
+pub fn complete(
+    mut reading: Reading,
+    input: &Input<'_>,
+    warnings: &mut Vec<Warning>,
+) -> Result<ClusterSpec, ClusterError> {
+    if reading.hands_off {
+        let host = reading.leader.host.clone();
+        let leader = host.map(|host| Address { host, port: reading.leader.port.unwrap_or(DEFAULT_PORT) });
+        return Ok(spec(reading, leader.clone(), leader));
+    }
+    overrule(&mut reading, input)?;
+    refuse_second_launcher(&reading, input)?;
+    let several_nodes = reading.num_nodes.is_some_and(|n| n > 1);
+    if !several_nodes && reading.process.is_none() {
+        // What is unknown or alone needs nobody to dial; only --nproc has processes that must meet.
+        let alone = reading.num_nodes == Some(1) && input.options.nproc.is_some();
+        let loopback = alone.then(|| port(None, input, None)).transpose()?;
+        let loopback = loopback.map(|port| Address { host: LOOPBACK.to_owned(), port });
+        return Ok(spec(reading, None, loopback));
+    }
+    let leader = leader(&reading, input)?;
+    if leader.is_none() && reading.process.is_none() {
+        let message = format!(
+            "is not set, and the job has {} nodes: nobody would know whom to dial; \
+             set it, or TRAINIT_LEADER=HOST:PORT on every node",
+            reading.num_nodes.unwrap_or(0)
+        );
+        return Err(ClusterError::new("missing_leader", reading.leader_variable, message));
+    }
+    if leader.is_none() {
+        let message = "the address of rank 0 is not known, so MASTER_ADDR and its like are not set \
+                       (MPI and Horovod need none); if the program does, set TRAINIT_LEADER=HOST:PORT";
+        warnings.push(Warning::new("leader_unknown", message));
+    }
+    let rendezvous = leader.clone().map(|leader| own_name(leader, &reading, input));
+    Ok(spec(reading, leader, rendezvous))
+}
+
+/// Behind a service name a pod may not reach itself: there, node rank 0 dials its own host name. What listens does so on
+/// every interface, so nothing is lost (contracts/cluster-environment.md section 2.5).
+fn own_name(leader: Address, reading: &Reading, input: &Input<'_>) -> Address {
+    let behind_service = matches!(reading.platform, Platform::Vertex | Platform::AiPlatform);
+    let leads = behind_service && reading.node_rank == Some(0) && !input.options.keep_leader_name;
+    let name = input.options.hostname.as_deref().filter(|_| leads).and_then(|name| parse_host(name.trim()).ok());
+    Address { host: name.unwrap_or(leader.host), port: leader.port }
+}
+
+/// Explicit values win over any source. What the source said of others then no longer holds.
+fn overrule(reading: &mut Reading, input: &Input<'_>) -> Result<(), ClusterError> {
+    let options = input.options;
+    let nnodes = options.nnodes.as_ref().map(|e| count(&e.place, &e.text)).transpose()?;
+    let node_rank = options.node_rank.as_ref().map(|e| rank(&e.place, &e.text)).transpose()?;
+    let place = |explicit: &Option<Explicit>, name: &str| {
+        explicit.as_ref().map_or_else(|| name.to_owned(), |e| e.place.clone())
+    };
+    let is_bare = reading.platform == Platform::None;
+    if is_bare && node_rank.is_none() && nnodes.is_some_and(|n| n > 1) {
+        let message = "is not set, though a number of nodes is: which of them is this? \
+                       Set it on every node, from 0 for the leader";
+        return Err(ClusterError::new("missing_task", "TRAINIT_NODE_RANK", message));
+    }
+    let mut changed = false;
+    if let Some(nodes) = nnodes.filter(|n| reading.num_nodes != Some(*n)) {
+        reading.num_nodes = Some(nodes);
+        changed = true;
+    }
+    if let Some(rank) = node_rank.filter(|r| reading.node_rank != Some(*r)) {
+        reading.node_rank = Some(rank);
+        reading.role = role_of_rank(rank);
+        reading.is_chief = rank == 0 && reading.process.as_ref().is_none_or(|p| p.rank == 0);
+        changed = true;
+    }
+    if changed {
+        reading.hosts = None;
+        reading.tf = None;
+    }
+    if let (Some(rank), Some(nodes)) = (reading.node_rank, reading.num_nodes)
+        && rank >= nodes
+    {
+        let variable = match node_rank {
+            Some(_) => place(&options.node_rank, "TRAINIT_NODE_RANK"),
+            None => place(&options.nnodes, "TRAINIT_NNODES"),
+        };
+        let message = format!("rank {rank} does not exist among {nodes} nodes; ranks go from 0 to {}", nodes - 1);
+        return Err(ClusterError::new("task_index_out_of_range", variable, message));
+    }
+    Ok(())
+}
+
+fn refuse_second_launcher(reading: &Reading, input: &Input<'_>) -> Result<(), ClusterError> {
+    match (&reading.process, input.options.nproc) {
+        (Some(process), Some(asked)) if process.world > 1 && asked != Nproc::Count(1) => {
+            let message = format!(
+                "{} already starts one trainit for each of {} processes; leave --nproc away",
+                reading.platform.word(),
+                process.world
+            );
+            Err(ClusterError::new("bad_setting", "--nproc", message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn leader(reading: &Reading, input: &Input<'_>) -> Result<Option<Address>, ClusterError> {
+    if let Some(explicit) = &input.options.leader {
+        return address(&explicit.place, &explicit.text).map(Some);
+    }
+    let host = match &reading.leader.host {
+        Some(host) => Some(host.clone()),
+        None => match input.host("MASTER_ADDR")? {
+            Some(host) => Some(host),
+            None => input.host("PET_MASTER_ADDR")?,
+        },
+    };
+    let host = host.or_else(|| (reading.num_nodes == Some(1)).then(|| LOOPBACK.to_owned()));
+    let Some(host) = host else { return Ok(None) };
+    Ok(Some(Address { host, port: port(reading.leader.platform_port, input, reading.leader.port)? }))
+}
+
+fn port(platform: Option<u16>, input: &Input<'_>, leader: Option<u16>) -> Result<u16, ClusterError> {
+    for variable in ["MASTER_PORT", "PET_MASTER_PORT"] {
+        if let Some(port) = input.port(variable)? {
+            return Ok(port);
+        }
+    }
+    Ok(platform.or(leader).unwrap_or(DEFAULT_PORT))
+}
+
+fn spec(reading: Reading, leader: Option<Address>, rendezvous: Option<Address>) -> ClusterSpec {
+    ClusterSpec {
+        platform: reading.platform,
+        role: reading.role,
+        is_chief: reading.is_chief,
+        node_rank: reading.node_rank,
+        num_nodes: reading.num_nodes,
+        process: reading.process,
+        procs_per_node: reading.procs_per_node,
+        hosts: reading.hosts,
+        leader,
+        rendezvous,
+        tf: reading.tf,
+        trial: reading.trial,
+        interface: reading.interface,
+        companions: reading.companions,
+        hands_off: reading.hands_off,
+    }
+}
+
+/// How many processes `--nproc` starts here. Errors: `bad_setting` where there is no GPU to count.
+pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
+    match input.options.nproc {
+        None => Ok(None),
+        Some(Nproc::Count(count)) => Ok(Some(count)),
+        Some(Nproc::Gpu) if input.options.gpu_count > 0 => Ok(Some(input.options.gpu_count)),
+        Some(Nproc::Gpu) => {
+            let message = format!("{} asks for one process a GPU, and there is no GPU here", quote("gpu"));
+            Err(ClusterError::new("bad_setting", "--nproc", message))
+        }
+    }
+}

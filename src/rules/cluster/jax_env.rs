@@ -1,0 +1,55 @@
+//! JAX's variables: `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` (Kubeflow's TrainJob), else the JAXJob's names without the
+//! prefix.
+
+use super::input::{Input, rank, within};
+use super::spec::{ClusterError, Leader, Platform, Reading, Warning, role_of_rank};
+
+struct Names {
+    world: &'static str,
+    rank: &'static str,
+    address: &'static str,
+    port: &'static str,
+    /// Too common a name to be believed without the address.
+    needs_address: bool,
+}
+
+const FORMS: [Names; 2] = [
+    Names {
+        world: "JAX_NUM_PROCESSES",
+        rank: "JAX_PROCESS_ID",
+        address: "JAX_COORDINATOR_ADDRESS",
+        port: "JAX_COORDINATOR_PORT",
+        needs_address: false,
+    },
+    Names {
+        world: "NUM_PROCESSES",
+        rank: "PROCESS_ID",
+        address: "COORDINATOR_ADDRESS",
+        port: "COORDINATOR_PORT",
+        needs_address: true,
+    },
+];
+
+/// Reads either form.
+pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    for names in &FORMS {
+        let (Some(own), Some(_)) = (input.env.given(names.rank), input.env.given(names.world)) else { continue };
+        if names.needs_address && input.env.given(names.address).is_none() {
+            continue;
+        }
+        let rank = rank(names.rank, own)?;
+        let world = input.count(names.world)?.unwrap_or(1);
+        within(names.rank, rank, names.world, world)?;
+        let (host, port) = input.endpoint(names.address)?.map_or((None, None), |(host, port)| (Some(host), port));
+        let port = match port {
+            Some(port) => Some(port),
+            None => input.port(names.port)?,
+        };
+        return Ok(Some(Reading {
+            leader: Leader { host, port, platform_port: None },
+            leader_variable: names.address,
+            ..Reading::of(Platform::JaxEnv, role_of_rank(rank), rank, world)
+        }));
+    }
+    Ok(None)
+}

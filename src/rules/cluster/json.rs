@@ -1,0 +1,265 @@
+//! Foreign JSON: at most 1 MiB, 64 deep, the last of two equal keys wins (as in Python), and only what is asked for is
+//! parsed. The rest is carried as it came.
+//!
+//! Deliberately absent: quoting the document. A `job` member may hold secrets, so only a piece of what we read is shown.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::spec::{ClusterError, quote};
+
+/// Larger documents are refused. Whoever reads files may stop one byte later.
+pub const MAX_BYTES: usize = 1 << 20;
+/// Deeper documents are refused.
+const MAX_DEPTH: usize = 64;
+
+/// Members of this name are ours to look into, and so may be quoted.
+const READ_MEMBERS: [&str; 2] = ["cluster", "task"];
+
+/// An object's members in order, their values as they were written.
+#[derive(Debug, Default)]
+pub struct Members(Vec<(String, Box<RawValue>)>);
+
+impl Members {
+    /// The raw text of a member's value.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.get())
+    }
+
+    /// Names and raw values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.get()))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Members, D::Error> {
+        struct Seen;
+        impl<'de> Visitor<'de> for Seen {
+            type Value = Members;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut order: Vec<(String, Box<RawValue>)> = Vec::new();
+                let mut seen = std::collections::HashMap::new();
+                while let Some((key, value)) = map.next_entry::<String, Box<RawValue>>()? {
+                    match seen.get(&key) {
+                        Some(at) => {
+                            let slot: &mut (String, Box<RawValue>) = &mut order[*at];
+                            slot.1 = value;
+                        }
+                        None => {
+                            seen.insert(key.clone(), order.len());
+                            order.push((key, value));
+                        }
+                    }
+                }
+                Ok(Members(order))
+            }
+        }
+        deserializer.deserialize_map(Seen)
+    }
+}
+
+/// Reads a document that must be an object. Errors: `invalid_json`, `not_an_object`.
+pub fn object(variable: &str, text: &str) -> Result<Members, ClusterError> {
+    check(variable, text)?;
+    match kind(text) {
+        "an object" => {}
+        other => {
+            let message = format!("expected a JSON object, found {other}; unset it or give an object");
+            return Err(ClusterError::new("not_an_object", variable, message));
+        }
+    }
+    serde_json::from_str(text).map_err(|error| broken(variable, text, &error))
+}
+
+/// Checks that the document is JSON within the limits. Errors: `invalid_json`.
+pub fn check(variable: &str, text: &str) -> Result<(), ClusterError> {
+    let invalid = |message: String| Err(ClusterError::new("invalid_json", variable, message));
+    if text.len() > MAX_BYTES {
+        return invalid(format!(
+            "larger than {MAX_BYTES} bytes, which no cluster needs; check what is written into it"
+        ));
+    }
+    if depth(text) > MAX_DEPTH {
+        return invalid(format!("nested deeper than {MAX_DEPTH} levels, which no cluster needs"));
+    }
+    match serde_json::from_str::<&RawValue>(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(broken(variable, text, &error)),
+    }
+}
+
+/// The members of a value that was checked before; `None` if it is no object.
+pub fn members(raw: &str) -> Option<Members> {
+    serde_json::from_str(raw).ok()
+}
+
+/// A value that was checked before, parsed; `None` for numbers and escapes that Rust has no value for.
+pub fn value(raw: &str) -> Option<serde_json::Value> {
+    serde_json::from_str(raw).ok()
+}
+
+/// What a value is, in words.
+pub fn kind(raw: &str) -> &'static str {
+    match raw.trim_start_matches([' ', '\t', '\n', '\r']).bytes().next() {
+        Some(b'{') => "an object",
+        Some(b'[') => "an array",
+        Some(b'"') => "a string",
+        Some(b't' | b'f') => "true or false",
+        Some(b'n') => "null",
+        _ => "a number",
+    }
+}
+
+/// The deepest nesting, brackets in strings aside.
+fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0usize);
+    structure(text, |byte, _| match byte {
+        b'{' | b'[' => {
+            depth += 1;
+            deepest = deepest.max(depth);
+        }
+        b',' => {}
+        _ => depth = depth.saturating_sub(1),
+    });
+    deepest
+}
+
+/// Calls for every bracket and comma outside strings, with its offset.
+fn structure(text: &str, mut each: impl FnMut(u8, usize)) {
+    let (mut in_string, mut escaped) = (false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' | b'}' | b']' | b',' if !in_string => each(byte, at),
+            _ => {}
+        }
+    }
+}
+
+fn broken(variable: &str, text: &str, error: &serde_json::Error) -> ClusterError {
+    let line_start: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+    let mut at = (line_start + error.column().saturating_sub(1)).min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    let found = match showable(text, at) {
+        0 => String::new(),
+        chars => match text[at..].chars().take(chars).collect::<String>() {
+            piece if piece.trim().is_empty() => ", at its end".to_owned(),
+            piece => format!(", at {}", quote(&piece)),
+        },
+    };
+    let hint = if text.trim_start().starts_with("{'") {
+        "this looks like Python's repr: write it with json.dumps"
+    } else {
+        "write it with a JSON library"
+    };
+    let message = format!("not JSON: line {} column {}{found}; {hint}", error.line(), error.column());
+    ClusterError::new("invalid_json", variable, message)
+}
+
+/// How many characters from `at` may be shown: many within what we read, few before any member, none within others.
+fn showable(text: &str, at: usize) -> usize {
+    let before = &text[..at];
+    let mut depth = 0usize;
+    let mut last_at_top = 0;
+    structure(before, |byte, offset| {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b',' => {}
+            _ => depth = depth.saturating_sub(1),
+        }
+        if depth == 1 && matches!(byte, b'{' | b',') {
+            last_at_top = offset + 1;
+        }
+    });
+    let member = before.get(last_at_top..).unwrap_or_default();
+    let key = member.trim_start_matches([' ', '\t', '\n', '\r']).strip_prefix('"').and_then(|k| k.split_once('"'));
+    match key {
+        Some((key, _)) if READ_MEMBERS.contains(&key) => 40,
+        Some(_) => 0,
+        None => 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(text: &str) -> &'static str {
+        object("X", text).map_or_else(|e| e.code, |_| "")
+    }
+
+    #[test]
+    fn the_last_of_two_equal_keys_wins() {
+        let members = object("X", r#"{"a":1,"b":2,"a":3}"#).expect("an object");
+        assert_eq!((members.get("a"), members.get("b")), (Some("3"), Some("2")));
+        assert_eq!(members.iter().count(), 2);
+    }
+
+    #[test]
+    fn sixty_four_levels_are_read_and_sixty_five_are_not() {
+        let nested = |levels: usize| format!("{{\"a\":{}1{}}}", "[".repeat(levels - 1), "]".repeat(levels - 1));
+        assert_eq!(code(&nested(64)), "");
+        assert_eq!(code(&nested(65)), "invalid_json");
+        assert_eq!(code(&"[".repeat(500_000)), "invalid_json");
+    }
+
+    #[test]
+    fn brackets_in_strings_do_not_nest() {
+        assert_eq!(code(&format!("{{\"a\":\"{}\\\"{}\"}}", "[".repeat(100), "{".repeat(100))), "");
+    }
+
+    #[test]
+    fn more_than_a_mebibyte_is_refused() {
+        assert_eq!(code(&format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_BYTES))), "invalid_json");
+    }
+
+    #[test]
+    fn what_is_no_object_is_told_by_its_kind() {
+        for (text, kind) in [("[]", "an array"), ("null", "null"), (" \"x\"", "a string"), ("1", "a number")] {
+            let error = object("X", text).expect_err(text);
+            assert!(error.code == "not_an_object" && error.message.contains(kind), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_within_job_shows_nothing_of_it() {
+        for text in [
+            r#"{"job":{"password" "hunter2"},"cluster":{}}"#,
+            r#"{"cluster":{"worker":["a:1"]},"job":"hunter2" "hunter2"}"#,
+            r#"{"job":hunter2}"#,
+            r#"{"task":1,"job":hunter2}"#,
+        ] {
+            let error = object("X", text).expect_err(text);
+            assert!(error.code == "invalid_json" && !error.message.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_within_the_cluster_shows_the_place() {
+        let error = object("X", r#"{"cluster":{"worker":['a:1']}}"#).expect_err("single quotes");
+        assert!(error.message.contains("'a:1'"), "{error}");
+        let error = object("X", "{'cluster': 1}").expect_err("repr");
+        assert!(error.message.contains("json.dumps"), "{error}");
+    }
+
+    #[test]
+    fn numbers_beyond_every_type_are_carried_unread() {
+        let members = object("X", r#"{"job":1e999,"s":"\ud800"}"#).expect("an object");
+        assert_eq!(members.get("job"), Some("1e999"));
+    }
+}

@@ -1,0 +1,13 @@
+//! A Kubernetes Indexed Job: `JOB_COMPLETION_INDEX`, and a number of nodes that somebody must give. Alone the index means
+//! an array job, which is its commoner use.
+
+use super::input::{Input, count};
+use super::spec::{ClusterError, Platform, Reading, Warning, role_of_rank};
+
+/// Reads the index where the world is given.
+pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let Some(nnodes) = &input.options.nnodes else { return Ok(None) };
+    let Some(index) = input.rank("JOB_COMPLETION_INDEX")? else { return Ok(None) };
+    let nodes = count(&nnodes.place, &nnodes.text)?;
+    Ok(Some(Reading::of(Platform::K8sIndexed, role_of_rank(index), index, nodes)))
+}

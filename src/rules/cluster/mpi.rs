@@ -1,0 +1,36 @@
+//! A child of Open MPI's mpirun: one trainit for each process. On Azure Batch the leader is named, elsewhere it is not.
+
+use super::input::{Input, rank, within};
+use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, role_of_rank};
+
+/// Azure's names for the first node, best first: with a port on several nodes, without on one.
+const AZURE: [&str; 2] = ["AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"];
+
+/// Reads the process's place.
+pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let Some(own) = input.env.given("OMPI_COMM_WORLD_RANK") else { return Ok(None) };
+    let Some(world) = input.count("OMPI_COMM_WORLD_SIZE")? else { return Ok(None) };
+    let rank = rank("OMPI_COMM_WORLD_RANK", own)?;
+    within("OMPI_COMM_WORLD_RANK", rank, "OMPI_COMM_WORLD_SIZE", world)?;
+    let local_size = input.count("OMPI_COMM_WORLD_LOCAL_SIZE")?;
+    let size = local_size.unwrap_or(1).min(world);
+    let local_rank = input.rank("OMPI_COMM_WORLD_LOCAL_RANK")?.unwrap_or(rank % size);
+    within("OMPI_COMM_WORLD_LOCAL_RANK", local_rank, "OMPI_COMM_WORLD_LOCAL_SIZE", size)?;
+    let named = AZURE.iter().find(|name| input.env.given(name).is_some());
+    let (host, port) = match named {
+        Some(name) => input.endpoint(name)?.map_or((None, None), |(host, port)| (Some(host), port)),
+        None => (None, None),
+    };
+    let platform = match input.options.platform {
+        Some(forced @ (Platform::AzureMl | Platform::Mpi)) => forced,
+        _ if named.is_some() => Platform::AzureMl,
+        _ => Platform::Mpi,
+    };
+    Ok(Some(Reading {
+        is_chief: rank == 0,
+        process: Some(Process { local_rank, local_size: Some(size), rank, world }),
+        leader: Leader { host, port, platform_port: None },
+        leader_variable: "MASTER_ADDR",
+        ..Reading::of(platform, role_of_rank(rank), rank / size, world.div_ceil(size))
+    }))
+}

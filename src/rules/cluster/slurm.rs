@@ -1,0 +1,134 @@
+//! Slurm: `SLURM_JOB_ID`, `SLURM_PROCID`, `SLURM_NTASKS`. As many tasks as nodes: one trainit a node. More: one a process.
+
+use super::hostlist;
+use super::input::{Input, count, rank, within};
+use super::pools::workers;
+use super::spec::{ClusterError, Leader, Platform, Process, Reading, Role, Warning, quote};
+
+/// Lightning's rule for a port that jobs of one node do not share: this, plus the last four digits of the job's number.
+const PORT_BASE: u16 = 15_000;
+/// Where TensorFlow's own Slurm resolver begins.
+const TENSORFLOW_PORT: u16 = 8888;
+/// Where the nodes are listed, best first: the step's own before the job's.
+const LISTS: [&str; 3] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+
+/// Reads the task's place.
+pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let given = |name| input.env.given(name);
+    let (Some(job), Some(id), Some(tasks)) = (given("SLURM_JOB_ID"), given("SLURM_PROCID"), given("SLURM_NTASKS"))
+    else {
+        return Ok(None);
+    };
+    let (id, tasks) = (rank("SLURM_PROCID", id)?, count("SLURM_NTASKS", tasks)?);
+    within("SLURM_PROCID", id, "SLURM_NTASKS", tasks)?;
+    let said = match input.count("SLURM_NNODES")? {
+        Some(nodes) => Some(nodes),
+        None => input.count("SLURM_JOB_NUM_NODES")?,
+    };
+    let hosts = hosts(input, said)?;
+    let nodes = said.or(hosts.as_ref().map(|h| h.len() as u32)).unwrap_or(tasks);
+    if tasks < nodes {
+        let message = format!("{tasks} tasks cannot fill {nodes} nodes (SLURM_NNODES); start one task a node or more");
+        return Err(ClusterError::new("bad_cluster", "SLURM_NTASKS", message));
+    }
+    let (node_rank, process) = if tasks == nodes {
+        (input.rank("SLURM_NODEID")?.unwrap_or(id), None)
+    } else {
+        let (node, process) = process(input, id, tasks, nodes)?;
+        (node, Some(process))
+    };
+    within("SLURM_NODEID", node_rank, "SLURM_NNODES", nodes)?;
+    Ok(Some(Reading {
+        is_chief: process.as_ref().map_or(node_rank, |p| p.rank) == 0,
+        process,
+        leader: Leader { host: hosts.as_ref().and_then(|h| h.first().cloned()), platform_port: port(job), port: None },
+        leader_variable: LISTS[0],
+        tf: hosts.as_ref().map(|hosts| workers(hosts, TENSORFLOW_PORT, node_rank)),
+        hosts,
+        ..Reading::of(Platform::Slurm, Role::Worker, node_rank, nodes)
+    }))
+}
+
+fn hosts(input: &Input<'_>, nodes: Option<u32>) -> Result<Option<Vec<String>>, ClusterError> {
+    let Some((name, list)) = LISTS.iter().find_map(|name| Some((*name, input.env.given(name)?))) else {
+        return Ok(None);
+    };
+    let bad = |message: String| ClusterError::new("bad_hostlist", name, message);
+    let hosts = hostlist::expand(list.trim())
+        .map_err(|what| bad(format!("{what}; expected a list as scontrol show hostnames reads it")))?;
+    match nodes {
+        Some(nodes) if nodes as usize != hosts.len() => {
+            let message = format!("{} names {} hosts where SLURM_NNODES is {nodes}", quote(list), hosts.len());
+            Err(bad(message))
+        }
+        _ => Ok(Some(hosts)),
+    }
+}
+
+/// One trainit for each process: the place in the node and in the world.
+fn process(input: &Input<'_>, rank: u32, tasks: u32, nodes: u32) -> Result<(u32, Process), ClusterError> {
+    let missing = |variable: &str| {
+        let message = "is not set, though there are more tasks than nodes; start trainit with srun";
+        ClusterError::new("missing_task", variable, message)
+    };
+    let node = input.rank("SLURM_NODEID")?.ok_or_else(|| missing("SLURM_NODEID"))?;
+    let local_rank = input.rank("SLURM_LOCALID")?.ok_or_else(|| missing("SLURM_LOCALID"))?;
+    let local_size = match (input.env.given("SLURM_STEP_TASKS_PER_NODE"), tasks % nodes) {
+        (Some(text), _) => Some(tasks_of_node("SLURM_STEP_TASKS_PER_NODE", text, node, nodes)?),
+        (None, 0) => Some(tasks / nodes),
+        (None, _) => None,
+    };
+    if let Some(size) = local_size {
+        within("SLURM_LOCALID", local_rank, "SLURM_STEP_TASKS_PER_NODE", size)?;
+    }
+    Ok((node, Process { local_rank, local_size, rank, world: tasks }))
+}
+
+/// The entry of a node in a list like `4(x2),1`. Errors: `bad_cluster`.
+fn tasks_of_node(variable: &str, text: &str, node: u32, nodes: u32) -> Result<u32, ClusterError> {
+    let bad = || {
+        let message = format!("expected tasks for each of {nodes} nodes, such as 4(x2),1, found {}", quote(text));
+        ClusterError::new("bad_cluster", variable, message)
+    };
+    let mut left = node;
+    for item in text.trim().split(',') {
+        let (tasks, times) = match item.split_once("(x") {
+            Some((tasks, times)) => (tasks, times.strip_suffix(')').ok_or_else(bad)?),
+            None => (item, "1"),
+        };
+        let tasks: u32 = tasks.trim().parse().map_err(|_| bad())?;
+        let times: u32 = times.trim().parse().map_err(|_| bad())?;
+        if left < times {
+            return if tasks > 0 { Ok(tasks) } else { Err(bad()) };
+        }
+        left -= times;
+    }
+    Err(bad())
+}
+
+fn port(job: &str) -> Option<u16> {
+    let job = job.trim();
+    let digits = job.bytes().all(|b| b.is_ascii_digit());
+    let last = job.get(job.len().saturating_sub(4)..)?.parse::<u16>().ok()?;
+    digits.then_some(PORT_BASE + last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_in_the_range_that_no_kernel_hands_out() {
+        assert_eq!((port("4242"), port("7"), port("1234567")), (Some(19242), Some(15007), Some(19567)));
+        assert_eq!((port(""), port("x1"), port("12é")), (None, None, None));
+    }
+
+    #[test]
+    fn the_tasks_of_each_node_are_counted_through_the_repeats() {
+        let of = |node| tasks_of_node("X", "4(x2),1", node, 3).map_err(|e| e.code);
+        assert_eq!([of(0), of(1), of(2), of(3)], [Ok(4), Ok(4), Ok(1), Err("bad_cluster")]);
+        for text in ["", "4(x", "4(x2", "a", "4,,1", "0"] {
+            assert!(tasks_of_node("X", text, 0, 1).is_err() || text == "4,,1", "{text}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `TF_CONFIG`: AI Platform Training, Kubeflow's TFJob, and by hand (contracts/cluster-environment.md sections 2.2, 3.1).
+//!
+//! ```json
+//! {"cluster":{"chief":["c:2222"],"worker":["w0:2222","w1:2222"]},"task":{"type":"worker","index":1}}
+//! ```
+//!
+//! Stricter than TensorFlow where it accepts what then hangs. Deliberately absent: rewriting it, which is
+//! `framework/tensorflow.rs`.
+
+use super::input::Input;
+use super::json;
+use super::pools::{Layout, Pool, Task, read_cluster, read_task, refuse_duplicates, refuse_stranger};
+use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, Warning};
+use super::vertex::{RENDEZVOUS_PORT, many_evaluators};
+use crate::rules::env::Env;
+
+const VARIABLE: &str = "TF_CONFIG";
+const JOBS: [&str; 5] = ["chief", "master", "worker", "ps", "evaluator"];
+
+/// Reads the variable, if it is given and has a cluster.
+pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let Some(text) = input.env.given(VARIABLE) else { return Ok(None) };
+    let document = json::object(VARIABLE, text)?;
+    let cluster = document.get("cluster").filter(|raw| json::members(raw).is_none_or(|m| !m.is_empty()));
+    let Some(cluster) = cluster else {
+        warnings.extend(without_cluster(document.get("task"))?);
+        return Ok(None);
+    };
+    let pools = read_cluster(VARIABLE, cluster, &JOBS)?;
+    let chiefs: usize = pools.iter().filter(|p| role(&p.name) == Role::Chief).map(|p| p.tasks.len()).sum();
+    if chiefs > 1 {
+        let message = format!("cluster has {chiefs} chiefs (a master is one); a job has one at most");
+        return Err(ClusterError::new("multiple_chiefs", VARIABLE, message));
+    }
+    refuse_duplicates(VARIABLE, &pools)?;
+    let task = read_task(VARIABLE, document.get("task"), &JOBS)?;
+    let own = role(&task.kind);
+    let listed = pools.iter().find(|p| role(&p.name) == own);
+    if own != Role::Evaluator || listed.is_some() {
+        refuse_stranger(VARIABLE, &task, listed)?;
+    }
+    let evaluators = pools.iter().filter(|p| role(&p.name) == Role::Evaluator).map(|p| p.tasks.len()).sum();
+    if own == Role::Evaluator && usize::max(evaluators, task.index as usize + 1) > 1 {
+        warnings.push(many_evaluators(VARIABLE));
+    }
+    let platform = platform(input.env, input.options);
+    let has_trainers = pools.iter().any(|p| role(&p.name).trains());
+    if !has_trainers || pools.iter().any(|p| !p.is_dense()) {
+        warnings.push(Warning::new(
+            "sparse_cluster",
+            "TF_CONFIG: the cluster does not list every replica, so the world and its leader are unknown; \
+             nothing is derived from it",
+        ));
+        return Ok(Some(sparse(platform, own, task, chiefs)));
+    }
+    let mut reading = layout(pools, own, task).reading(platform, input.options);
+    if platform == Platform::AiPlatform {
+        reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
+    }
+    Ok(Some(reading))
+}
+
+fn platform(env: &Env, options: &ClusterOptions) -> Platform {
+    match options.platform {
+        Some(named @ (Platform::AiPlatform | Platform::TfConfig)) => named,
+        _ if env.iter().any(|(name, value)| name.starts_with("CLOUD_ML_") && !value.trim().is_empty()) => {
+            Platform::AiPlatform
+        }
+        _ => Platform::TfConfig,
+    }
+}
+
+fn role(job: &str) -> Role {
+    match job {
+        "chief" | "master" => Role::Chief,
+        "ps" => Role::Ps,
+        "evaluator" => Role::Evaluator,
+        _ => Role::Worker,
+    }
+}
+
+/// A task alone: TensorFlow 2 runs locally where it could be the first replica.
+fn without_cluster(task: Option<&str>) -> Result<Option<Warning>, ClusterError> {
+    let Some(raw) = task.filter(|raw| json::members(raw).is_none_or(|m| !m.is_empty())) else { return Ok(None) };
+    if raw == "null" {
+        return read_task(VARIABLE, task, &JOBS).map(|_| None);
+    }
+    match read_task(VARIABLE, task, &JOBS) {
+        Ok(Task { kind, index: 0, .. }) if role(&kind).trains() => Ok(Some(Warning::new(
+            "task_without_cluster",
+            "TF_CONFIG: has a task but no cluster; running as a single process, as TensorFlow does",
+        ))),
+        _ => Err(ClusterError::new(
+            "missing_cluster",
+            VARIABLE,
+            "has a task but no cluster, and the task is not the first replica; list the cluster, or unset the variable",
+        )),
+    }
+}
+
+/// Only the own place is known.
+fn sparse(platform: Platform, role: Role, task: Task, chiefs: usize) -> Reading {
+    let rank = match role {
+        Role::Chief => Some(0),
+        Role::Worker => Some(task.index.saturating_add(chiefs as u32)),
+        _ => None,
+    };
+    Reading {
+        is_chief: rank == Some(0),
+        node_rank: rank,
+        num_nodes: None,
+        trial: task.trial,
+        ..Reading::of(platform, role, 0, 1)
+    }
+}
+
+fn layout(pools: Vec<Pool>, own: Role, task: Task) -> Layout {
+    let order = [Role::Chief, Role::Worker, Role::Ps, Role::Evaluator];
+    let addresses = |wanted: Role| {
+        pools.iter().filter(|p| role(&p.name) == wanted).flat_map(|p| p.tasks.values().cloned()).collect()
+    };
+    Layout {
+        pools: order.into_iter().map(|role| (role, addresses(role))).collect(),
+        role: own,
+        index: task.index,
+        trial: task.trial,
+    }
+}

@@ -1,0 +1,91 @@
+//! torch's own variables: torchrun's `PET_NNODES` and `PET_NODE_RANK` (Kubeflow's PyTorchJob and TrainJob), else `RANK`
+//! and `WORLD_SIZE` (XGBoostJob, Azure ML, PAI, by hand), which are a node's here unless `LOCAL_WORLD_SIZE` says that
+//! they are a process's.
+
+use super::input::{Input, host, rank, within};
+use super::pools::workers;
+use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, quote, role_of_rank};
+
+/// The usual port of TensorFlow's server.
+const TENSORFLOW_PORT: u16 = 2222;
+
+/// Reads either pair.
+pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let given = |name| input.env.given(name);
+    let mut reading = match (given("PET_NNODES"), given("PET_NODE_RANK"), given("RANK"), given("WORLD_SIZE")) {
+        (Some(nodes), Some(node_rank), _, _) => launcher(input, nodes, node_rank)?,
+        (_, _, Some(own), Some(_)) => plain(input, own)?,
+        _ => return Ok(None),
+    };
+    reading.procs_per_node = given("PET_NPROC_PER_NODE").or(given("NPROC_PER_NODE")).map(str::to_owned);
+    reading.hosts = hosts(input, &reading)?;
+    reading.tf = match (&reading.hosts, reading.node_rank) {
+        (Some(hosts), Some(rank)) => Some(workers(hosts, TENSORFLOW_PORT, rank)),
+        _ => None,
+    };
+    Ok(Some(reading))
+}
+
+/// torchrun's options. An elastic job (`min:max`) has no world that could be known now.
+fn launcher(input: &Input<'_>, nodes: &str, node_rank: &str) -> Result<Reading, ClusterError> {
+    let (min, max) = nodes.split_once(':').unwrap_or((nodes, nodes));
+    let bounds = |text: &str| text.trim().parse::<u32>().ok().filter(|n| *n > 0);
+    let (Some(min), Some(max)) = (bounds(min), bounds(max)) else {
+        let message = format!("expected a number of nodes, or min:max, found {}", quote(nodes));
+        return Err(ClusterError::new("bad_cluster", "PET_NNODES", message));
+    };
+    let node_rank = rank("PET_NODE_RANK", node_rank)?;
+    within("PET_NODE_RANK", node_rank, "PET_NNODES", max)?;
+    let endpoint = input.endpoint("PET_RDZV_ENDPOINT")?;
+    let (endpoint_host, endpoint_port) = endpoint.map_or((None, None), |(host, port)| (Some(host), port));
+    let named = first(input.host("PET_MASTER_ADDR")?, || input.host("MASTER_ADDR"))?;
+    let port = if named.is_none() { endpoint_port } else { None };
+    Ok(Reading {
+        num_nodes: (min == max).then_some(max),
+        leader: Leader { host: named.or(endpoint_host), port, platform_port: None },
+        leader_variable: "PET_MASTER_ADDR",
+        ..Reading::of(Platform::TorchEnv, role_of_rank(node_rank), node_rank, max)
+    })
+}
+
+fn plain(input: &Input<'_>, own: &str) -> Result<Reading, ClusterError> {
+    let rank = rank("RANK", own)?;
+    let world = input.count("WORLD_SIZE")?.unwrap_or(1);
+    within("RANK", rank, "WORLD_SIZE", world)?;
+    let process = process(input, rank, world);
+    let (node_rank, num_nodes) = match &process {
+        Some((_, node_rank, num_nodes)) => (*node_rank, *num_nodes),
+        None => (rank, world),
+    };
+    Ok(Reading {
+        is_chief: rank == 0,
+        process: process.map(|(process, _, _)| process),
+        leader: Leader { host: input.host("MASTER_ADDR")?, ..Leader::default() },
+        leader_variable: "MASTER_ADDR",
+        ..Reading::of(Platform::TorchEnv, role_of_rank(rank), node_rank, num_nodes)
+    })
+}
+
+/// Set where somebody else has started one of us for each process, and has said so in full.
+fn process(input: &Input<'_>, rank: u32, world: u32) -> Option<(Process, u32, u32)> {
+    let local_rank = input.rank("LOCAL_RANK").ok().flatten()?;
+    let local_size = input.count("LOCAL_WORLD_SIZE").ok().flatten()?;
+    let whole = world.is_multiple_of(local_size) && rank % local_size == local_rank;
+    let process = Process { local_rank, local_size: Some(local_size), rank, world };
+    whole.then_some((process, rank / local_size, world / local_size))
+}
+
+/// XGBoostJob names its workers beside the master.
+fn hosts(input: &Input<'_>, reading: &Reading) -> Result<Option<Vec<String>>, ClusterError> {
+    let (Some(list), Some(leader)) = (input.env.given("WORKER_ADDRS"), &reading.leader.host) else { return Ok(None) };
+    let workers = list.split(',').map(|item| host("WORKER_ADDRS", item)).collect::<Result<Vec<_>, _>>()?;
+    let hosts: Vec<String> = std::iter::once(leader.clone()).chain(workers).collect();
+    Ok((reading.num_nodes == Some(hosts.len() as u32)).then_some(hosts))
+}
+
+fn first<T>(
+    found: Option<T>,
+    other: impl FnOnce() -> Result<Option<T>, ClusterError>,
+) -> Result<Option<T>, ClusterError> {
+    found.map_or_else(other, |found| Ok(Some(found)))
+}

@@ -1,0 +1,24 @@
+//! Inside a torchrun worker: everything is set already. Nothing is derived, changed or refused.
+
+use super::input::Input;
+use super::spec::{ClusterError, Leader, Platform, Reading, Warning, role_of_rank};
+
+/// Reads the place that torchrun gave this process; what cannot be read is left unknown.
+pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    if input.env.given("TORCHELASTIC_RUN_ID").is_none() {
+        return Ok(None);
+    }
+    let rank = input.rank("RANK").unwrap_or_default().unwrap_or(0);
+    let leader = Leader {
+        host: input.host("MASTER_ADDR").unwrap_or_default(),
+        port: input.port("MASTER_PORT").unwrap_or_default(),
+        platform_port: None,
+    };
+    Ok(Some(Reading {
+        node_rank: input.rank("GROUP_RANK").unwrap_or_default(),
+        num_nodes: input.count("GROUP_WORLD_SIZE").unwrap_or_default(),
+        leader,
+        hands_off: true,
+        ..Reading::of(Platform::TorchElastic, role_of_rank(rank), rank, 1)
+    }))
+}

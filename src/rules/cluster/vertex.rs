@@ -1,0 +1,82 @@
+//! Vertex AI: `CLUSTER_SPEC`, on every replica, one replica included (contracts/cluster-environment.md section 2.1).
+//!
+//! ```json
+//! {"cluster":{"workerpool0":["cmle-training-workerpool0-ab-0:2222"],"workerpool1":["cmle-training-workerpool1-ab-0:2222"]},
+//!  "environment":"cloud","task":{"type":"workerpool1","index":0,"trial":""},"job":"{...}"}
+//! ```
+//!
+//! Deliberately absent: `job`, which may be of any type and hold secrets; it is neither parsed nor copied. Host names are
+//! never compared with our own: they are services' names, a pod has another.
+
+use super::input::Input;
+use super::json;
+use super::pools::{Layout, Pool, read_cluster, read_task, refuse_duplicates, refuse_stranger};
+use super::spec::{ClusterError, Leader, Platform, Reading, Role, Warning};
+
+const VARIABLE: &str = "CLUSTER_SPEC";
+/// The service port that Vertex AI opens for rendezvous; 2222 belongs to TensorFlow's server (section 2.5).
+pub const RENDEZVOUS_PORT: u16 = 3333;
+
+const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
+
+/// Reads the variable, if it is given.
+pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let Some(text) = input.env.given(VARIABLE) else { return Ok(None) };
+    let document = json::object(VARIABLE, text)?;
+    let cluster = document.get("cluster").ok_or_else(|| {
+        ClusterError::new("missing_cluster", VARIABLE, "has no cluster; it must list the worker pools")
+    })?;
+    let pools = read_cluster(VARIABLE, cluster, &POOLS)?;
+    let find = |name: &str| pools.iter().find(|p| p.name == name);
+    match find(POOLS[0]).map(|p| p.tasks.len()) {
+        Some(1) => {}
+        None => {
+            let message = "cluster has no workerpool0; Vertex AI always has one, with one replica";
+            return Err(ClusterError::new("missing_chief", VARIABLE, message));
+        }
+        Some(many) => {
+            let message = format!("cluster.workerpool0 has {many} replicas; the primary pool has exactly one");
+            return Err(ClusterError::new("multiple_chiefs", VARIABLE, message));
+        }
+    }
+    if let Some(pool) = pools.iter().find(|p| !p.is_dense()) {
+        let message = format!("cluster.{}: a replica is missing; expected every index from 0", pool.name);
+        return Err(ClusterError::new("bad_cluster", VARIABLE, message));
+    }
+    refuse_duplicates(VARIABLE, &pools)?;
+    let task = read_task(VARIABLE, document.get("task"), &POOLS)?;
+    refuse_stranger(VARIABLE, &task, find(&task.kind))?;
+
+    let roles = [Role::Chief, Role::Worker, input.options.pool2, Role::Evaluator];
+    let role = POOLS.iter().zip(roles).find(|(name, _)| **name == task.kind).map_or(Role::Chief, |(_, role)| role);
+    // Where pool 2 is workers too, they come after those of pool 1.
+    let shift = match task.kind == POOLS[2] && role == Role::Worker {
+        true => find(POOLS[1]).map_or(0, |p| p.tasks.len() as u32),
+        false => 0,
+    };
+    let mut by_role = Vec::new();
+    for (name, role) in POOLS.iter().zip(roles) {
+        let addresses: Vec<_> = find(name).map(addresses).unwrap_or_default();
+        match by_role.iter_mut().find(|(r, _): &&mut (Role, Vec<_>)| *r == role) {
+            Some((_, list)) => list.extend(addresses),
+            None => by_role.push((role, addresses)),
+        }
+    }
+    let layout = Layout { pools: by_role, role, index: task.index + shift, trial: task.trial };
+    if role == Role::Evaluator && layout.count(Role::Evaluator) > 1 {
+        warnings.push(many_evaluators(VARIABLE));
+    }
+    let mut reading = layout.reading(Platform::Vertex, input.options);
+    reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
+    Ok(Some(reading))
+}
+
+/// The warning of a replica that is one of several evaluators.
+pub fn many_evaluators(variable: &str) -> Warning {
+    let message = format!("{variable}: there is more than one evaluator; TensorFlow counts on one at most");
+    Warning::new("multiple_evaluators", message)
+}
+
+fn addresses(pool: &Pool) -> Vec<super::address::Address> {
+    pool.tasks.values().cloned().collect()
+}

@@ -1,0 +1,21 @@
+//! LightGBM's `machines` parameter, in the form that names its own rank: without it LightGBM compares IP addresses as
+//! text and host names never match (contracts/cluster-environment.md section 3.6). The program passes it on, and
+//! `num_machines` with it, since the package would count the first element.
+
+use super::vars::{Claim, Context, Derived};
+
+/// LightGBM's own default port.
+const PORT: u16 = 12_400;
+
+/// The list, where every host is known. IPv6 has no form that LightGBM reads.
+pub fn derive(context: &Context<'_>) -> Derived {
+    let mut derived = Derived::default();
+    let Some(group) = context.group().filter(|g| g.num_nodes > 1 && !context.shares_node()) else { return derived };
+    let Some(hosts) = context.spec.hosts.as_ref().filter(|h| h.iter().all(|host| !host.contains(':'))) else {
+        return derived;
+    };
+    let machines = hosts.iter().map(|host| format!("{host}:{PORT}"));
+    let elements: Vec<String> = std::iter::once(format!("rank={}", group.node_rank)).chain(machines).collect();
+    derived.put("TRAINIT_LIGHTGBM_MACHINES", elements.join(","), Claim::Ours);
+    derived
+}

@@ -1,0 +1,145 @@
+//! TensorFlow reads `TF_CONFIG` and nothing else (contracts/cluster-environment.md section 3.1).
+//!
+//! One that TensorFlow 2 accepts is passed byte for byte. `master` is renamed, a listed evaluator is taken out where
+//! others would wait for it, and where there is none it is derived. Deliberately absent: `job`, which is never derived.
+
+use serde_json::{Value, json};
+
+use super::vars::{Claim, Context, Derived};
+use crate::rules::cluster::json::{self, Members};
+use crate::rules::cluster::spec::{Platform, TfCluster, Warning};
+
+const VARIABLE: &str = "TF_CONFIG";
+
+/// The variable as TensorFlow 2 takes it.
+pub fn derive(context: &Context<'_>) -> Derived {
+    let mut derived = Derived::default();
+    let spec = context.spec;
+    if let Some(text) = context.env.given(VARIABLE) {
+        // A world of unknown size is left as it came: who wrote it knows more.
+        let is_ours = spec.num_nodes.is_some() && context.options.platform != Some(Platform::None);
+        if is_ours
+            && !context.options.keep_tf_config
+            && let Some(rewritten) = rewrite(text, &mut derived.warnings)
+        {
+            derived.put(VARIABLE, rewritten, Claim::Ours);
+        }
+        return derived;
+    }
+    if let Some(tf) = spec.tf.as_ref().filter(|tf| tf.replicas > 1 && !context.shares_node())
+        && let Some(text) = write(tf, spec.trial.as_deref())
+    {
+        derived.put(VARIABLE, text, Claim::Ours);
+    }
+    derived
+}
+
+fn write(tf: &TfCluster, trial: Option<&str>) -> Option<String> {
+    let (kind, index) = tf.task?;
+    let cluster: serde_json::Map<String, Value> = tf
+        .jobs
+        .iter()
+        .map(|(job, addresses)| {
+            let list = addresses.iter().map(|a| Value::from(a.to_string())).collect();
+            ((*job).to_owned(), Value::Array(list))
+        })
+        .collect();
+    let mut task = json!({ "type": kind, "index": index });
+    if let Some(trial) = trial {
+        task["trial"] = Value::from(trial);
+    }
+    Some(json!({ "cluster": cluster, "environment": "cloud", "task": task }).to_string())
+}
+
+/// The text with what TensorFlow 2 cannot take changed, all else as it was; `None` where nothing has to be.
+fn rewrite(text: &str, warnings: &mut Vec<Warning>) -> Option<String> {
+    let document = json::object(VARIABLE, text).ok()?;
+    let cluster = json::members(document.get("cluster")?)?;
+    let task = json::members(document.get("task")?)?;
+    let kind = task.get("type").and_then(json::value)?;
+    let listed = |name: &str| cluster.get(name).is_some_and(|raw| !is_empty(raw));
+    let is_master = kind == "master" || listed("master");
+    let has_evaluator = listed("evaluator") && kind != "evaluator";
+    if !is_master && !has_evaluator {
+        return None;
+    }
+    if is_master {
+        let message = "TF_CONFIG: master is called chief for the command, as TensorFlow 2 knows no master; \
+                       --tf-config keep leaves it";
+        warnings.push(Warning::new("master_renamed", message));
+    }
+    if has_evaluator {
+        let message = "TF_CONFIG: the evaluator is not listed for the command, as parameter server training would wait \
+                       for it for ever; --tf-config keep leaves it";
+        warnings.push(Warning::new("evaluator_removed", message));
+    }
+    let renamed = |name: &str| if is_master && name == "master" { "chief".to_owned() } else { name.to_owned() };
+    let replaces_chief = listed("master");
+    let cluster = object(cluster.iter().filter_map(|(name, raw)| {
+        let goes = (has_evaluator && name == "evaluator") || (replaces_chief && name == "chief");
+        (!goes).then(|| (renamed(name), raw.to_owned()))
+    }));
+    let task = object(task.iter().map(|(name, raw)| match (name, kind == "master") {
+        ("type", true) => (name.to_owned(), "\"chief\"".to_owned()),
+        _ => (name.to_owned(), raw.to_owned()),
+    }));
+    Some(object(members(&document).map(|(name, raw)| match name {
+        "cluster" => (name.to_owned(), cluster.clone()),
+        "task" => (name.to_owned(), task.clone()),
+        _ => (name.to_owned(), raw.to_owned()),
+    })))
+}
+
+fn members(document: &Members) -> impl Iterator<Item = (&str, &str)> {
+    document.iter()
+}
+
+fn is_empty(raw: &str) -> bool {
+    matches!(json::value(raw), Some(Value::Array(list)) if list.is_empty())
+        || matches!(json::value(raw), Some(Value::Object(map)) if map.is_empty())
+}
+
+/// An object from names and raw values.
+fn object(members: impl Iterator<Item = (String, String)>) -> String {
+    let members: Vec<String> = members.map(|(name, raw)| format!("{}:{raw}", Value::from(name))).collect();
+    format!("{{{}}}", members.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rewritten(text: &str) -> (Option<String>, Vec<&'static str>) {
+        let mut warnings = Vec::new();
+        let text = rewrite(text, &mut warnings);
+        (text, warnings.into_iter().map(|w| w.code).collect())
+    }
+
+    #[test]
+    fn what_tensorflow_accepts_is_not_touched() {
+        for text in [
+            "{}",
+            r#"{ "cluster": {"worker":["a:1"]}, "task":{"type":"worker","index":0}}"#,
+            r#"{"cluster":{"worker":["a:1"],"evaluator":[]},"task":{"type":"worker","index":0}}"#,
+            r#"{"cluster":{"worker":["a:1"],"evaluator":["e:1"]},"task":{"type":"evaluator","index":0}}"#,
+        ] {
+            assert_eq!(rewritten(text), (None, vec![]), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_what_must_change_changes_down_to_numbers_no_type_could_hold() {
+        let given = r#"{"cluster":{"master":["m:1"],"worker":["a:1"]},"job":{"big":123456789012345678901234567890,"x":1.10},"task":{"index":"0","type":"master","cloud":"w"}}"#;
+        let expected = r#"{"cluster":{"chief":["m:1"],"worker":["a:1"]},"job":{"big":123456789012345678901234567890,"x":1.10},"task":{"index":"0","type":"chief","cloud":"w"}}"#;
+        assert_eq!(rewritten(given), (Some(expected.to_owned()), vec!["master_renamed"]));
+    }
+
+    #[test]
+    fn a_worker_beside_a_master_sees_a_chief_too() {
+        let (text, _) = rewritten(
+            r#"{"cluster":{"chief":[],"master":["m:1"],"worker":["a:1"]},"task":{"type":"worker","index":0}}"#,
+        );
+        let expected = r#"{"cluster":{"chief":["m:1"],"worker":["a:1"]},"task":{"type":"worker","index":0}}"#;
+        assert_eq!(text.as_deref(), Some(expected));
+    }
+}

@@ -1,0 +1,20 @@
+//! What trainit itself tells every child of its cluster, and what the platform's own image would have.
+
+use super::vars::{Claim, Context, Derived};
+
+/// The leader's published name (also where the leader dials itself by another), the trial, the platform's companions.
+pub fn derive(context: &Context<'_>) -> Derived {
+    let spec = context.spec;
+    let mut derived = Derived::default();
+    if let Some(leader) = &spec.leader {
+        derived.put("TRAINIT_LEADER_ADDR", &leader.host, Claim::Ours);
+        derived.put("TRAINIT_LEADER_PORT", leader.port, Claim::Ours);
+    }
+    if let Some(trial) = &spec.trial {
+        derived.put("TRAINIT_TRIAL", trial, Claim::IfUnset);
+    }
+    for (name, value) in &spec.companions {
+        derived.put(name, value, Claim::IfUnset);
+    }
+    derived
+}

@@ -1,0 +1,104 @@
+//! The words of the framework room: a replica in its group, the variables that follow, and whose word counts when one is
+//! set already.
+
+use crate::rules::cluster::address::Address;
+use crate::rules::cluster::spec::{ClusterOptions, ClusterSpec, Process, Warning};
+use crate::rules::env::Env;
+
+/// What a framework's rule looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct Context<'a> {
+    /// The job, and which replica this is.
+    pub spec: &'a ClusterSpec,
+    /// What is set already.
+    pub env: &'a Env,
+    /// What the user asked for.
+    pub options: &'a ClusterOptions,
+    /// Set in process mode: which of the node's processes this is.
+    pub process: Option<&'a Process>,
+}
+
+/// A member of a collective.
+#[derive(Debug)]
+pub struct Group<'a> {
+    /// Of the process, or of the node where there is one process a node.
+    pub rank: u32,
+    /// Members, counted like the rank.
+    pub world: u32,
+    /// The node's.
+    pub node_rank: u32,
+    /// Nodes.
+    pub num_nodes: u32,
+    /// Set in process mode.
+    pub process: Option<&'a Process>,
+    /// Whom to dial, where known.
+    pub rendezvous: Option<&'a Address>,
+}
+
+impl Context<'_> {
+    /// The group this replica is in. `None` outside every world, in a world of unknown size, and on a single node that
+    /// has one process: there no framework variable is set at all.
+    pub fn group(&self) -> Option<Group<'_>> {
+        let (node_rank, num_nodes) = (self.spec.node_rank?, self.spec.num_nodes?);
+        if num_nodes < 2 && self.process.is_none() {
+            return None;
+        }
+        let (rank, world) = self.process.map_or((node_rank, num_nodes), |p| (p.rank, p.world));
+        let rendezvous = self.spec.rendezvous.as_ref();
+        Some(Group { rank, world, node_rank, num_nodes, process: self.process, rendezvous })
+    }
+
+    /// Whether several processes run on this node, so that what belongs to a node cannot be given to each.
+    pub fn shares_node(&self) -> bool {
+        self.process.is_some_and(|p| p.local_size != Some(1))
+    }
+}
+
+impl Group<'_> {
+    /// Whose word counts for a variable that belongs to the process: ours where we know the process, a preset's else.
+    pub fn of_process(&self) -> Claim {
+        if self.process.is_some() { Claim::Ours } else { Claim::Preset }
+    }
+}
+
+/// Whose word counts when the variable is set already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// Ours.
+    Ours,
+    /// What is set; if it says otherwise, that is worth a warning.
+    Preset,
+    /// What is set, without a word.
+    IfUnset,
+    /// What is set, unless it is this: the leader's published name, where the leader dials itself by its own.
+    PresetUnless(String),
+}
+
+/// A variable for the child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Var {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Whose word counts.
+    pub claim: Claim,
+}
+
+/// What a framework's rule comes to.
+#[derive(Debug, Default)]
+pub struct Derived {
+    /// Variables to set.
+    pub vars: Vec<Var>,
+    /// Variables to take away.
+    pub removed: Vec<String>,
+    /// What is odd.
+    pub warnings: Vec<Warning>,
+}
+
+impl Derived {
+    /// Adds a variable.
+    pub fn put(&mut self, name: &str, value: impl ToString, claim: Claim) {
+        self.vars.push(Var { name: name.to_owned(), value: value.to_string(), claim });
+    }
+}

@@ -1,0 +1,90 @@
+//! What was asked for about the cluster. Explicit ranks and addresses stay text here: the cluster's rules read them like
+//! any variable, and complain of them with the contract's codes.
+
+use super::layers::{Reader, hint};
+use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, Platform, Role};
+use crate::rules::framework::FRAMEWORKS;
+
+/// More processes than this on one node is a mistake.
+const MAX_NPROC: u32 = 4096;
+
+/// Reads them; mistakes are noted in the reader. What the machine says of itself (its name, processors, GPUs) is for the
+/// caller to fill in.
+pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
+    let platforms: Vec<(&str, Platform)> = Platform::ALL.iter().map(|p| (p.word(), *p)).collect();
+    let explicit = |reader: &Reader<'_>, name: &str| {
+        let text = reader.text(name).filter(|text| !text.trim().is_empty())?;
+        Some(Explicit { place: reader.place(name), text })
+    };
+    ClusterOptions {
+        platform: reader.choice("platform", &platforms),
+        nnodes: explicit(reader, "nnodes"),
+        node_rank: explicit(reader, "node-rank"),
+        leader: explicit(reader, "leader"),
+        hostname: reader.text("hostname"),
+        pool2: reader
+            .choice("pool2", &[("ps", Role::Ps), ("reducer", Role::Reducer), ("worker", Role::Worker)])
+            .unwrap_or(Role::Ps),
+        keep_tf_config: reader.choice("tf-config", &[("rewrite", false), ("keep", true)]).unwrap_or(false),
+        keep_leader_name: reader.choice("leader-self", &[("own-name", false), ("keep", true)]).unwrap_or(false),
+        rank_all_pools: reader.choice("rank-pools", &[("training", false), ("all", true)]).unwrap_or(false),
+        nproc: reader.parse("nproc", nproc),
+        gpu_count: 0,
+        cores: 0,
+    }
+}
+
+/// The frameworks that `env` is to print; none means all.
+pub fn frameworks(reader: &mut Reader<'_>) -> Vec<String> {
+    let known: Vec<&str> = FRAMEWORKS.iter().map(|f| f.name).collect();
+    reader.each("framework", |name| match known.contains(&name) {
+        true => Ok(name.to_owned()),
+        false => Err(format!("expected one of {}, found {name:?}{}", known.join(", "), hint(name, &known))),
+    })
+}
+
+fn nproc(text: &str) -> Result<Nproc, String> {
+    match text.trim() {
+        "gpu" => Ok(Nproc::Gpu),
+        number => match number.parse() {
+            Ok(count) if (1..=MAX_NPROC).contains(&count) => Ok(Nproc::Count(count)),
+            _ => Err(format!("expected gpu or a number from 1 to {MAX_NPROC}, found {text:?}")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::defs::on;
+    use super::super::layers::Values;
+    use super::*;
+    use crate::rules::env::Env;
+
+    fn complaints(pairs: &[(&str, &str)]) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let env = Env::from_pairs(pairs.iter().copied());
+        let values = Values::gather(on::ENV, Default::default(), &env, None, &mut complaints);
+        let mut reader = Reader::new(&values, complaints);
+        read(&mut reader);
+        frameworks(&mut reader);
+        reader.complaints.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_wrong_word_is_told_with_those_that_are_right() {
+        let wrong = complaints(&[
+            ("TRAINIT_PLATFORM", "vertx"),
+            ("TRAINIT_POOL2", "x"),
+            ("TRAINIT_NPROC", "0"),
+            ("TRAINIT_FRAMEWORK", "torch\npytorch"),
+        ]);
+        assert_eq!(wrong.len(), 4, "{wrong:?}");
+        assert!(wrong[0].contains("did you mean vertex?"), "{wrong:?}");
+        assert!(wrong[3].contains("tensorflow, torch"), "{wrong:?}");
+    }
+
+    #[test]
+    fn the_defaults_are_no_mistakes() {
+        assert_eq!(complaints(&[]), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,83 @@
+//! `trainit env`: the derived variables in forms that scripts take.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{Trainit, binary};
+
+const MASTER: &str = r#"{"cluster":{"master":["m:1"],"worker":["w:1"]},"job":"it's $HOME `id` \\ \"quoted\"\nand more","task":{"type":"worker","index":0}}"#;
+
+/// What a real shell has after `eval "$(trainit env)"`, as NUL-separated values.
+fn after_eval(shell: &str, env: &[(&str, &str)], show: &str) -> Vec<String> {
+    let script = format!("eval \"$('{}' env)\" || exit 9\n{show}", binary().display());
+    let mut command = Command::new(shell);
+    command.args(["-c", &script]).env_clear().env("PATH", "/usr/bin:/bin").envs(env.iter().copied());
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{shell}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap().split('\0').map(str::to_owned).collect()
+}
+
+#[test]
+fn quotes_dollars_and_newlines_survive_eval_in_every_shell() {
+    // A raw newline cannot stand in a JSON string, but it can stand between members.
+    let given = MASTER.replace(",\"job\"", ",\n\"job\"");
+    let expected = Trainit::new(["env", "--format", "json"]).env("TF_CONFIG", &given).output().expect_code(0);
+    let expected: Value = serde_json::from_slice(&expected.stdout).unwrap();
+    let renamed: Value = serde_json::from_str(expected["TF_CONFIG"].as_str().unwrap()).unwrap();
+    assert_eq!(renamed["job"], "it's $HOME `id` \\ \"quoted\"\nand more");
+    for shell in ["sh", "bash", "dash"] {
+        let shown =
+            after_eval(shell, &[("TF_CONFIG", &given), ("HOME", "/x")], "printf '%s\\0%s' \"$TF_CONFIG\" \"$RANK\"");
+        assert_eq!(shown[0], expected["TF_CONFIG"].as_str().unwrap(), "{shell}");
+        assert_eq!(shown[1], "1", "{shell}");
+    }
+}
+
+#[test]
+fn a_removed_variable_is_unset_by_eval() {
+    let shown = after_eval(
+        "sh",
+        &[("TF_CONFIG", ""), ("PET_STANDALONE", " ")],
+        "printf %s \"${TF_CONFIG-gone} ${PET_STANDALONE-gone}\"",
+    );
+    assert_eq!(shown, ["gone gone"]);
+}
+
+#[test]
+fn only_the_framework_that_is_named_is_printed() {
+    let cluster =
+        r#"{"cluster":{"workerpool0":["a:1"],"workerpool1":["b:1"]},"task":{"type":"workerpool1","index":0}}"#;
+    let done = Trainit::new(["env", "--framework", "jax", "--format", "json"]).env("CLUSTER_SPEC", cluster).output();
+    let object: Value = serde_json::from_slice(&done.expect_code(0).stdout).unwrap();
+    let expected = json!({"JAX_COORDINATOR_ADDRESS": "a:3333", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"});
+    assert_eq!(object, expected);
+}
+
+#[test]
+fn an_unknown_framework_is_125_with_the_known_ones() {
+    let done = Trainit::new(["env", "--framework", "pytorch"]).output().expect_code(125);
+    assert!(done.err().contains("torch") && done.out().is_empty(), "{}", done.err());
+}
+
+#[test]
+fn dotenv_lines_are_one_line_each_and_read_back_by_a_shell() {
+    let given = MASTER.replace(",\"job\"", ",\n\"job\"");
+    let done = Trainit::new(["env", "--format", "dotenv"]).env("TF_CONFIG", &given).env("CLUSTER_SPEC", "").output();
+    let text = done.expect_code(0).out();
+    assert!(text.lines().all(|l| l.starts_with('#') || l.contains('=')), "{text}");
+    assert!(text.contains("# unset CLUSTER_SPEC") && text.contains("\nRANK=1\n"), "{text}");
+}
+
+#[test]
+fn a_malformed_variable_prints_nothing_to_evaluate() {
+    let done = Trainit::new(["env"]).env("TF_CONFIG", "[").output().expect_code(125);
+    assert!(done.out().is_empty());
+    assert!(done.err().contains("TF_CONFIG") && done.err().contains("code=invalid_json"), "{}", done.err());
+}
+
+#[test]
+fn warnings_go_to_standard_error() {
+    let done = Trainit::new(["env"]).env("TF_CONFIG", MASTER).output().expect_code(0);
+    assert!(done.err().contains("code=master_renamed") && !done.out().contains("warning"), "{}", done.err());
+}

@@ -1,0 +1,134 @@
+//! `trainit inspect`: what it shows, where values came from, and how it fails.
+
+use serde_json::{Value, json};
+
+use crate::support::{Finished, Trainit};
+
+const TWO_WORKERS: &str = r#"{"cluster":{"worker":["a:2222","b:2222"]},"task":{"type":"worker","index":1}}"#;
+
+#[track_caller]
+fn object(done: &Finished) -> Value {
+    serde_json::from_slice(&done.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {}{}", done.out(), done.err()))
+}
+
+#[test]
+fn the_object_has_the_keys_of_the_interface_and_no_cluster_sets_nothing() {
+    let done = Trainit::new(["inspect", "--json"]).output().expect_code(0);
+    let object = object(&done);
+    let keys: Vec<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys, ["child_env", "cluster", "gpus", "limits", "preemption", "removed_env", "settings", "warnings"]);
+    let cluster: Vec<&str> = object["cluster"].as_object().unwrap().keys().map(String::as_str).collect();
+    let expected = ["hosts", "is_chief", "leader", "node_rank", "num_nodes", "platform", "role", "trial"];
+    assert_eq!(cluster, expected);
+    assert_eq!((&object["child_env"], &object["removed_env"]), (&json!({}), &json!([])));
+}
+
+#[test]
+fn every_setting_says_where_it_came_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.toml");
+    std::fs::write(&config, "\nmax-restarts = 7\n").unwrap();
+    let done = Trainit::new(["inspect", "--json", "--stop-grace", "9s", "--config", config.to_str().unwrap()])
+        .env("TRAINIT_SIGNAL_TARGET", "group")
+        .output()
+        .expect_code(0);
+    let settings = object(&done)["settings"].clone();
+    assert_eq!(settings["stop-grace"], json!({"value": "9s", "source": "flag"}));
+    assert_eq!(settings["signal-target"], json!({"value": "group", "source": "variable TRAINIT_SIGNAL_TARGET"}));
+    assert_eq!(settings["max-restarts"], json!({"value": "7", "source": format!("{}:2", config.display())}));
+    assert_eq!(settings["log-level"], json!({"value": "info", "source": "default"}));
+}
+
+#[test]
+fn the_limits_are_those_of_this_process() {
+    let done = Trainit::through(&["sh", "-c", "ulimit -Sn 77; exec \"$@\"", "sh"], ["inspect", "--json"]).output();
+    let limits = object(&done)["limits"].clone();
+    assert_eq!(limits["open_files"], 77);
+    let total = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let kib: u64 = total.lines().next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert_eq!(limits["memory_bytes"], kib * 1024);
+    assert!(limits["cpus"].as_u64().unwrap() >= 1);
+}
+
+#[test]
+fn people_read_the_same_in_one_block() {
+    let done = Trainit::new(["inspect"]).env("TF_CONFIG", TWO_WORKERS).env("MASTER_PORT", "1234").output();
+    let text = done.expect_code(0).out();
+    for line in ["platform      tf_config", "node rank     1 of 2", "leader        a:1234", "hosts         a, b"] {
+        assert!(text.lines().any(|l| l == line), "{line:?} is not in:\n{text}");
+    }
+    assert!(text.contains("WORLD_SIZE") && text.contains("stop-grace"), "{text}");
+}
+
+#[test]
+fn a_bad_setting_is_an_error_object_and_125() {
+    let done = Trainit::new(["inspect", "--json", "--stop-grace", "x"]).env("TRAINIT_NPROC", "0").output();
+    let error = object(&done.expect_code(125))["error"].clone();
+    assert_eq!((&error["code"], &error["variable"]), (&json!("bad_setting"), &json!("--stop-grace")));
+    assert!(error["message"].as_str().unwrap().contains("TRAINIT_NPROC"), "{error}");
+}
+
+#[test]
+fn the_explicit_values_complain_with_the_contracts_codes() {
+    for (name, value, code) in [
+        ("TRAINIT_NNODES", "many", "bad_cluster"),
+        ("TRAINIT_NODE_RANK", "-1", "bad_task_index"),
+        ("TRAINIT_NODE_RANK", "2", "task_index_out_of_range"),
+        ("TRAINIT_LEADER", "tcp://a:1", "bad_address"),
+        ("TRAINIT_PLATFORM", "vertex", "missing_cluster"),
+    ] {
+        let done = Trainit::new(["inspect", "--json"]).env("TF_CONFIG", TWO_WORKERS).env(name, value).output();
+        let error = object(&done.expect_code(125))["error"].clone();
+        assert_eq!(error["code"], code, "{name}={value}: {error}");
+    }
+}
+
+#[test]
+fn explicit_values_override_a_source_and_make_a_cluster_of_none() {
+    let done = Trainit::new(["inspect", "--json", "--leader", "x:1"]).env("TF_CONFIG", TWO_WORKERS).output();
+    assert_eq!(object(&done)["cluster"]["leader"], json!({"host": "x", "port": 1}));
+    let done = Trainit::new(["inspect", "--json", "--nnodes", "2", "--node-rank", "0", "--leader", "x:1"]).output();
+    let object = object(&done);
+    assert_eq!((&object["cluster"]["platform"], &object["child_env"]["WORLD_SIZE"]), (&json!("none"), &json!("2")));
+}
+
+#[test]
+fn an_unknown_variable_of_ours_is_a_warning_with_the_nearest_name() {
+    let done = Trainit::new(["inspect", "--json"]).env("TRAINIT_STOP_GRACEE", "1s").output().expect_code(0);
+    let warnings = object(&done)["warnings"].clone();
+    assert_eq!(warnings[0]["code"], "unknown_variable");
+    assert!(warnings[0]["message"].as_str().unwrap().contains("TRAINIT_STOP_GRACE?"), "{warnings}");
+}
+
+#[test]
+fn each_process_of_a_node_is_listed_with_what_differs() {
+    let done = Trainit::new(["inspect", "--json", "--nproc", "2"]).output().expect_code(0);
+    let object = object(&done);
+    let env = &object["child_env"];
+    assert_eq!((&env["MASTER_ADDR"], &env["MASTER_PORT"]), (&json!("127.0.0.1"), &json!("29500")));
+    assert_eq!((&env["RANK"], &env["WORLD_SIZE"]), (&json!("0"), &json!("2")));
+    let second = &object["processes"][1];
+    assert_eq!(
+        second["child_env"],
+        json!({"RANK": "1", "LOCAL_RANK": "1", "JAX_PROCESS_ID": "1", "JAX_LOCAL_DEVICE_IDS": "1", "DMLC_TASK_ID": "1"})
+    );
+    assert_eq!((&object["processes"][0]["is_chief"], &second["is_chief"]), (&json!(true), &json!(false)));
+}
+
+#[test]
+fn a_secret_in_job_is_in_no_error() {
+    for broken in [
+        r#"{"cluster":{"worker":["a:0"]},"job":{"password":"hunter2"},"task":{"type":"worker","index":0}}"#,
+        r#"{"job":{"password":"hunter2"},"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":0}"#,
+        r#"{"job":{"password" "hunter2"},"cluster":{"worker":["a:1"]}}"#,
+        r#"{"job":{"password":"hunter2"}, cluster}"#,
+    ] {
+        for variable in ["TF_CONFIG", "CLUSTER_SPEC"] {
+            for sub in [vec!["inspect", "--json"], vec!["inspect"], vec!["env"], vec!["run", "--", "true"]] {
+                let done = Trainit::new(sub).env(variable, broken).output().expect_code(125);
+                let said = done.out() + &done.err();
+                assert!(said.contains(variable) && !said.contains("hunter2"), "{said}");
+            }
+        }
+    }
+}
