@@ -269,6 +269,14 @@ fn cuda_visible_devices_is_joined_by_uuid() {
 }
 
 #[test]
+fn the_probe_as_a_program_of_its_own_says_the_same() {
+    let fake = FakeNvml::new(&[]);
+    let own = env!("CARGO_BIN_EXE_trainit-gpu-probe");
+    let done = fake.trainit(&["gpus", "--json"]).env("TRAINIT_GPU_PROBE", own).output().expect_code(0);
+    assert_eq!(object(&done), fake.gpus());
+}
+
+#[test]
 fn a_probe_program_that_is_no_probe_is_a_problem_not_a_hang() {
     let ask = |program: &str| {
         let args = ["gpus", "--json", "--gpu-timeout", "300ms"];

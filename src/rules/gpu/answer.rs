@@ -64,8 +64,17 @@ pub struct Site {
     pub forbidden_node: Option<String>,
     /// The effective user.
     pub uid: u32,
+    /// Whether `TRAINIT_GPU_PROBE` is given.
+    pub named_probe: bool,
     /// `TRAINIT_NVML_LIBRARY`, where given.
     pub named_library: Option<String>,
+}
+
+impl Site {
+    /// Whether GPUs are to be expected here: there are device nodes, or somebody named the way to them.
+    fn promised(&self) -> bool {
+        self.control_node || self.named_probe || self.named_library.is_some()
+    }
 }
 
 /// What to tell when there are GPUs but no NVML.
@@ -129,6 +138,8 @@ pub fn problem(report: &Report, site: &Site) -> Option<String> {
             Some(format!("{}; the probe is stuck in the kernel and cannot be killed", hang(overrun, last)))
         }
         Ending::Ended(_) if findings.ended || findings.error.is_some() => said(report, site),
+        // It could not even begin: a loader without its libraries (Alpine's gcompat).
+        Ending::Ended(End::Code(_)) if last.is_empty() && !site.promised() => None,
         Ending::Ended(end) => {
             let place = if last.is_empty() { String::new() } else { format!(" in {last}") };
             let words = if report.words.is_empty() { String::new() } else { format!(" ({})", report.words) };
@@ -182,8 +193,10 @@ fn said(report: &Report, site: &Site) -> Option<String> {
     if let Some((call, code, message)) = &findings.error {
         let message = message.as_deref().unwrap_or("no reason given");
         return match (call.as_str(), *code) {
-            ("exec", Some(errno)) => Some(not_started(report, &exec_error(errno))),
-            ("exec", None) => site.control_node.then(|| not_started(report, message)),
+            // Where nobody promised a GPU, a probe that cannot run here is missed by nobody.
+            ("exec", errno) => {
+                site.promised().then(|| not_started(report, &errno.map_or(message.to_owned(), exec_error)))
+            }
             ("dlopen", Some(code::LIBRARY_NOT_FOUND)) => match &site.named_library {
                 Some(path) => Some(format!("TRAINIT_NVML_LIBRARY names {path}, which cannot be loaded: {message}")),
                 None => site.control_node.then(|| NO_UTILITY.to_owned()),
@@ -391,6 +404,17 @@ mod tests {
         let segv = Ending::Ended(End::Signal(Signal::new(11).unwrap()));
         let problem = conclude(report(&[], segv), None, &Site::default()).problem.unwrap();
         assert!(problem.contains("SIGSEGV") && problem.contains("nvmlX"), "{problem}");
+    }
+
+    #[test]
+    fn a_probe_that_cannot_run_is_a_problem_only_where_gpus_are_to_be_expected() {
+        let noexec = || ended(&[r#"{"t":"error","fn":"exec","code":2}"#]);
+        let here = Site { control_node: true, ..Site::default() };
+        assert_eq!(problem(&noexec(), &Site::default()), None);
+        assert!(problem(&noexec(), &here).unwrap().contains("no dynamic loader"));
+        let half = || Report { last_call: String::new(), ..report(&[], Ending::Ended(End::Code(127))) };
+        assert_eq!(problem(&half(), &Site::default()), None);
+        assert!(problem(&half(), &here).unwrap().contains("exit code 127"));
     }
 
     #[test]
