@@ -10,6 +10,8 @@
 
 pub mod ladder;
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
+mod library;
+#[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 mod nvml;
 pub mod probe;
 mod proc;
