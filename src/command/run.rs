@@ -29,6 +29,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let settings = read(&mut reader);
     let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
     let options = read_cluster(&mut reader);
+    let gpus = settings::gpus::read(&mut reader, parsed.on, &env);
     start_log(&settings);
     let mut mistakes: Vec<String> = reader.complaints.iter().map(ToString::to_string).collect();
     if parsed.operands.is_empty() {
@@ -50,6 +51,10 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         let mistake = "--nproc above 1 is not there yet; start one process, or torchrun";
         return not_started(&[mistake.to_owned()], settings.verdict_file.as_deref(), None);
     }
+    let gpu_count = match gpu_count(&gpus, &env) {
+        Ok(count) => count,
+        Err(unmet) => return not_started(&unmet, settings.verdict_file.as_deref(), Some("gpu_demand")),
+    };
     let lookout = preempt::pick(settings.preemption, &env, &machine::local_facts)
         .map(|(source, endpoint)| Lookout { source, endpoint });
     let node_rank = resolved.spec.node_rank;
@@ -59,11 +64,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         env,
         changes: resolved.changes(),
         hostfile: resolved.hostfile,
-        facts: ChildFacts {
-            checkpoint_dir: reader.text("checkpoint-dir"),
-            gpu_count: gpu::device_count() as usize,
-            ..ChildFacts::default()
-        },
+        facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), gpu_count, ..ChildFacts::default() },
         death_signal: settings.death_signal,
         mask,
     };
@@ -82,6 +83,17 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
             not_started(&[format!("the supervisor cannot start: {error}")], settings.verdict_file.as_deref(), None)
         }
     }
+}
+
+/// How many GPUs the command is told of: the device nodes, known at once; or, where something is demanded of them, what
+/// NVML says. Errors: the demands that are not met.
+fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env) -> Result<usize, Vec<String>> {
+    if !gpus.demands.any() {
+        return Ok(gpu::device_count() as usize);
+    }
+    let found = gpu::discover(gpus.timeout, env);
+    let unmet = gpus.demands.unmet(&found, env.get("CUDA_VISIBLE_DEVICES"));
+    if unmet.is_empty() { Ok(found.gpus.len()) } else { Err(unmet) }
 }
 
 /// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the

@@ -269,6 +269,14 @@ fn cuda_visible_devices_is_joined_by_uuid() {
 }
 
 #[test]
+fn the_probe_as_a_program_of_its_own_says_the_same() {
+    let fake = FakeNvml::new(&[]);
+    let own = env!("CARGO_BIN_EXE_trainit-gpu-probe");
+    let done = fake.trainit(&["gpus", "--json"]).env("TRAINIT_GPU_PROBE", own).output().expect_code(0);
+    assert_eq!(object(&done), fake.gpus());
+}
+
+#[test]
 fn a_probe_program_that_is_no_probe_is_a_problem_not_a_hang() {
     let ask = |program: &str| {
         let args = ["gpus", "--json", "--gpu-timeout", "300ms"];
@@ -388,4 +396,52 @@ fn without_proc_the_probe_still_starts() {
     let trainit = Trainit::through(&hide, ["gpus", "--json"]).env("FAKE_NVML", fake.path("scenario"));
     let done = trainit.env("TRAINIT_NVML_LIBRARY", fake.library_dir().join("libnvidia-ml.so.1")).output();
     assert_eq!(object(&done.expect_code(0))["gpus"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn an_unmet_demand_is_125_before_anything_starts_and_says_what_was_found() {
+    let fake = FakeNvml::new(&["driver 535.104.05"]);
+    let done = fake
+        .trainit(&[
+            "run",
+            "--require-gpus",
+            "4",
+            "--min-driver",
+            "550",
+            "--min-gpu-memory",
+            "40GiB",
+            "--",
+            "echo",
+            "ran",
+        ])
+        .output()
+        .expect_code(125);
+    assert!(!done.out().contains("ran"));
+    for words in ["4 needed, 2 found: Fake GPU, Fake GPU", "550 needed, the driver is 535.104.05", "has 16.0 GiB"] {
+        assert!(done.err().contains(words), "{words}: {}", done.err());
+    }
+    assert_eq!(done.verdict()["reason"], "not_started");
+}
+
+#[test]
+fn a_demand_that_is_met_tells_the_command_nvmls_count() {
+    let fake = FakeNvml::new(&[]);
+    let run = ["run", "--require-gpus", "any", "--min-driver", "550", "--", "sh", "-c", "echo gpus=$TRAINIT_GPU_COUNT"];
+    let done = fake.trainit(&run).output().expect_code(0);
+    assert_eq!(done.out(), "gpus=2\n");
+}
+
+#[test]
+fn a_demand_on_a_hanging_driver_is_unmet_in_time_with_the_reason() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
+    let run = ["run", "--require-gpus", "1", "--gpu-timeout", "300ms", "--", "echo", "ran"];
+    let done = fake.trainit(&run).output().expect_code(125);
+    assert!(done.err().contains("nvmlInit_v2 did not return in 0.3 s"), "{}", done.err());
+}
+
+#[test]
+fn without_a_demand_a_hanging_driver_delays_nothing() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
+    let done = fake.trainit(&["run", "--", "echo", "ran"]).output().expect_code(0);
+    assert_eq!(done.out(), "ran\n");
 }

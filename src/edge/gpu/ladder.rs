@@ -1,9 +1,18 @@
-//! Which program the probe is: the one that is named, else this very executable under its hidden subcommand.
+//! Which program the probe is, and the ways to execute it, tried in order between fork and exec: one that cannot be
+//! executed falls through to the next.
 //!
-//! Candidates are tried in order, between fork and exec, so that one that cannot be executed falls through to the next.
+//! | build | ways |
+//! | --- | --- |
+//! | any | the file that `TRAINIT_GPU_PROBE` names, and no other |
+//! | dynamic | this very executable, under its hidden subcommand |
+//! | static | `trainit-gpu-probe` beside this executable (an image layer: no security alert); the embedded program from memory; the same from a file that is deleted before it runs |
+//!
+//! Deliberately absent: running a program that the loader refuses by handing it to the loader (`ld.so FILE`), which walks
+//! round an administrator's policy.
 
-use std::ffi::CString;
-use std::os::fd::OwnedFd;
+#![expect(unsafe_code, reason = "what runs between fork and exec")]
+
+use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -14,8 +23,10 @@ use crate::rules::env::Env;
 pub enum Candidate {
     /// A file.
     Path(CString),
-    /// An anonymous file in memory.
-    Memory(OwnedFd),
+    /// A program in memory, from an anonymous sealed file.
+    Memory(&'static [u8]),
+    /// A program in memory, from a new file of this name that is gone before it runs.
+    Temporary(CString, &'static [u8]),
 }
 
 /// The ways to execute the probe, first to last.
@@ -27,17 +38,136 @@ pub struct Ladder {
     pub candidates: Vec<Candidate>,
 }
 
-/// For NVML: `TRAINIT_GPU_PROBE` alone where it is given, else ourselves.
+#[cfg(gpu_probe_embedded)]
+const EMBEDDED: Option<(&str, &[u8])> =
+    Some((env!("TRAINIT_GPU_PROBE_LOADER"), include_bytes!(concat!(env!("OUT_DIR"), "/gpu-probe"))));
+#[cfg(not(gpu_probe_embedded))]
+const EMBEDDED: Option<(&str, &[u8])> = None;
+
+/// For NVML.
 pub fn nvml(env: &Env) -> Ladder {
-    match env.given("TRAINIT_GPU_PROBE").and_then(|path| Some((path, CString::new(path).ok()?))) {
-        Some((name, path)) => Ladder { name: name.to_owned(), candidates: vec![Candidate::Path(path)] },
-        None => ourselves(),
+    if let Some(named) = env.given("TRAINIT_GPU_PROBE") {
+        return Ladder { name: named.to_owned(), candidates: path(named.into()).into_iter().collect() };
     }
+    if EMBEDDED.is_none() && cfg!(all(target_env = "gnu", not(target_feature = "crt-static"))) {
+        return ourselves();
+    }
+    let beside = super::own_path().map(|own| own.with_file_name("trainit-gpu-probe"));
+    let mut candidates: Vec<Candidate> = beside.and_then(path).into_iter().collect();
+    // Without the loader it cannot run from anywhere.
+    if let Some((loader, program)) = EMBEDDED
+        && std::path::Path::new(loader).exists()
+    {
+        candidates.push(Candidate::Memory(program));
+        let own = env.given("TMPDIR").into_iter().chain(["/tmp", "/run", "."]);
+        let name = format!(".trainit-gpu-probe-{}", crate::edge::process::own_pid());
+        let files = own.filter_map(|dir| CString::new(format!("{dir}/{name}")).ok());
+        candidates.extend(files.map(|file| Candidate::Temporary(file, program)));
+    }
+    Ladder { name: "trainit-gpu-probe".to_owned(), candidates }
 }
 
 /// This executable: through `/proc`, which works when the file has been replaced, else by the path it was started with.
 pub fn ourselves() -> Ladder {
     let paths = [Some(PathBuf::from("/proc/self/exe")), super::started_as()].into_iter().flatten();
-    let candidates = paths.filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok()).map(Candidate::Path);
-    Ladder { name: "trainit".to_owned(), candidates: candidates.collect() }
+    Ladder { name: "trainit".to_owned(), candidates: paths.filter_map(path).collect() }
+}
+
+fn path(path: PathBuf) -> Option<Candidate> {
+    CString::new(path.as_os_str().as_bytes()).ok().map(Candidate::Path)
+}
+
+impl Candidate {
+    /// Becomes this program; comes back only if that failed, with errno.
+    ///
+    /// # Safety
+    /// In a freshly forked child only. `argv` and `envp` are NULL-terminated arrays of C strings.
+    pub(super) unsafe fn exec(&self, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+        // SAFETY: system calls on strings and memory made before the fork.
+        unsafe {
+            match self {
+                Candidate::Path(path) => {
+                    libc::execve(path.as_ptr(), argv, envp);
+                }
+                Candidate::Memory(program) => {
+                    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+                    let mut fd = libc::memfd_create(c"trainit-gpu-probe".as_ptr(), flags | libc::MFD_EXEC);
+                    if fd < 0 {
+                        // Linux before 6.3 does not know the flag, and needs none.
+                        fd = libc::memfd_create(c"trainit-gpu-probe".as_ptr(), flags);
+                    }
+                    if fd >= 0 && write_all(fd, program) {
+                        let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+                        libc::fcntl(fd, libc::F_ADD_SEALS, seals);
+                        exec_fd(fd, argv, envp);
+                    }
+                }
+                Candidate::Temporary(path, program) => {
+                    let create = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
+                    let written = libc::open(path.as_ptr(), create, 0o700);
+                    if written >= 0 {
+                        let whole = write_all(written, program);
+                        // A file that is open for writing cannot be executed.
+                        libc::close(written);
+                        let fd = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+                        let errno = *libc::__errno_location();
+                        libc::unlink(path.as_ptr());
+                        *libc::__errno_location() = errno;
+                        if whole && fd >= 0 {
+                            exec_fd(fd, argv, envp);
+                        }
+                    }
+                }
+            }
+            *libc::__errno_location()
+        }
+    }
+}
+
+/// Executes an open file; through `/proc` where the kernel (or an emulator) has no execveat(2).
+///
+/// # Safety
+/// As [`Candidate::exec`].
+unsafe fn exec_fd(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) {
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    let digits = fd.max(1).ilog10() as usize;
+    let mut rest = fd;
+    for at in (0..=digits).rev() {
+        path[14 + at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    // SAFETY: the path is NUL-terminated and on this stack; the rest by the contract above.
+    unsafe {
+        libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH);
+        if *libc::__errno_location() == libc::ENOSYS {
+            libc::execve(path.as_ptr().cast(), argv, envp);
+        }
+    }
+}
+
+/// # Safety
+/// As [`Candidate::exec`].
+unsafe fn write_all(fd: c_int, bytes: &[u8]) -> bool {
+    let mut done = 0;
+    while done < bytes.len() {
+        // SAFETY: within the slice.
+        let count = unsafe { libc::write(fd, bytes.as_ptr().add(done).cast(), bytes.len() - done) };
+        match usize::try_from(count) {
+            Ok(count) if count > 0 => done += count,
+            _ => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_that_is_named_is_the_only_one() {
+        let ladder = nvml(&Env::from_pairs([("TRAINIT_GPU_PROBE", "/x/probe")]));
+        assert_eq!(ladder.name, "/x/probe");
+        assert!(matches!(&ladder.candidates[..], [Candidate::Path(path)] if path.as_c_str() == c"/x/probe"));
+    }
 }

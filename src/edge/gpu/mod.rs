@@ -10,6 +10,8 @@
 
 pub mod ladder;
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
+mod library;
+#[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 mod nvml;
 pub mod probe;
 mod proc;
@@ -35,7 +37,8 @@ pub fn device_count() -> u32 {
 pub fn site(env: &Env) -> answer::Site {
     // SAFETY: geteuid cannot fail.
     let uid = unsafe { libc::geteuid() };
-    proc::site(env.given("TRAINIT_NVML_LIBRARY"), uid)
+    let given = |name| env.given(name).map(str::to_owned);
+    proc::site(given("TRAINIT_NVML_LIBRARY"), given("TRAINIT_GPU_PROBE").is_some(), uid)
 }
 
 /// Finds out what there is, from NVML or else from the device nodes. Takes at most three times `call` for each of the two,
@@ -94,4 +97,9 @@ fn started_as() -> Option<PathBuf> {
         let path = libc::getauxval(libc::AT_EXECFN) as *const libc::c_char;
         (!path.is_null()).then(|| PathBuf::from(OsStr::from_bytes(CStr::from_ptr(path).to_bytes())))
     }
+}
+
+/// Where this executable lies, as far as can be told.
+fn own_path() -> Option<PathBuf> {
+    std::fs::read_link("/proc/self/exe").ok().or_else(started_as)
 }

@@ -257,16 +257,7 @@ unsafe fn become_probe(start: &Start, candidates: &[Candidate]) -> ! {
         let (argv, envp) = (start.argv.as_ptr(), start.envp.as_ptr());
         let mut errno = libc::ENOENT;
         for candidate in candidates {
-            match candidate {
-                Candidate::Path(path) => {
-                    libc::execve(path.as_ptr(), argv, envp);
-                }
-                Candidate::Memory(fd) => {
-                    let empty = c"".as_ptr();
-                    libc::syscall(libc::SYS_execveat, fd.as_raw_fd(), empty, argv, envp, libc::AT_EMPTY_PATH);
-                }
-            }
-            errno = *libc::__errno_location();
+            errno = candidate.exec(argv, envp);
         }
         tell_errno(errno);
         libc::_exit(127)

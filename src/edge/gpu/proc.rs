@@ -30,7 +30,7 @@ pub(super) fn minors() -> Vec<u32> {
 }
 
 /// What can be seen without asking the driver anything.
-pub(super) fn site(named_library: Option<&str>, uid: u32) -> Site {
+pub(super) fn site(named_library: Option<String>, named_probe: bool, uid: u32) -> Site {
     let control_node = [CONTROL_NODE, WSL_NODE].iter().any(|node| Path::new(node).exists());
     let nodes = std::iter::once(CONTROL_NODE.to_owned()).chain(minors().into_iter().map(|n| format!("/dev/nvidia{n}")));
     let forbidden = |node: &String| {
@@ -41,7 +41,8 @@ pub(super) fn site(named_library: Option<&str>, uid: u32) -> Site {
         module: Path::new(DRIVER).exists(),
         forbidden_node: nodes.into_iter().find(forbidden),
         uid,
-        named_library: named_library.map(str::to_owned),
+        named_library,
+        named_probe,
     }
 }
 

@@ -29,6 +29,7 @@ impl Speech {
         self.say(&Line::Call { function: function.to_owned(), wait_ms: None });
     }
 
+    #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
     /// Announces a call that is meant to block for so long.
     pub(super) fn wait(&mut self, function: &str, ms: u32) {
         self.say(&Line::Call { function: function.to_owned(), wait_ms: Some(ms) });

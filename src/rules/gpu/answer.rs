@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::health::health;
 use super::protocol::{Findings, Overrun};
 use super::{Discovery, Gpu, Health, Source};
 use crate::rules::exit::End;
@@ -64,8 +65,17 @@ pub struct Site {
     pub forbidden_node: Option<String>,
     /// The effective user.
     pub uid: u32,
+    /// Whether `TRAINIT_GPU_PROBE` is given.
+    pub named_probe: bool,
     /// `TRAINIT_NVML_LIBRARY`, where given.
     pub named_library: Option<String>,
+}
+
+impl Site {
+    /// Whether GPUs are to be expected here: there are device nodes, or somebody named the way to them.
+    fn promised(&self) -> bool {
+        self.control_node || self.named_probe || self.named_library.is_some()
+    }
 }
 
 /// What to tell when there are GPUs but no NVML.
@@ -129,6 +139,8 @@ pub fn problem(report: &Report, site: &Site) -> Option<String> {
             Some(format!("{}; the probe is stuck in the kernel and cannot be killed", hang(overrun, last)))
         }
         Ending::Ended(_) if findings.ended || findings.error.is_some() => said(report, site),
+        // It could not even begin: a loader without its libraries (Alpine's gcompat).
+        Ending::Ended(End::Code(_)) if last.is_empty() && !site.promised() => None,
         Ending::Ended(end) => {
             let place = if last.is_empty() { String::new() } else { format!(" in {last}") };
             let words = if report.words.is_empty() { String::new() } else { format!(" ({})", report.words) };
@@ -182,8 +194,10 @@ fn said(report: &Report, site: &Site) -> Option<String> {
     if let Some((call, code, message)) = &findings.error {
         let message = message.as_deref().unwrap_or("no reason given");
         return match (call.as_str(), *code) {
-            ("exec", Some(errno)) => Some(not_started(report, &exec_error(errno))),
-            ("exec", None) => site.control_node.then(|| not_started(report, message)),
+            // Where nobody promised a GPU, a probe that cannot run here is missed by nobody.
+            ("exec", errno) => {
+                site.promised().then(|| not_started(report, &errno.map_or(message.to_owned(), exec_error)))
+            }
             ("dlopen", Some(code::LIBRARY_NOT_FOUND)) => match &site.named_library {
                 Some(path) => Some(format!("TRAINIT_NVML_LIBRARY names {path}, which cannot be loaded: {message}")),
                 None => site.control_node.then(|| NO_UTILITY.to_owned()),
@@ -263,53 +277,6 @@ pub fn failure(call: &str, code: u32) -> String {
     };
     format!("{call} failed with {code}, {meaning}")
 }
-
-/// A value of field 230: its name, and whether the GPU is no place to go on. `several` is whether the job uses more than
-/// one GPU.
-pub fn recovery(action: u32, several: bool) -> (Health, String) {
-    let (health, name) = match action {
-        0 => return (Health::Ok, String::new()),
-        1 => (Health::Bad, "GPU reset"),
-        2 => (Health::Bad, "node reboot"),
-        3 if several => (Health::Bad, "drain P2P"),
-        3 => (Health::Warn, "drain P2P"),
-        4 => (Health::Bad, "drain and reset"),
-        5 => (Health::Bad, "recover IMEX domain"),
-        6 => (Health::Bad, "bus reset"),
-        7 => (Health::Bad, "system reboot"),
-        _ => (Health::Warn, "newer than this trainit knows"),
-    };
-    (health, format!("the driver asks for recovery action {action}, {name}"))
-}
-
-/// A sampled GPU's health: the driver's own verdict first, then counters.
-pub fn health(gpu: &Gpu) -> (Health, Option<String>) {
-    let mut found: Vec<(Health, String)> = Vec::new();
-    if let Some(action) = gpu.recovery_action.filter(|action| *action != 0) {
-        found.push(recovery(action, true));
-    }
-    if gpu.remap_failed == Some(true) {
-        found.push((Health::Bad, "a faulty memory row could not be replaced".to_owned()));
-    }
-    if gpu.remap_pending == Some(true) {
-        found.push((Health::Warn, "memory repairs wait for a GPU reset".to_owned()));
-    }
-    if let Some(errors) = gpu.ecc_uncorrected.filter(|errors| *errors > 0) {
-        found.push((Health::Warn, format!("{errors} uncorrectable memory errors since the driver was loaded")));
-    }
-    let slow: Vec<&str> = super::throttle_names(gpu.throttle_reasons.unwrap_or(0) & SLOWDOWN);
-    if !slow.is_empty() {
-        found.push((Health::Warn, format!("slowed down: {}", slow.join(", "))));
-    }
-    let worst = if found.iter().any(|(health, _)| *health == Health::Bad) { Health::Bad } else { Health::Warn };
-    match found.is_empty() {
-        true => (Health::Ok, None),
-        false => (worst, Some(found.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("; "))),
-    }
-}
-
-/// Throttle bits that are worth a warning: HW slowdown, SW thermal, HW thermal, power brake.
-pub const SLOWDOWN: u64 = 0x8 | 0x20 | 0x40 | 0x80;
 
 #[cfg(test)]
 mod tests {
@@ -394,6 +361,17 @@ mod tests {
     }
 
     #[test]
+    fn a_probe_that_cannot_run_is_a_problem_only_where_gpus_are_to_be_expected() {
+        let noexec = || ended(&[r#"{"t":"error","fn":"exec","code":2}"#]);
+        let here = Site { control_node: true, ..Site::default() };
+        assert_eq!(problem(&noexec(), &Site::default()), None);
+        assert!(problem(&noexec(), &here).unwrap().contains("no dynamic loader"));
+        let half = || Report { last_call: String::new(), ..report(&[], Ending::Ended(End::Code(127))) };
+        assert_eq!(problem(&half(), &Site::default()), None);
+        assert!(problem(&half(), &here).unwrap().contains("exit code 127"));
+    }
+
+    #[test]
     fn a_lost_gpu_stays_in_the_list_and_the_others_are_well() {
         let lines = [
             r#"{"t":"driver","count":2}"#,
@@ -416,25 +394,5 @@ mod tests {
         ];
         let discovery = conclude(ended(&lines), None, &Site::default());
         assert_eq!((discovery.gpus.len(), discovery.gpus[0].index, discovery.problem), (1, 1, None));
-    }
-
-    #[test]
-    fn the_drivers_own_verdict_outweighs_clean_counters() {
-        let gpu = |action| Gpu { recovery_action: action, ecc_uncorrected: Some(0), ..Gpu::default() };
-        for action in [1, 2, 3, 4, 5, 6, 7] {
-            assert_eq!(health(&gpu(Some(action))).0, Health::Bad, "{action}");
-        }
-        assert_eq!(health(&gpu(Some(0))), (Health::Ok, None));
-        assert_eq!(health(&gpu(None)).0, Health::Ok);
-        let (newer, text) = health(&gpu(Some(42)));
-        assert!(newer == Health::Warn && text.unwrap().contains("42"));
-        assert_eq!(recovery(3, false).0, Health::Warn);
-    }
-
-    #[test]
-    fn a_power_cap_is_normal_under_load_and_heat_is_not() {
-        let gpu = |bits| Gpu { throttle_reasons: Some(bits), ..Gpu::default() };
-        assert_eq!(health(&gpu(0x4)).0, Health::Ok);
-        assert_eq!(health(&gpu(0x20)).0, Health::Warn);
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Health;
-use super::answer::recovery;
+use super::health::recovery;
 use super::xid::{Class, Rule, row};
 
 /// How long after an incident a death or hang of the trainer is put down to it.

@@ -7,6 +7,7 @@
 pub mod answer;
 pub mod cuda;
 pub mod demand;
+pub mod health;
 pub mod keeper;
 pub mod ledger;
 pub mod nodes;
@@ -59,7 +60,7 @@ pub struct Gpu {
     pub remap_pending: Option<bool>,
     /// A faulty row could not be replaced.
     pub remap_failed: Option<bool>,
-    /// The driver's own verdict (field 230); see [`answer::recovery`].
+    /// The driver's own verdict (field 230); see [`health::recovery`].
     pub recovery_action: Option<u32>,
     /// Whether `CUDA_VISIBLE_DEVICES` lets the trainer see it; `None` when that cannot be told.
     pub cuda_visible: Option<bool>,

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::answer::{SLOWDOWN, code, failure};
+use super::answer::{code, failure};
+use super::health::SLOWDOWN;
 use super::ledger::{Finding, GpuId, Ledger, XidCount};
 use super::protocol::{Line, event};
 use super::xid::Class;

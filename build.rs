@@ -1,0 +1,62 @@
+//! Puts the GPU probe inside a static trainit: the file that `TRAINIT_GPU_PROBE_ELF` names, verified and embedded.
+//!
+//! Without the variable nothing happens: a dynamic build is its own probe, and a static one answers from the device nodes.
+//! Deliberately absent: building the probe. A cargo inside cargo waits for its own lock; `scripts/build-static` does both.
+
+#![allow(clippy::disallowed_methods, reason = "a build script's settings are variables")]
+
+use std::path::PathBuf;
+use std::{env, fs};
+
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(gpu_probe_embedded)");
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=TRAINIT_GPU_PROBE_ELF");
+    let Some(path) = env::var_os("TRAINIT_GPU_PROBE_ELF").filter(|path| !path.is_empty()).map(PathBuf::from) else {
+        return;
+    };
+    println!("cargo::rerun-if-changed={}", path.display());
+    match embed(&path) {
+        Ok(loader) => {
+            println!("cargo::rustc-cfg=gpu_probe_embedded");
+            println!("cargo::rustc-env=TRAINIT_GPU_PROBE_LOADER={loader}");
+        }
+        Err(reason) => println!("cargo::error=TRAINIT_GPU_PROBE_ELF={}: {reason}", path.display()),
+    }
+}
+
+/// Copies the file to where `include_bytes!` finds it and returns the loader it asks for.
+fn embed(path: &PathBuf) -> Result<String, String> {
+    let elf = fs::read(path).map_err(|e| format!("cannot be read: {e}"))?;
+    let loader = loader_of(&elf).ok_or("is no dynamically linked, position-independent 64-bit ELF program")?;
+    let machine = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => 62,
+        Ok("aarch64") => 183,
+        _ => return Err("there is no GPU probe for this architecture; leave the variable unset".to_owned()),
+    };
+    if number(&elf, 18, 2) != Some(machine) {
+        return Err("is built for another kind of machine than trainit".to_owned());
+    }
+    let out = env::var_os("OUT_DIR").ok_or("cargo gave no OUT_DIR")?;
+    fs::write(PathBuf::from(out).join("gpu-probe"), &elf).map_err(|e| format!("cannot be copied: {e}"))?;
+    Ok(loader)
+}
+
+/// A little-endian number of so many bytes.
+fn number(elf: &[u8], at: usize, bytes: usize) -> Option<usize> {
+    elf.get(at..at.checked_add(bytes)?)?.iter().rev().try_fold(0usize, |sum, b| Some(sum << 8 | usize::from(*b)))
+}
+
+/// The text of PT_INTERP of an ET_DYN (see elf(5)).
+fn loader_of(elf: &[u8]) -> Option<String> {
+    const ET_DYN: usize = 3;
+    const PT_INTERP: usize = 3;
+    if elf.get(..6)? != b"\x7fELF\x02\x01" || number(elf, 16, 2)? != ET_DYN {
+        return None;
+    }
+    let (table, size, count) = (number(elf, 32, 8)?, number(elf, 54, 2)?, number(elf, 56, 2)?);
+    let header = (0..count).map(|n| table + n * size).find(|at| number(elf, *at, 4) == Some(PT_INTERP))?;
+    let (offset, length) = (number(elf, header + 8, 8)?, number(elf, header + 32, 8)?);
+    let text = elf.get(offset..offset.checked_add(length)?)?;
+    Some(String::from_utf8_lossy(text).trim_end_matches('\0').to_owned())
+}

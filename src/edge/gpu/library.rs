@@ -1,0 +1,66 @@
+//! Where NVML is: the library's paths in the order of search, and the one that is never taken.
+//!
+//! Deliberately absent: loading it.
+
+#![expect(unsafe_code, reason = "asking the loader where a function came from")]
+
+use std::ffi::{CStr, c_void};
+use std::path::{Path, PathBuf};
+
+use nvml_wrapper_sys::bindings::NvmlLib;
+
+use crate::rules::env::Env;
+
+const SONAME: &str = "libnvidia-ml.so.1";
+
+/// Where container runtimes put the library, after the loader's own search. A `*` stands for any one directory.
+const DIRECTORIES: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+    "/usr/lib/wsl/lib",
+    "/usr/lib/wsl/drivers/*",
+    "/usr/lib/aarch64-linux-gnu/nvidia",
+    "/run/opengl-driver/lib",
+    "/run/nvidia/driver/usr/lib/*",
+];
+
+/// The library's paths in the order of search. One that is named is the only one.
+pub(super) fn candidates(env: &Env) -> Vec<PathBuf> {
+    if let Some(named) = env.given("TRAINIT_NVML_LIBRARY") {
+        return vec![PathBuf::from(named)];
+    }
+    let mut paths = vec![PathBuf::from(SONAME)];
+    let own = env.given("LD_LIBRARY_PATH").unwrap_or("").split([':', ';']).filter(|dir| dir.starts_with('/'));
+    for dir in own.chain(DIRECTORIES.iter().copied()) {
+        match dir.strip_suffix("/*") {
+            None => paths.push(Path::new(dir).join(SONAME)),
+            Some(parent) => {
+                let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+                paths.extend(entries.map(|entry| entry.path().join(SONAME)));
+            }
+        }
+    }
+    let named_by_path = paths.split_off(1).into_iter().filter(|path| path.exists());
+    paths.extend(named_by_path);
+    paths
+}
+
+/// Whether the loader found the CUDA toolkit's stub, which prints a warning and has no GPUs.
+pub(super) fn is_stub(lib: &NvmlLib) -> bool {
+    let Ok(function) = lib.nvmlInit_v2.as_ref() else { return false };
+    let mut info: libc::Dl_info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: dladdr only looks the address up; the name it gives lives as long as the library.
+    unsafe {
+        libc::dladdr(*function as *const c_void, &raw mut info) != 0
+            && !info.dli_fname.is_null()
+            && CStr::from_ptr(info.dli_fname).to_bytes().windows(7).any(|part| part == b"/stubs/")
+    }
+}
