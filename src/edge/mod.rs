@@ -10,6 +10,7 @@ pub mod gpu;
 pub mod http;
 pub mod machine;
 pub mod metrics_file;
+pub mod pipe;
 pub mod process;
 pub mod reaper;
 pub mod run_dir;
