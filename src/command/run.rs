@@ -5,18 +5,21 @@ use std::path::Path;
 use tracing::Level;
 
 use super::checkpoint::mirror_config;
+use super::report_metric::PATIENCE as METRICS_PATIENCE;
 use super::{cluster, values};
 use crate::cli::Parsed;
 use crate::edge::clock::Clock;
+use crate::edge::metrics_file::MetricsFile;
 use crate::edge::signals::Mask;
 use crate::edge::{gpu, machine, stdio};
 use crate::rules::env::Env;
 use crate::rules::job::ChildFacts;
 use crate::rules::preempt;
 use crate::settings::cluster::read as read_cluster;
+use crate::settings::metrics::{Collected, Target};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
-use crate::supervisor::{self, Job, Lookout, Work};
+use crate::supervisor::{self, Job, Lookout, Metrics, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
@@ -30,6 +33,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
     let options = read_cluster(&mut reader);
     let gpus = settings::gpus::read(&mut reader, parsed.on, &env);
+    let collected = settings::metrics::collected(&mut reader, &env);
     start_log(&settings);
     let mut mistakes: Vec<String> = reader.complaints.iter().map(ToString::to_string).collect();
     if parsed.operands.is_empty() {
@@ -67,6 +71,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), gpu_count, ..ChildFacts::default() },
         death_signal: settings.death_signal,
         mask,
+        metrics: collected.map(metrics),
     };
     let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout };
     match supervisor::run(job, work, clock) {
@@ -74,7 +79,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
             let facts = Facts {
                 peak_memory_bytes: ended.peak_memory_bytes,
                 seconds: clock.now().as_secs_f64(),
-                ..Facts::default()
+                metrics: ended.metrics,
             };
             verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
             ended.outcome.exit_code
@@ -82,6 +87,23 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         Err(error) => {
             not_started(&[format!("the supervisor cannot start: {error}")], settings.verdict_file.as_deref(), None)
         }
+    }
+}
+
+/// What to look for, and the one file that it goes to.
+fn metrics(collected: Collected) -> Metrics {
+    for warning in &collected.warnings {
+        tracing::warn!("{warning}");
+    }
+    let Target { path, keep, trial } = collected.target;
+    Metrics {
+        patterns: collected.patterns,
+        stdout: collected.stdout,
+        stderr: collected.stderr,
+        file: MetricsFile { path, keep, fsync: false, patience: METRICS_PATIENCE },
+        trial,
+        tuned_trial: collected.tuned_trial,
+        tuned_tag: collected.tuned_tag,
     }
 }
 

@@ -12,6 +12,7 @@ pub mod http;
 pub mod limits;
 pub mod machine;
 pub mod metrics_file;
+pub mod pipe;
 pub mod process;
 pub mod reaper;
 pub mod run_dir;

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the descriptors 0, 1 and 2 are borrowed for one call")]
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 /// Writes all of it to standard output. Errors: as write(2), EPIPE included.
 pub fn print(text: &str) -> io::Result<()> {
@@ -36,6 +36,12 @@ pub fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Our own standard output and standard error.
+pub fn outputs() -> (BorrowedFd<'static>, BorrowedFd<'static>) {
+    // SAFETY: they are never closed: where they were at the start, `hold_closed` has filled them.
+    unsafe { (BorrowedFd::borrow_raw(libc::STDOUT_FILENO), BorrowedFd::borrow_raw(libc::STDERR_FILENO)) }
 }
 
 /// Standard input; a closed one is at its end.

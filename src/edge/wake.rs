@@ -31,6 +31,13 @@ impl Bell {
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
+    /// Whether it is readable; it stays so.
+    pub fn is_rung(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, alive for the call, which does not wait.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    }
+
     /// Makes it quiet again.
     pub fn hush(&self) {
         let mut count = 0u64;

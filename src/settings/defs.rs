@@ -267,6 +267,14 @@ pub const SETTINGS: &[Setting] = &[
         "Report TAG from the trainer's output: groups named value and step, or the first group",
     ),
     one(
+        "metric-from",
+        "both|stdout|stderr",
+        METRICS,
+        on::RUN,
+        "both",
+        "Which of the trainer's streams --metric searches; the bytes are passed on untouched",
+    ),
+    one(
         "file",
         "PATH",
         METRICS,

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use super::layers::{Complaint, Reader};
 use crate::rules::env::Env;
 use crate::rules::metric::line::Report;
+use crate::rules::metric::pattern::Pattern;
 
 /// The metrics file where none is named.
 pub const DEFAULT_FILE: &str = "/tmp/hypertune/output.metrics";
@@ -54,11 +55,46 @@ pub struct ReportMetric {
     pub warnings: Vec<String>,
 }
 
+/// What `run` is to look for in the trainer's output.
+#[derive(Debug)]
+pub struct Collected {
+    /// What.
+    pub patterns: Vec<Pattern>,
+    /// On standard output.
+    pub stdout: bool,
+    /// On standard error.
+    pub stderr: bool,
+    /// Where it is reported.
+    pub target: Target,
+    /// The trial, where the platform names one.
+    pub tuned_trial: Option<String>,
+    /// The tag that the platform's tuner waits for, where it is named.
+    pub tuned_tag: Option<String>,
+    /// What is odd, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Reads what `run` collects; `None` where nothing is.
+pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
+    let patterns = reader.each("metric", Pattern::parse);
+    let words = [("both", (true, true)), ("stdout", (true, false)), ("stderr", (false, true))];
+    let (stdout, stderr) = reader.choice("metric-from", &words).unwrap_or((true, true));
+    if patterns.is_empty() {
+        return None;
+    }
+    let mut warnings = Vec::new();
+    let target = target(reader, None, None, env, &mut warnings);
+    let given = |name: &str| env.given(name).map(str::to_owned);
+    let (tuned_trial, tuned_tag) = (given("CLOUD_ML_TRIAL_ID"), given("CLOUD_ML_HP_METRIC_TAG"));
+    Some(Collected { patterns, stdout, stderr, target, tuned_trial, tuned_tag, warnings })
+}
+
 /// Reads the settings and operands of `report-metric`. `None` when something is wrong; the reader has the complaints.
 pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<ReportMetric> {
     let mut warnings = Vec::new();
     let named = reader.text("file");
-    let target = target(reader, named, env, &mut warnings);
+    let trial = reader.text("trial");
+    let target = target(reader, named, trial, env, &mut warnings);
     let fsync = reader.switch("fsync");
     let rank0_only = reader.switch("rank0-only");
     let best_effort = reader.switch("best-effort");
@@ -71,7 +107,13 @@ pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) 
 }
 
 /// The file (as named by a setting, else `CLOUD_ML_HP_METRIC_FILE`, else [`DEFAULT_FILE`]), its limit and the trial.
-fn target(reader: &mut Reader<'_>, named: Option<String>, env: &Env, warnings: &mut Vec<String>) -> Target {
+fn target(
+    reader: &mut Reader<'_>,
+    named: Option<String>,
+    trial: Option<String>,
+    env: &Env,
+    warnings: &mut Vec<String>,
+) -> Target {
     let variable = env.bytes("CLOUD_ML_HP_METRIC_FILE").map(|path| PathBuf::from(OsStr::from_bytes(path)));
     let candidates = [(named.map(PathBuf::from), "--file"), (variable, "CLOUD_ML_HP_METRIC_FILE")];
     let mut path = PathBuf::from(DEFAULT_FILE);
@@ -93,7 +135,7 @@ fn target(reader: &mut Reader<'_>, named: Option<String>, env: &Env, warnings: &
         reader.complaints.push(Complaint { place: "the metrics file".to_owned(), message });
     }
     let keep = reader.count("keep").map_or(0, |keep| usize::try_from(keep).unwrap_or(0));
-    let trial = match (reader.text("trial"), env.bytes("CLOUD_ML_TRIAL_ID")) {
+    let trial = match (trial, env.bytes("CLOUD_ML_TRIAL_ID")) {
         (Some(trial), _) => trial,
         (None, None) => "0".to_owned(),
         (None, Some(bytes)) => String::from_utf8(bytes.to_vec()).unwrap_or_else(|_| {

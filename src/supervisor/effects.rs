@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::background::Background;
 use super::job_control::JobControl;
+use super::output::{ChildEnds, Collectors};
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
@@ -37,6 +38,7 @@ pub(super) struct Effects {
     job: Job,
     pub(super) timers: Timers,
     pub(super) background: Background,
+    pub(super) collectors: Option<Collectors>,
     run_dir: Option<RunDir>,
     job_control: JobControl,
     /// A fork whose exec is not decided.
@@ -53,7 +55,7 @@ pub(super) struct Effects {
 }
 
 impl Effects {
-    pub(super) fn new(mut job: Job, background: Background) -> Effects {
+    pub(super) fn new(mut job: Job, background: Background, collectors: Option<Collectors>) -> Effects {
         let stamp = clock::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let run_dir = RunDir::make(job.env.given("TMPDIR"), stamp);
         job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION_FILE));
@@ -68,6 +70,7 @@ impl Effects {
             job,
             timers: Timers::default(),
             background,
+            collectors,
             run_dir,
             job_control: JobControl::new(terminal::to_hand_on()),
             launching: None,
@@ -151,6 +154,9 @@ impl Effects {
     /// wait(2) says that there is no child left.
     pub(super) fn tree_is_empty(&mut self) -> Option<Event> {
         self.tree_empty = true;
+        if let Some(collectors) = &mut self.collectors {
+            collectors.drain();
+        }
         (self.main.is_none() && self.launching.is_none()).then_some(Event::TreeEmpty)
     }
 
@@ -166,6 +172,7 @@ impl Effects {
         facts.incarnation = self.background.incarnation();
         let mut changes = self.job.changes.clone();
         changes.extend(child_variables(&facts, attempt, resume));
+        let ends = self.capture();
         let launch = Launch {
             argv: &self.job.argv,
             env: self.job.env.with(&changes),
@@ -173,8 +180,8 @@ impl Effects {
             new_session: self.job.policy.signal_target == Target::Group && self.job_control.terminal().is_none(),
             terminal: self.job_control.terminal(),
             death_signal: self.job.death_signal.filter(|_| process::own_pid() != 1),
-            stdout: None,
-            stderr: None,
+            stdout: ends.stdout,
+            stderr: ends.stderr,
         };
         match process::launch(launch) {
             Ok(launched) => {
@@ -190,6 +197,17 @@ impl Effects {
                 Done::Event(Event::NotSpawned { code: exit::NOT_STARTED, detail })
             }
         }
+    }
+
+    /// Without anything to look for, or where that is not possible, the child inherits our own descriptors.
+    fn capture(&mut self) -> ChildEnds {
+        let Some(collectors) = &mut self.collectors else { return ChildEnds::default() };
+        collectors.capture().unwrap_or_else(|error| {
+            tracing::warn!(
+                "the command's output is not searched for metrics, there is no pipe or thread for it: {error}"
+            );
+            ChildEnds::default()
+        })
     }
 
     fn cannot_execute(&self, error: &std::io::Error) -> Event {

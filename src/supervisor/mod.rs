@@ -9,10 +9,12 @@ mod job_control;
 mod keeper;
 mod lookout;
 pub mod mirror;
+pub mod output;
+mod reporter;
 pub mod restore;
 pub mod retention;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -31,6 +33,8 @@ pub use background::Work;
 use effects::Effects;
 pub use keeper::Checkpoints;
 pub use lookout::Lookout;
+use output::Collectors;
+pub use output::Metrics;
 
 /// Everything a run needs to know, cut from the settings.
 #[derive(Debug)]
@@ -51,6 +55,8 @@ pub struct Job {
     pub death_signal: Option<Signal>,
     /// The signal mask from before ours.
     pub mask: Mask,
+    /// What to look for in its output.
+    pub metrics: Option<Metrics>,
 }
 
 /// What is known at the end beside the outcome.
@@ -60,10 +66,12 @@ pub struct Ended {
     pub outcome: Outcome,
     /// The job's highest memory use in bytes.
     pub peak_memory_bytes: Option<u64>,
+    /// The last value of each metric, as it was reported.
+    pub metrics: BTreeMap<String, String>,
 }
 
 /// Runs the job to its end. Errors: signalfd(2) or the like refused, before anything was started.
-pub fn run(job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
+pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let signals = Inbox::open()?;
     if process::own_pid() != 1
         && let Err(error) = process::become_subreaper()
@@ -71,16 +79,18 @@ pub fn run(job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
         tracing::warn!("orphans of the command will not be reaped nor stopped by trainit: {error}");
     }
     let background = Background::start(work)?;
+    let collectors = job.metrics.take().map(Collectors::start).transpose()?.flatten();
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut supervisor =
-        Supervisor { machine, command, clock, signals, queue: VecDeque::new(), effects: Effects::new(job, background) };
+    let effects = Effects::new(job, background, collectors);
+    let mut supervisor = Supervisor { machine, command, clock, signals, queue: VecDeque::new(), effects };
     supervisor.queue.push_back(Event::Started);
     loop {
         while let Some(event) = supervisor.queue.pop_front() {
             if let Some(outcome) = supervisor.handle(event) {
                 let peak_memory_bytes = supervisor.effects.peak_memory();
-                return Ok(Ended { outcome, peak_memory_bytes });
+                let metrics = supervisor.effects.collectors.take().map(Collectors::finish).unwrap_or_default();
+                return Ok(Ended { outcome, peak_memory_bytes, metrics });
             }
         }
         supervisor.hear();

@@ -20,5 +20,6 @@ mod metrics_file;
 mod preemption;
 mod report_metric;
 mod resume;
+mod scraped_metrics;
 mod terminal;
 mod walls;

@@ -1,0 +1,84 @@
+//! A pipe whose one end a child writes to and whose other end we read without being held up.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::pipe2;
+
+/// What an unprivileged process may ask for where nobody changed /proc/sys/fs/pipe-max-size.
+const ROOM_BYTES: i32 = 1 << 20;
+
+/// The reading end; it does not block.
+#[derive(Debug)]
+pub struct Reader(File);
+
+/// Both ends, closed on exec, with as much room as the kernel gives. Errors: as pipe2(2).
+pub fn pair() -> io::Result<(Reader, OwnedFd)> {
+    let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+    fcntl(&read, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    // Less room is only slower.
+    let _ = fcntl(&read, FcntlArg::F_SETPIPE_SZ(ROOM_BYTES));
+    Ok((Reader(File::from(read)), write))
+}
+
+impl Reader {
+    /// What is there: `Some(0)` at the end, when the last writer has gone; `None` when there is nothing yet.
+    /// Errors: as read(2).
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match self.0.read(buffer) {
+                Ok(count) => return Ok(Some(count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsRawFd for Reader {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Whether two open descriptors lead to the same file, pipe or terminal.
+pub fn is_same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
+    let identity = |fd: BorrowedFd<'_>| {
+        let metadata = File::from(fd.try_clone_to_owned()?).metadata()?;
+        io::Result::Ok((metadata.dev(), metadata.ino()))
+    };
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn it_gives_what_is_there_then_nothing_then_the_end() {
+        let (mut reader, writer) = pair().expect("a pipe");
+        let mut buffer = [0; 8];
+        assert_eq!(reader.read(&mut buffer).ok(), Some(None));
+        let mut writer = File::from(writer);
+        writer.write_all(b"abc").expect("room");
+        assert_eq!(reader.read(&mut buffer).ok(), Some(Some(3)));
+        drop(writer);
+        assert_eq!(reader.read(&mut buffer).ok(), Some(Some(0)));
+    }
+
+    #[test]
+    fn a_copy_of_a_descriptor_leads_to_the_same_file() {
+        let (reader, writer) = pair().expect("a pipe");
+        let (_other, other_writer) = pair().expect("a pipe");
+        let copy = writer.try_clone().expect("a copy");
+        assert!(is_same_file(writer.as_fd(), copy.as_fd()));
+        assert!(is_same_file(writer.as_fd(), reader.0.as_fd()));
+        assert!(!is_same_file(writer.as_fd(), other_writer.as_fd()));
+    }
+}

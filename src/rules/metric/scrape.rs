@@ -1,0 +1,257 @@
+//! The trainer's output -> measurements. Bytes come in chunks of any size; `\n` and `\r` (progress bars) end a line.
+//!
+//! Most output holds no metric, so whole chunks are searched at once, and only where something is found are lines cut out.
+//! Colour codes are left out of what is searched. A line longer than [`LONGEST_LINE_BYTES`] is searched in pieces of that
+//! size, so that memory stays bounded; a match across the cut is missed. Deliberately absent: encodings. Bytes that are no
+//! text are no metric.
+
+use super::pattern::{Found, Pattern};
+
+/// The length of the pieces that a longer line is searched in.
+pub const LONGEST_LINE_BYTES: usize = 64 * 1024;
+
+/// One stream's reader. Patterns are handed in with every call, so that two streams can share them.
+#[derive(Debug, Default)]
+pub struct Scraper {
+    /// The unfinished last line, shorter than a piece.
+    rest: Vec<u8>,
+    /// A block without colour codes.
+    plain: Vec<u8>,
+}
+
+/// A measurement and the place of its pattern in the list.
+pub type Hit = (usize, Found);
+
+impl Scraper {
+    /// Takes the next bytes; gives each measurement of each finished line, in order of the lines, then of the patterns.
+    pub fn feed(&mut self, patterns: &[Pattern], mut chunk: &[u8], hits: &mut Vec<Hit>) {
+        if !self.rest.is_empty() {
+            let end = chunk.iter().position(|b| is_end(*b)).unwrap_or(chunk.len());
+            let room = LONGEST_LINE_BYTES - self.rest.len();
+            let (head, tail) = chunk.split_at(end.min(room));
+            self.rest.extend_from_slice(head);
+            chunk = tail;
+            if chunk.is_empty() && self.rest.len() < LONGEST_LINE_BYTES {
+                return;
+            }
+            self.finish(patterns, hits);
+        }
+        let whole = chunk.iter().rposition(|b| is_end(*b)).map_or(0, |at| at + 1);
+        let (block, mut rest) = chunk.split_at(whole);
+        self.block(patterns, block, hits);
+        while rest.len() >= LONGEST_LINE_BYTES {
+            let (piece, further) = rest.split_at(LONGEST_LINE_BYTES);
+            self.block(patterns, piece, hits);
+            rest = further;
+        }
+        self.rest.extend_from_slice(rest);
+    }
+
+    /// The stream is at its end: a half line is a line.
+    pub fn finish(&mut self, patterns: &[Pattern], hits: &mut Vec<Hit>) {
+        let rest = std::mem::take(&mut self.rest);
+        self.block(patterns, &rest, hits);
+        self.rest = rest;
+        self.rest.clear();
+    }
+
+    /// Whole lines.
+    fn block(&mut self, patterns: &[Pattern], block: &[u8], hits: &mut Vec<Hit>) {
+        let mut plain = std::mem::take(&mut self.plain);
+        let block = match block.contains(&ESCAPE) {
+            true => {
+                without_codes(block, &mut plain);
+                &plain
+            }
+            false => block,
+        };
+        let mut placed: Vec<(usize, Hit)> = Vec::new();
+        for (which, pattern) in patterns.iter().enumerate() {
+            search(pattern, block, |at, found| placed.push((at, (which, found))));
+        }
+        if patterns.len() > 1 {
+            placed.sort_by_key(|(at, (which, _))| (*at, *which));
+        }
+        hits.extend(placed.into_iter().map(|(_, hit)| hit));
+        self.plain = plain;
+    }
+}
+
+/// One pattern in whole lines; tells where the line of each measurement begins.
+fn search(pattern: &Pattern, block: &[u8], mut tell: impl FnMut(usize, Found)) {
+    let mut line_at = |start: usize, end: usize| {
+        for (index, piece) in block[start..end].chunks(LONGEST_LINE_BYTES).enumerate() {
+            pattern.find(piece).for_each(|found| tell(start + index * LONGEST_LINE_BYTES, found));
+        }
+    };
+    let mut at = 0;
+    while let Some(gate) = pattern.gate() {
+        let Some(place) = gate.find_at(block, at) else { return };
+        let start = block[..place.start()].iter().rposition(|b| is_end(*b)).map_or(0, |end| end + 1).max(at);
+        let end = end_of_line(block, place.start());
+        if place.end() > end {
+            // It reaches over several lines: each has to be asked for itself.
+            break;
+        }
+        line_at(start, end);
+        at = end + 1;
+        if at >= block.len() {
+            return;
+        }
+    }
+    while at < block.len() {
+        let end = end_of_line(block, at);
+        line_at(at, end);
+        at = end + 1;
+    }
+}
+
+fn is_end(byte: u8) -> bool {
+    byte == b'\n' || byte == b'\r'
+}
+
+fn end_of_line(block: &[u8], from: usize) -> usize {
+    block[from..].iter().position(|b| is_end(*b)).map_or(block.len(), |at| from + at)
+}
+
+const ESCAPE: u8 = 0x1b;
+
+/// Leaves out `ESC [ parameters letter` (ECMA-48 control sequences): colours, cursor movements, erasures.
+fn without_codes(block: &[u8], plain: &mut Vec<u8>) {
+    plain.clear();
+    let mut rest = block;
+    while let Some(escape) = rest.iter().position(|b| *b == ESCAPE) {
+        plain.extend_from_slice(&rest[..escape]);
+        rest = &rest[escape + 1..];
+        if let Some(code) = rest.strip_prefix(b"[") {
+            let parameters = code.iter().take_while(|b| (0x20..0x40).contains(*b)).count();
+            let after = &code[parameters..];
+            rest = if after.first().is_some_and(|b| (0x40..0x7f).contains(b)) { &after[1..] } else { after };
+        }
+    }
+    plain.extend_from_slice(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn patterns(texts: &[&str]) -> Vec<Pattern> {
+        texts.iter().map(|text| Pattern::parse(text).expect(text)).collect()
+    }
+
+    /// Fed in chunks of this size.
+    fn scrape(texts: &[&str], output: &[u8], size: usize) -> Vec<(usize, f64)> {
+        let patterns = patterns(texts);
+        let mut scraper = Scraper::default();
+        let mut hits = Vec::new();
+        for chunk in output.chunks(size.max(1)) {
+            scraper.feed(&patterns, chunk, &mut hits);
+        }
+        scraper.finish(&patterns, &mut hits);
+        hits.into_iter().map(|(which, found)| (which, found.value)).collect()
+    }
+
+    #[track_caller]
+    fn finds(text: &str, output: &[u8], values: &[f64]) {
+        for size in [1, 2, 3, 7, 64, 1 << 20] {
+            let found: Vec<f64> = scrape(&[text], output, size).into_iter().map(|(_, value)| value).collect();
+            assert_eq!(found, values, "chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn a_metric_is_found_wherever_the_chunks_are_cut() {
+        finds("a=loss: ([0-9.]+)", b"start\nloss: 0.5\nnothing\nloss: 0.25 and loss: 0.125\n", &[0.5, 0.25, 0.125]);
+    }
+
+    #[test]
+    fn a_progress_bar_is_many_lines() {
+        finds("a=loss=([0-9.]+)", b"\r 10%|#  | loss=0.5\r 20%|## | loss=0.4\r\n\r\ndone\n", &[0.5, 0.4]);
+    }
+
+    #[test]
+    fn a_half_line_at_the_end_counts() {
+        finds("a=loss: ([0-9.]+)", b"loss: 0.5\nloss: 0.25", &[0.5, 0.25]);
+    }
+
+    #[test]
+    fn anchors_mean_the_line() {
+        finds(
+            "a=^loss: ([0-9.]+)$",
+            b"loss: 1\rloss: 2\nmy loss: 3\nloss: 4 x\nloss: 5\r\nloss: 6",
+            &[1.0, 2.0, 5.0, 6.0],
+        );
+        finds("a=\\Aloss: ([0-9.]+)\\z", b"loss: 1\nloss: 2\n x loss: 3\n", &[1.0, 2.0]);
+    }
+
+    #[test]
+    fn nothing_matches_across_lines() {
+        finds("a=loss:\\s+([0-9.]+)", b"loss:\n0.5\nloss:\r1\nloss: 2\n", &[2.0]);
+        finds("a=(?s)loss.*?([0-9]+)", b"loss\n1\nloss 2\nloss\n", &[2.0]);
+        finds("a=loss[^0-9]*([0-9]+)", b"loss\n1\nloss 2\nloss\n3\n", &[2.0]);
+    }
+
+    #[test]
+    fn binary_junk_is_harmless() {
+        let junk: Vec<u8> = (0..=255u8).chain((0..=255).rev()).cycle().take(200_000).collect();
+        let output = [&junk[..], b"\nloss: 0.5\n", &junk].concat();
+        assert_eq!(scrape(&["a=loss: ([0-9.]+)"], &output, 4096), [(0, 0.5)]);
+    }
+
+    #[test]
+    fn colours_are_left_out() {
+        finds(
+            "a=loss: ([0-9.]+)$",
+            b"\x1b[1mloss:\x1b[0m \x1b[38;5;82m0.5\x1b[0m\n\x1b[2K\x1b[1Gloss: 0.25\n\x1b]junk\x1b",
+            &[0.5, 0.25],
+        );
+    }
+
+    #[test]
+    fn a_line_without_end_takes_no_more_memory_than_a_piece() {
+        let patterns = patterns(&["a=loss: ([0-9.]+);"]);
+        let mut scraper = Scraper::default();
+        let mut hits = Vec::new();
+        for _ in 0..1000 {
+            scraper.feed(&patterns, &[b'x'; 3000], &mut hits);
+            assert!(scraper.rest.len() < LONGEST_LINE_BYTES && scraper.rest.capacity() <= 2 * LONGEST_LINE_BYTES);
+        }
+        scraper.feed(&patterns, b" loss: 0.5; and on", &mut hits);
+        scraper.finish(&patterns, &mut hits);
+        assert_eq!(hits.len(), 1);
+    }
+
+    #[test]
+    fn measurements_come_in_the_order_of_lines_then_of_patterns() {
+        let texts = ["a=a=([0-9]+)", "b=b=([0-9]+)"];
+        let output = b"b=1 a=2\na=3\nb=4\n";
+        assert_eq!(scrape(&texts, output, 1 << 20), [(0, 2.0), (1, 1.0), (0, 3.0), (1, 4.0)]);
+    }
+
+    /// What it has to be like, without blocks and gates.
+    fn by_line(texts: &[&str], output: &[u8]) -> Vec<(usize, f64)> {
+        let mut plain = Vec::new();
+        without_codes(output, &mut plain);
+        let patterns = patterns(texts);
+        let of_line = |line: &[u8]| -> Vec<(usize, f64)> {
+            let each = patterns.iter().enumerate();
+            each.flat_map(|(which, p)| p.find(line).map(move |f| (which, f.value)).collect::<Vec<_>>()).collect()
+        };
+        plain.split(|b| is_end(*b)).flat_map(of_line).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_and_gates_find_what_lines_would(
+            output in "((loss|acc|x)[:= ]{0,2}[0-9.]{0,3}|\\n|\\r|\\x1b\\[3?m|é| ){0,40}", size in 1usize..50,
+        ) {
+            let texts = [
+                "a=loss[:= ]*([0-9.]+)", "b=^acc: ([0-9]+)$", "c=(?s)x.*([0-9])", "d=x[^0-9]*([0-9])", "e=\\b([0-9]+)$",
+                "f=(?i)LOSS\\s*([0-9])", "g=\\Aacc(.)", "h=(?:loss|acc)([^ ]+)",
+            ];
+            prop_assert_eq!(scrape(&texts, output.as_bytes(), size), by_line(&texts, output.as_bytes()));
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The trainer's output, passed on untouched and in order, and searched for metrics on the way.
+//!
+//! Each captured stream has a thread: it reads what the trainer wrote, writes it to our own stream, then searches it. A slow
+//! reader of ours slows the trainer down, as a pipe would. Where a direct exec differs: when nobody reads our stream any
+//! more, the trainer is not killed by SIGPIPE; its output is dropped, searched all the same, and that is said once.
+//! Deliberately absent: any of this where no metric is looked for (the trainer then inherits our descriptors).
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use super::reporter::{Reporter, Sink};
+use crate::edge::metrics_file::MetricsFile;
+use crate::edge::pipe::{self, Reader};
+use crate::edge::stdio;
+use crate::edge::wake::{self, Bell};
+use crate::rules::metric::ledger;
+use crate::rules::metric::pattern::Pattern;
+use crate::rules::metric::scrape::{Hit, Scraper};
+
+/// What is read at once.
+const CHUNK_BYTES: usize = 128 * 1024;
+
+/// How long the end of an attempt waits for its last output to be passed on, and the end of a run for its last metrics.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is looked for and where it goes.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    /// What to look for; nothing is captured where there is nothing to look for.
+    pub patterns: Vec<Pattern>,
+    /// On standard output.
+    pub stdout: bool,
+    /// On standard error.
+    pub stderr: bool,
+    /// Where it is reported.
+    pub file: MetricsFile,
+    /// The trial in each report.
+    pub trial: String,
+    /// The trial that a tuner is known to wait for.
+    pub tuned_trial: Option<String>,
+    /// The tag that the tuner waits for.
+    pub tuned_tag: Option<String>,
+}
+
+/// The trainer's ends of the captured streams.
+#[derive(Debug, Default)]
+pub struct ChildEnds {
+    /// Its standard output, if not ours.
+    pub stdout: Option<OwnedFd>,
+    /// Its standard error, if not ours.
+    pub stderr: Option<OwnedFd>,
+}
+
+/// Everything that collects metrics during a run.
+#[derive(Debug)]
+pub struct Collectors {
+    patterns: Arc<[Pattern]>,
+    stdout: bool,
+    stderr: bool,
+    tuned_trial: Option<String>,
+    reporter: Reporter,
+    pumps: Vec<Pump>,
+    /// Some attempt was captured.
+    used: bool,
+}
+
+impl Collectors {
+    /// Starts the writer of the metrics file; `None` where there is nothing to look for. Errors: as pthread_create(3).
+    pub fn start(metrics: Metrics) -> io::Result<Option<Collectors>> {
+        if metrics.patterns.is_empty() {
+            return Ok(None);
+        }
+        let tags = tags(&metrics.patterns);
+        if let Some(warning) = ledger::tag_differs(metrics.tuned_tag.as_deref(), &tags) {
+            tracing::warn!("{warning}");
+        }
+        let reporter = Reporter::start(metrics.file, metrics.trial)?;
+        let Metrics { patterns, stdout, stderr, tuned_trial, .. } = metrics;
+        let patterns = patterns.into();
+        Ok(Some(Collectors { patterns, stdout, stderr, tuned_trial, reporter, pumps: Vec::new(), used: false }))
+    }
+
+    /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
+    pub fn capture(&mut self) -> io::Result<ChildEnds> {
+        self.used = true;
+        let (stdout, stderr) = stdio::outputs();
+        let mut ends = ChildEnds::default();
+        if self.stdout {
+            ends.stdout = Some(self.pump(stdout)?);
+        }
+        if self.stderr {
+            // One pipe where both lead to one place: two would not keep the order.
+            ends.stderr = Some(match &ends.stdout {
+                Some(end) if pipe::is_same_file(stdout, stderr) => end.try_clone()?,
+                _ => self.pump(stderr)?,
+            });
+        }
+        Ok(ends)
+    }
+
+    fn pump(&mut self, to: BorrowedFd<'static>) -> io::Result<OwnedFd> {
+        let (from, child_end) = pipe::pair()?;
+        self.pumps.push(Pump::start(from, to, Arc::clone(&self.patterns), self.reporter.sink())?);
+        Ok(child_end)
+    }
+
+    /// The attempt's process tree is gone: passes on what it left in the pipes.
+    pub fn drain(&mut self) {
+        for pump in self.pumps.drain(..) {
+            if !pump.finish(PATIENCE) {
+                tracing::warn!(
+                    "the end of the trainer's output is not passed on: who reads trainit's output has taken nothing for {}",
+                    humantime::format_duration(PATIENCE)
+                );
+            }
+        }
+    }
+
+    /// The run is over: writes the last metrics and gives the last value of each tag.
+    pub fn finish(mut self) -> BTreeMap<String, String> {
+        self.drain();
+        let ledger = self.reporter.finish(PATIENCE);
+        let tags = tags(&self.patterns);
+        if self.used
+            && let Some(warning) = ledger::nothing_reported(self.tuned_trial.as_deref(), ledger.reports(), &tags)
+        {
+            tracing::warn!("{warning}");
+        }
+        ledger.last_values()
+    }
+}
+
+fn tags(patterns: &[Pattern]) -> Vec<&str> {
+    patterns.iter().map(Pattern::tag).collect()
+}
+
+/// The thread of one stream.
+#[derive(Debug)]
+struct Pump {
+    /// Rung when no writer of ours is left, so that an empty pipe is at its end even if somebody holds it open.
+    over: Bell,
+    /// Hangs up when the thread has gone.
+    gone: mpsc::Receiver<()>,
+}
+
+impl Pump {
+    fn start(from: Reader, to: BorrowedFd<'static>, patterns: Arc<[Pattern]>, sink: Sink) -> io::Result<Pump> {
+        let over = Bell::new()?;
+        let (going, gone) = mpsc::channel();
+        let bell = over.clone();
+        thread::Builder::new().name("output".to_owned()).spawn(move || {
+            Flow { from, to, over: bell, patterns, sink, unread: false, told: false }.run();
+            drop(going);
+        })?;
+        Ok(Pump { over, gone })
+    }
+
+    /// Whether all was passed on within the limit.
+    fn finish(self, limit: Duration) -> bool {
+        self.over.ring();
+        self.gone.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
+    }
+}
+
+/// What the thread of a stream knows.
+struct Flow {
+    from: Reader,
+    to: BorrowedFd<'static>,
+    over: Bell,
+    patterns: Arc<[Pattern]>,
+    sink: Sink,
+    /// Nobody reads our stream any more.
+    unread: bool,
+    /// A lost piece of output was told of.
+    told: bool,
+}
+
+impl Flow {
+    fn run(mut self) {
+        let mut buffer = vec![0; CHUNK_BYTES];
+        let mut scraper = Scraper::default();
+        let mut hits = Vec::new();
+        let mut is_over = false;
+        loop {
+            match self.from.read(&mut buffer) {
+                Ok(Some(0)) => break,
+                Ok(Some(count)) => {
+                    self.pass_on(&buffer[..count]);
+                    scraper.feed(&self.patterns, &buffer[..count], &mut hits);
+                    self.report(&mut hits);
+                }
+                Ok(None) if is_over => break,
+                Ok(None) => {
+                    wake::wait_readable(&[self.from.as_raw_fd(), self.over.as_raw_fd()], None);
+                    is_over = self.over.is_rung();
+                }
+                Err(error) => {
+                    tracing::warn!("the trainer's output cannot be read any more, nor searched for metrics: {error}");
+                    break;
+                }
+            }
+        }
+        scraper.finish(&self.patterns, &mut hits);
+        self.report(&mut hits);
+    }
+
+    fn report(&self, hits: &mut Vec<Hit>) {
+        if !hits.is_empty() {
+            self.sink.take(hits.drain(..).map(|(which, found)| (self.patterns[which].tag(), found)));
+        }
+    }
+
+    fn pass_on(&mut self, bytes: &[u8]) {
+        if self.unread {
+            return;
+        }
+        if let Err(error) = stdio::write_all(self.to.as_raw_fd(), bytes) {
+            self.unread = matches!(error.kind(), ErrorKind::BrokenPipe) || error.raw_os_error() == Some(libc::EBADF);
+            if !self.told {
+                self.told = true;
+                let kept = if self.unread { "the rest is dropped" } else { "a part is lost" };
+                tracing::warn!("the trainer's output cannot be passed on, {kept}; training goes on: {error}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+
+    /// A pump into a pipe: what the trainer writes to, what comes out, and what is known at the end.
+    struct Rig {
+        collectors: Collectors,
+        child_end: File,
+        ours: Reader,
+        _dir: tempfile::TempDir,
+    }
+
+    fn rig() -> Rig {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = MetricsFile { path: dir.path().join("m"), keep: 0, fsync: false, patience: PATIENCE };
+        let patterns = vec![Pattern::parse("loss=loss: ([0-9.]+)").expect("a pattern")];
+        let metrics = Metrics {
+            patterns,
+            stdout: true,
+            stderr: true,
+            file,
+            trial: "0".into(),
+            tuned_trial: None,
+            tuned_tag: None,
+        };
+        let mut collectors = Collectors::start(metrics).expect("a thread").expect("a pattern");
+        let (ours, to) = pipe::pair().expect("a pipe");
+        // The pump borrows our own stream for good; here it is a pipe that is never closed by us.
+        let to: &'static OwnedFd = Box::leak(Box::new(to));
+        let child_end = File::from(collectors.pump(to.as_fd()).expect("a pump"));
+        Rig { collectors, child_end, ours, _dir: dir }
+    }
+
+    fn all(reader: &mut Reader) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(Some(count)) = reader.read(&mut buffer) {
+            bytes.extend_from_slice(&buffer[..count]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn what_is_in_the_pipe_comes_through_even_if_a_stranger_holds_it_open() {
+        let mut rig = rig();
+        rig.child_end.write_all(b"loss: 0.5\nloss: 0.25").expect("room");
+        rig.collectors.drain();
+        assert_eq!(all(&mut rig.ours), b"loss: 0.5\nloss: 0.25");
+        assert_eq!(rig.collectors.finish()["loss"], "0.25");
+        drop(rig.child_end);
+    }
+
+    #[test]
+    fn a_stalled_reader_is_waited_for_only_so_long() {
+        let mut rig = rig();
+        let limit = Duration::from_millis(50);
+        nix::fcntl::fcntl(&rig.child_end, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
+            .expect("a pipe");
+        let mut written = 0;
+        let mut stalled = 0;
+        while stalled < 20 {
+            match rig.child_end.write(&[b'x'; 4096]) {
+                Ok(count) => (written, stalled) = (written + count, 0),
+                Err(_) => {
+                    stalled += 1;
+                    thread::park_timeout(Duration::from_millis(5));
+                }
+            }
+        }
+        assert!(written < 4 << 20, "{written} bytes went in and nobody read them");
+        let pump = rig.collectors.pumps.pop().expect("a pump");
+        assert!(!pump.finish(limit));
+    }
+
+    #[test]
+    fn bytes_and_lines_survive_any_cut() {
+        let mut rig = rig();
+        let text: String = (0..20_000).map(|i| format!("step {i} loss: 0.{i:05}\r")).collect();
+        let mut reader = rig.ours;
+        let mut child_end = rig.child_end;
+        let copy = text.clone();
+        let writer = thread::spawn(move || {
+            for chunk in copy.as_bytes().chunks(1237) {
+                child_end.write_all(chunk).expect("a reader");
+            }
+        });
+        let mut seen = Vec::new();
+        while seen.len() < text.len() {
+            wake::wait_readable(&[reader.as_raw_fd()], None);
+            seen.extend(all(&mut reader));
+        }
+        writer.join().expect("wrote");
+        rig.collectors.drain();
+        assert!(seen == text.as_bytes());
+        let path = rig._dir.path().join("m");
+        assert_eq!(rig.collectors.finish()["loss"], "0.19999");
+        let mut written = String::new();
+        File::open(path).and_then(|mut file| file.read_to_string(&mut written)).expect("the file");
+        assert_eq!(written.lines().count(), 20_000);
+    }
+}

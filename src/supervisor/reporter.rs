@@ -1,0 +1,177 @@
+//! The one writer of a run's metrics file: takes measurements from every collector, writes those of an instant as one
+//! batch, and keeps the last value of each tag for the verdict.
+//!
+//! It has a thread of its own, because the file's lock may have to be waited for, and the trainer's output must not wait.
+//! Deliberately absent: a queue that grows. Of what a limited file would drop again, only the last lines are kept; an
+//! unlimited file holds the collectors up.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::edge::clock;
+use crate::edge::metrics_file::MetricsFile;
+use crate::rules::metric::ledger::Ledger;
+use crate::rules::metric::line::Report;
+use crate::rules::metric::number;
+use crate::rules::metric::pattern::Found;
+
+/// Between two writes: what comes meanwhile is written together.
+const PAUSE: Duration = Duration::from_millis(50);
+/// After a write that failed.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// Measurements that wait, at most, where the file keeps all lines.
+const LONGEST_QUEUE: usize = 10_000;
+
+/// Hands measurements to the writer; one for each collector.
+#[derive(Debug, Clone)]
+pub(super) struct Sink(Arc<Shared>);
+
+/// The writer itself.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    shared: Arc<Shared>,
+    /// Hangs up when the thread has gone.
+    gone: mpsc::Receiver<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: MetricsFile,
+    trial: String,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ledger: Ledger,
+    /// With the time of the measurement, in seconds since 1970.
+    waiting: VecDeque<(Report, f64)>,
+    /// The last write failed.
+    failing: bool,
+    closed: bool,
+}
+
+impl Reporter {
+    /// Starts the writer. Errors: as pthread_create(3).
+    pub(super) fn start(file: MetricsFile, trial: String) -> io::Result<Reporter> {
+        let state = Mutex::new(State::default());
+        let shared = Arc::new(Shared { file, trial, state, changed: Condvar::new() });
+        let (going, gone) = mpsc::channel();
+        let ours = Arc::clone(&shared);
+        thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+            ours.write_until_closed();
+            drop(going);
+        })?;
+        Ok(Reporter { shared, gone })
+    }
+
+    /// For one more collector.
+    pub(super) fn sink(&self) -> Sink {
+        Sink(Arc::clone(&self.shared))
+    }
+
+    /// Writes what still waits, within the limit, and gives what is known of the metrics.
+    pub(super) fn finish(self, limit: Duration) -> Ledger {
+        self.shared.state().closed = true;
+        self.shared.changed.notify_all();
+        if self.gone.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the last metrics could not be written to {} in time", self.shared.file.path.display());
+        }
+        self.shared.state().ledger.clone()
+    }
+}
+
+impl Sink {
+    /// Takes measurements of one instant, in order.
+    pub(super) fn take<'a>(&self, measurements: impl Iterator<Item = (&'a str, Found)>) {
+        let shared = &self.0;
+        let now = number::timestamp(clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default());
+        let mut state = shared.state();
+        for (tag, found) in measurements {
+            let Some((report, warning)) = state.ledger.enter(tag, found) else { continue };
+            if let Some(warning) = warning {
+                tracing::warn!("{warning}");
+            }
+            while state.waiting.len() >= shared.room() {
+                if shared.file.keep > 0 || state.failing || state.closed {
+                    state.waiting.pop_front();
+                } else {
+                    state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+            state.waiting.push_back((report, now));
+        }
+        shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_until_closed(&self) {
+        let mut said: Vec<String> = Vec::new();
+        loop {
+            let nothing_to_do = |state: &mut State| state.waiting.is_empty() && !state.closed;
+            let guard = self.changed.wait_while(self.state(), nothing_to_do);
+            let mut state = guard.unwrap_or_else(PoisonError::into_inner);
+            let batch = std::mem::take(&mut state.waiting);
+            let last = state.closed;
+            drop(state);
+            self.changed.notify_all();
+            let written = self.write(&batch, &mut said);
+            let pause = self.settle(batch, written);
+            if last {
+                return;
+            }
+            drop(self.changed.wait_timeout_while(self.state(), pause, |state| !state.closed));
+        }
+    }
+
+    /// Warns of each kind of trouble once; training goes on.
+    fn write(&self, batch: &VecDeque<(Report, f64)>, said: &mut Vec<String>) -> bool {
+        if batch.is_empty() {
+            return true;
+        }
+        let mut lines = Vec::with_capacity(128 * batch.len());
+        for (report, timestamp) in batch {
+            report.write(*timestamp, &self.trial, &mut lines);
+        }
+        let result = self.file.append(&lines);
+        let path = self.file.path.display();
+        let troubles = match &result {
+            Ok(notes) => notes.iter().map(|note| format!("{path}: {note}")).collect(),
+            Err(error) => vec![format!("{error}; training goes on, and the metrics are tried again")],
+        };
+        for trouble in troubles {
+            if !said.contains(&trouble) {
+                tracing::warn!("{trouble}");
+                said.push(trouble);
+            }
+        }
+        result.is_ok()
+    }
+
+    /// Keeps what was not written for the next try, as far as there is room; says when that is.
+    fn settle(&self, batch: VecDeque<(Report, f64)>, written: bool) -> Duration {
+        let mut state = self.state();
+        state.failing = !written;
+        if written {
+            return PAUSE;
+        }
+        let newer = std::mem::take(&mut state.waiting);
+        let too_many = (batch.len() + newer.len()).saturating_sub(self.room());
+        state.waiting = batch.into_iter().chain(newer).skip(too_many).collect();
+        PAUSE_AFTER_FAILURE
+    }
+
+    fn room(&self) -> usize {
+        if self.file.keep > 0 { self.file.keep } else { LONGEST_QUEUE }
+    }
+}

@@ -1,0 +1,208 @@
+//! `run --metric`: metrics out of an unmodified trainer's output, which passes through untouched.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::report_metric::{folder, lines};
+use crate::support::{Finished, Trainit, eventually};
+
+const LOSS: &str = "loss=loss: ([0-9.]+)";
+
+/// A shell script as the trainer, with these patterns.
+fn trainer(file: &Path, patterns: &[&str], script: &str) -> Trainit {
+    let patterns = patterns.iter().flat_map(|p| ["--metric", p]);
+    Trainit::new(["run"])
+        .args(patterns)
+        .args(["--", "sh", "-c", script])
+        .env("CLOUD_ML_HP_METRIC_FILE", file)
+        .env("TRAINIT_LOG_FORMAT", "json")
+}
+
+fn warnings(done: &Finished, text: &str) -> usize {
+    done.err().lines().filter(|line| line.contains("\"WARNING\"") && line.contains(text)).count()
+}
+
+#[test]
+fn metrics_on_either_stream_reach_the_file_and_the_verdict() {
+    let (_dir, file) = folder();
+    let script = "echo start; echo 'epoch 1 loss: 0.5'; echo 'loss: 0.25' >&2; echo 'acc 0.75 at step 12'";
+    let run = trainer(&file, &[LOSS, "acc=acc (?<value>\\S+) at step (?<step>\\d+)"], script);
+    let done = run.env("CLOUD_ML_TRIAL_ID", "7").output().expect_code(0);
+    assert_eq!(done.out(), "start\nepoch 1 loss: 0.5\nacc 0.75 at step 12\n");
+    assert!(done.err().starts_with("loss: 0.25\n") || done.err().contains("\nloss: 0.25\n"), "{}", done.err());
+    let found = lines(&file);
+    assert_eq!(found.len(), 3);
+    assert!(found.iter().all(|line| line["trial"] == "7"), "{found:?}");
+    let losses: Vec<_> = found.iter().filter(|l| l.get("loss").is_some()).map(|l| l["global_step"].clone()).collect();
+    assert_eq!(losses, ["1", "2"]);
+    assert!(found.iter().any(|line| line["acc"] == "0.75" && line["global_step"] == "12"), "{found:?}");
+    assert_eq!(done.verdict()["metrics"]["acc"], 0.75);
+    assert!(done.verdict()["metrics"]["loss"].is_number());
+}
+
+#[test]
+fn nothing_is_captured_where_nothing_is_looked_for() {
+    let (dir, file) = folder();
+    let [out, err, seen] = ["out", "err", "seen"].map(|name| dir.path().join(name));
+    let script =
+        "out=$(readlink /proc/$$/fd/1); err=$(readlink /proc/$$/fd/2); printf '%s\\n' \"$out\" \"$err\" >\"$SEEN\"";
+    let inherits = |patterns: &[&str], from: &str| {
+        let mut run = trainer(&file, patterns, script).env("SEEN", &seen).env("TRAINIT_METRIC_FROM", from);
+        let create = |path| fs::File::create(path).unwrap();
+        let status = run.command().stdout(create(&out)).stderr(create(&err)).status().unwrap();
+        assert!(status.success());
+        let links = fs::read_to_string(&seen).unwrap();
+        let links: Vec<bool> = links.lines().zip([&out, &err]).map(|(link, file)| Path::new(link) == file).collect();
+        links
+    };
+    assert_eq!(inherits(&[], "both"), [true, true]);
+    assert_eq!(inherits(&[LOSS], "both"), [false, false]);
+    assert_eq!(inherits(&[LOSS], "stdout"), [false, true]);
+    assert_eq!(inherits(&[LOSS], "stderr"), [true, false]);
+}
+
+#[test]
+fn every_byte_passes_through_in_order() {
+    let (dir, file) = folder();
+    let junk = dir.path().join("junk");
+    let made = Command::new("sh").arg("-c").arg("head -c 8000000 /dev/urandom >\"$0\"").arg(&junk).status().unwrap();
+    assert!(made.success());
+    let script = format!("cat {}; printf '\\nloss: 0.5'", junk.display());
+    let done = trainer(&file, &[LOSS], &script).output().expect_code(0);
+    let expected = [&fs::read(&junk).unwrap()[..], b"\nloss: 0.5"].concat();
+    assert!(done.stdout == expected, "{} of {} bytes", done.stdout.len(), expected.len());
+    assert_eq!(lines(&file)[0]["loss"], "0.5");
+}
+
+#[test]
+fn both_streams_keep_their_order_where_they_lead_to_one_place() {
+    let (dir, file) = folder();
+    let log = dir.path().join("log");
+    let output = fs::File::create(&log).unwrap();
+    let script = "i=0; while [ $i -lt 300 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done";
+    let mut run = trainer(&file, &[LOSS], script);
+    let status = run.command().stdout(output.try_clone().unwrap()).stderr(output).status().unwrap();
+    assert!(status.success());
+    let log = fs::read_to_string(&log).unwrap();
+    let found: Vec<&str> = log.lines().filter(|l| l.starts_with("out ") || l.starts_with("err ")).collect();
+    let expected: Vec<String> = (0..300).flat_map(|i| [format!("out {i}"), format!("err {i}")]).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_progress_bar_and_a_half_line_count() {
+    let (_dir, file) = folder();
+    let script = "printf '\\r10%%|#   | loss: 0.5\\r20%%|##  | loss: 0.4\\r'; printf '\\033[32mloss: 0.3\\033[0m'";
+    let done = trainer(&file, &[LOSS], script).output().expect_code(0);
+    let found: Vec<_> = lines(&file).iter().map(|l| l["loss"].clone()).collect();
+    assert_eq!(found, ["0.5", "0.4", "0.3"], "{}", done.err());
+}
+
+#[test]
+fn counted_steps_go_on_through_the_attempts_of_a_run() {
+    let (_dir, file) = folder();
+    let script = "echo loss: 0.$TRAINIT_ATTEMPT; echo loss: 1.$TRAINIT_ATTEMPT; [ $TRAINIT_ATTEMPT = 2 ]";
+    let run = trainer(&file, &[LOSS], script);
+    let done = run.env("TRAINIT_MAX_RESTARTS", "1").env("TRAINIT_RESTART_BACKOFF", "1ms..1ms").output().expect_code(0);
+    assert_eq!(done.out(), "loss: 0.1\nloss: 1.1\nloss: 0.2\nloss: 1.2\n");
+    let found: Vec<_> = lines(&file).iter().map(|l| (l["global_step"].clone(), l["loss"].clone())).collect();
+    let expected = [("1", "0.1"), ("2", "1.1"), ("3", "0.2"), ("4", "1.2")].map(|(s, v)| (s.into(), v.into()));
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_flood_of_metrics_is_counted_whole() {
+    let (_dir, file) = folder();
+    let done = trainer(&file, &[LOSS], "yes 'loss: 0.5' | head -n 200000").output().expect_code(0);
+    assert_eq!(done.stdout.len(), 200_000 * 10);
+    let found = lines(&file);
+    assert_eq!((found.len(), &found[99]["global_step"]), (100, &"200000".into()));
+}
+
+#[test]
+fn what_an_orphan_still_writes_is_passed_on() {
+    let (_dir, file) = folder();
+    let script = "(sleep 0.2; echo 'loss: 0.125') & echo leaving";
+    let done = trainer(&file, &[LOSS], &format!("trap '' TERM; {script}")).output().expect_code(0);
+    assert_eq!(done.out(), "leaving\nloss: 0.125\n");
+    assert_eq!(done.verdict()["metrics"]["loss"], 0.125);
+}
+
+#[test]
+fn every_bad_pattern_is_named_before_anything_starts() {
+    let (_dir, file) = folder();
+    let done = trainer(&file, &["loss", "acc=(", "trial=(x)"], "echo started").output().expect_code(125);
+    assert!(done.out().is_empty());
+    for reason in ["expected TAG=REGEX", "unclosed group", "choose another tag"] {
+        assert!(done.err().contains(reason) && done.err().contains("--metric"), "{reason}: {}", done.err());
+    }
+}
+
+#[test]
+fn a_metrics_file_that_cannot_be_written_stops_no_training() {
+    let (dir, _) = folder();
+    let script = "for i in 1 2 3 4 5; do echo loss: 0.$i; sleep 0.02; done; exit 7";
+    let done = trainer(dir.path(), &[LOSS], script).output().expect_code(7);
+    assert_eq!(warnings(&done, "training goes on"), 1, "{}", done.err());
+    assert_eq!(done.verdict()["metrics"]["loss"], 0.5);
+}
+
+#[test]
+fn a_reader_that_leaves_does_not_kill_the_trainer() {
+    let (dir, file) = folder();
+    let seen = dir.path().join("seen");
+    let script = "trap '' PIPE; yes | head -n 100000; echo 'loss: 0.5'; echo $? >\"$SEEN\"; exit 3";
+    let mut run = trainer(&file, &[LOSS], script).env("SEEN", &seen);
+    let mut child = run.command().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+    assert_eq!(fs::read_to_string(seen).unwrap(), "0\n");
+    assert_eq!(lines(&file)[0]["loss"], "0.5");
+}
+
+#[test]
+fn a_slow_reader_slows_the_trainer_and_fills_no_memory() {
+    let (_dir, file) = folder();
+    let mut run = trainer(&file, &[LOSS], "head -c 30000000 /dev/zero; echo; echo 'loss: 0.5'");
+    let mut child = run.command().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let writing = |pid: u32| fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let mut before = 0;
+    eventually("the trainer is held up", || {
+        let head = writing(child.id()).split_whitespace().next().and_then(|p| p.parse().ok()).unwrap_or(0);
+        let head = writing(head).split_whitespace().next().map_or(head, |p| p.parse().unwrap());
+        let io = fs::read_to_string(format!("/proc/{head}/io")).unwrap_or_default();
+        let written = io.lines().find_map(|l| l.strip_prefix("wchar: ")).map_or(0, |n| n.parse::<u64>().unwrap());
+        let still = written > 0 && written == before && written < 10_000_000;
+        before = written;
+        std::thread::park_timeout(std::time::Duration::from_millis(50));
+        still
+    });
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let resident = status.lines().find_map(|l| l.strip_prefix("RssAnon:")).unwrap();
+    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < 8 * 1024, "{kib} KiB");
+    let mut all = Vec::new();
+    std::io::Read::read_to_end(&mut child.stdout.take().unwrap(), &mut all).unwrap();
+    assert_eq!(all.len(), 30_000_000 + 11);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn what_a_tuner_waits_for_in_vain_is_warned_of() {
+    let (_dir, file) = folder();
+    let run = |script: &str| {
+        let run = trainer(&file, &["loss=loss: (?<value>\\S+) at (?<step>\\d+)"], script);
+        run.env("CLOUD_ML_TRIAL_ID", "4").env("CLOUD_ML_HP_METRIC_TAG", "acc").output().expect_code(0)
+    };
+    let done = run("echo nothing");
+    assert_eq!(
+        (warnings(&done, "CLOUD_ML_HP_METRIC_TAG"), warnings(&done, "trial 4 ended without")),
+        (1, 1),
+        "{}",
+        done.err()
+    );
+    assert!(!file.exists());
+    let done = run("for i in 5 4 3; do echo loss: 1 at $i; done");
+    assert_eq!((warnings(&done, "go back"), warnings(&done, "ended without")), (1, 0), "{}", done.err());
+}
