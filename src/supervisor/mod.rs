@@ -4,6 +4,7 @@
 mod background;
 pub mod commit;
 mod effects;
+mod fetch;
 pub mod gpus;
 mod job_control;
 mod keeper;
@@ -11,6 +12,7 @@ mod lookout;
 pub mod mirror;
 pub mod restore;
 pub mod retention;
+mod send;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -6,6 +6,8 @@
 
 mod support;
 
+mod checkpoint_restore;
+mod checkpoint_store;
 mod child_state;
 mod command_line;
 mod exit_codes;
