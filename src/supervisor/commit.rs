@@ -9,13 +9,13 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::mirror::{Committed, Local, Mirror, PINS, attempts, beneath, blocking};
+use super::mirror::{Committed, Local, Mirror, PINS, attempts, beneath, blocking, same_bytes};
 use super::send::{Stop, pin, send, unchanged, verify, without_data};
 use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
 use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, data_prefix};
-use crate::rules::checkpoint::{Entry, Kind, plan};
+use crate::rules::checkpoint::{Kind, plan};
 use crate::rules::exit;
 
 /// Files under way at once.
@@ -263,10 +263,6 @@ impl Mirror {
             pointers: pointers.collect(),
         }
     }
-}
-
-fn same_bytes(before: &[Entry], after: &[Entry]) -> bool {
-    before.len() == after.len() && before.iter().zip(after).all(|(b, a)| b.path == a.path && b.same_bytes(a))
 }
 
 async fn fence(store: &Store, ours: &Attempt) -> Result<(), Stop> {

@@ -146,7 +146,7 @@ fn unreadable(item: &Item, error: &StoreError) -> Stop {
 }
 
 /// Reads every byte of a commit and compares the checksums. Errors: the first that does not match, or the store's.
-pub async fn verify_deeply(store: &Store, manifest: &Manifest) -> Result<Result<(), String>, StoreError> {
+pub(super) async fn verify_deeply(store: &Store, manifest: &Manifest) -> Result<Result<(), String>, StoreError> {
     for item in manifest.regular() {
         let (mut crc, mut at) = (0, 0);
         while at < item.size {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::fetch::Stop;
 use super::mirror::{
     Committed, Local, Look, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away, blocking, newest_of,
+    same_bytes,
 };
 use super::retention::{commits, judge};
 use crate::edge::beneath::{Beneath, forget, read_at};
@@ -33,6 +34,9 @@ impl Mirror {
         let first = !std::mem::replace(&mut self.begun, true);
         let step = self.config.restore_step.filter(|_| first);
         let look = self.look(step).await.map_err(|error| self.unusable(&error))?;
+        if !first && let Some(resume) = self.still_there(&look) {
+            return Ok(Some(resume));
+        }
         let never = first && self.config.restore == Restore::Never;
         let resume = if never {
             None
@@ -57,6 +61,13 @@ impl Mirror {
         }
         self.settle_account(&look, resume.as_ref(), never).map_err(|error| self.unusable(&error))?;
         Ok(resume)
+    }
+
+    /// The newest local checkpoint, where the store is known to hold just that.
+    fn still_there(&self, look: &Look) -> Option<Resume> {
+        let (local, committed) = (look.newest.as_ref()?, self.committed.as_ref()?);
+        let is_it = same_bytes(&local.entries, &committed.entries) && look.half.is_empty();
+        is_it.then(|| self.resume(&local.candidate.unit, local.age.step, Some(committed.stamp.clone())))
     }
 
     pub(super) fn unusable(&self, error: &io::Error) -> MirrorError {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use crate::support::checkpoints::{Place, tree};
-use crate::support::{Running, Trainit, eventually};
+use crate::support::{Running, Trainit, stopped};
 
 /// Points of a commit in src/supervisor/commit.rs and retention.rs at which a test may kill it.
 const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 1..=12;
@@ -16,10 +16,7 @@ const COMMITTED: u32 = 9;
 /// Starts a push that stops itself at a fault point, and waits until it has.
 fn stopped_at(place: &Place, point: &str) -> Running {
     let push = place.checkpoint("push").env("TRAINIT_TEST_FAULT", point).start();
-    eventually("the push stops at the fault point", || {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", push.pid())).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
-    });
+    stopped(&push);
     push
 }
 

@@ -6,6 +6,7 @@
 
 mod support;
 
+mod checkpoint_lives;
 mod checkpoint_restore;
 mod checkpoint_store;
 mod child_state;

@@ -306,3 +306,12 @@ pub fn is_alive(pid: i32) -> bool {
 pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
+
+/// Waits until the program has stopped itself.
+#[track_caller]
+pub fn stopped(running: &Running) {
+    eventually("the program stops at its fault point", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", running.pid())).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    });
+}
