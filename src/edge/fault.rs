@@ -34,8 +34,8 @@ impl Faults {
         if let Some((armed, signal, times)) = &self.armed
             && *armed == number
         {
-            times.set(times.get().saturating_sub(1));
-            if times.get() == 0 {
+            let before = times.replace(times.get().saturating_sub(1));
+            if before == 1 {
                 let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), *signal);
             }
         }

@@ -108,7 +108,8 @@ impl Keeper {
         }
     }
 
-    /// The tree is empty after a crash: what is complete is committed, and the newest is where the next attempt goes on.
+    /// The tree is empty after a crash: what is complete is committed, and the newest is where the next attempt goes on,
+    /// fetched from the store again where the crash left nothing whole.
     async fn refresh(&mut self) {
         let outcome = self.commit(Duration::ZERO, None).await;
         match outcome {
@@ -116,12 +117,13 @@ impl Keeper {
             Some(Outcome::Failed { message, .. }) => self.complain(message),
             _ => {}
         }
-        let resume = match &self.mirror {
-            Some(mirror) => mirror.newest_local().await,
-            None => None,
-        };
+        let Some(mirror) = &mut self.mirror else { return self.tell_restored(None) };
+        let restored = mirror.restore().await;
         self.tell_notes();
-        self.tell_restored(resume);
+        match restored {
+            Ok(resume) => self.tell_restored(resume),
+            Err(MirrorError { message, code }) => self.teller.tell(Event::NotRestored { code, detail: message }),
+        }
     }
 
     /// One look while training goes on. How long to wait for the next.

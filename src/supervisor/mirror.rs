@@ -327,6 +327,11 @@ fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<Stri
     look
 }
 
+/// Whether two looks saw the same files with the same bytes.
+pub(crate) fn same_bytes(before: &[Entry], after: &[Entry]) -> bool {
+    before.len() == after.len() && before.iter().zip(after).all(|(b, a)| b.path == a.path && b.same_bytes(a))
+}
+
 /// Runs file work off the runtime's one thread.
 pub(crate) async fn blocking<T: Send + 'static>(
     deed: impl FnOnce() -> io::Result<T> + Send + 'static,

@@ -4,6 +4,7 @@
 mod background;
 pub mod commit;
 mod effects;
+mod fetch;
 pub mod gpus;
 mod job_control;
 mod keeper;
@@ -13,6 +14,7 @@ pub mod output;
 mod reporter;
 pub mod restore;
 pub mod retention;
+mod send;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;

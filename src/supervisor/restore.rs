@@ -5,19 +5,17 @@
 //! in their place is moved to `.trainit/aside`, and `.trainit/restoring.json` names what may be half in place meanwhile.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
+use super::fetch::Stop;
 use super::mirror::{
     Committed, Local, Look, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away, blocking, newest_of,
+    same_bytes,
 };
 use super::retention::{commits, judge};
-use crate::edge::beneath::{Beneath, finish_file, forget, read_at, write_sparsely};
-use crate::edge::store::{Store, StoreError, Trouble};
+use crate::edge::beneath::{Beneath, forget, read_at};
+use crate::edge::store::Store;
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
 use crate::rules::checkpoint::names::{Attempt, CommitName};
 use crate::rules::checkpoint::plan::{self, Age};
@@ -25,18 +23,8 @@ use crate::rules::checkpoint::{Kind, Listing};
 
 const ASIDE: &str = ".trainit/aside";
 const RESTORED: &str = ".trainit/restored.json";
-/// Bytes fetched at a time.
+/// Bytes read at a time.
 const PART: u64 = 8 << 20;
-/// Files under way at once.
-const CONCURRENCY: usize = 4;
-
-/// Why a commit did not come into place.
-enum Stop {
-    /// This commit is no good; an older one may be.
-    Reject(String),
-    /// No commit will do better.
-    Fatal(MirrorError),
-}
 
 impl Mirror {
     /// Finds what to resume from and restores it. To be asked before each start of the trainer, when nobody writes: the
@@ -46,6 +34,9 @@ impl Mirror {
         let first = !std::mem::replace(&mut self.begun, true);
         let step = self.config.restore_step.filter(|_| first);
         let look = self.look(step).await.map_err(|error| self.unusable(&error))?;
+        if !first && let Some(resume) = self.still_there(&look) {
+            return Ok(Some(resume));
+        }
         let never = first && self.config.restore == Restore::Never;
         let resume = if never {
             None
@@ -53,7 +44,7 @@ impl Mirror {
             match self.store.take() {
                 None => self.local_only(look.newest.clone(), &look.passed),
                 Some(store) => {
-                    let chosen = self.from_store(&store, &look, first, step).await;
+                    let chosen = self.choose(&store, &look, first, step).await;
                     self.store = Some(store);
                     chosen?
                 }
@@ -72,7 +63,14 @@ impl Mirror {
         Ok(resume)
     }
 
-    fn unusable(&self, error: &io::Error) -> MirrorError {
+    /// The newest local checkpoint, where the store is known to hold just that.
+    fn still_there(&self, look: &Look) -> Option<Resume> {
+        let (local, committed) = (look.newest.as_ref()?, self.committed.as_ref()?);
+        let is_it = same_bytes(&local.entries, &committed.entries) && look.half.is_empty();
+        is_it.then(|| self.resume(&local.candidate.unit, local.age.step, Some(committed.stamp.clone())))
+    }
+
+    pub(super) fn unusable(&self, error: &io::Error) -> MirrorError {
         MirrorError::store(format!(
             "cannot restore into the checkpoint directory {}: {error}; nothing was started",
             self.config.dir.display()
@@ -84,7 +82,7 @@ impl Mirror {
         newest.map(|local| self.resume(&local.candidate.unit, local.age.step, None))
     }
 
-    async fn from_store(
+    async fn choose(
         &mut self,
         store: &Store,
         look: &Look,
@@ -165,7 +163,7 @@ impl Mirror {
     fn settle_account(&mut self, look: &Look, resume: Option<&Resume>, never: bool) -> io::Result<()> {
         // What a restore that was cut short left half in place is left behind too, unless it was restored after all.
         for unit in &look.half {
-            if self.ignored.get(unit).is_none() && resume.is_none_or(|r| !r.from.ends_with(unit)) {
+            if !self.ignored.contains_key(unit) && resume.is_none_or(|r| !r.from.ends_with(unit)) {
                 self.ignored.insert(unit.clone(), newest_of(&look.listing, unit));
             }
         }
@@ -241,114 +239,6 @@ impl Mirror {
         ))))
     }
 
-    async fn fetch(
-        &self,
-        store: &Store,
-        dir: &Arc<Beneath>,
-        manifest: &Manifest,
-        equal: &HashSet<String>,
-        temporary: &str,
-    ) -> Result<(), Stop> {
-        let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
-        let whole_unit = manifest.is_directory();
-        let files = manifest.regular().filter(|f| whole_unit || !equal.contains(&f.path)).map(|item| {
-            let to = format!("{temporary}/{}", item.path);
-            let is_here = equal.contains(&item.path);
-            async move {
-                // What is here already gets a second name; where that cannot be, it is fetched like the rest.
-                if !(is_here && dir.link(&item.path, &to).is_ok()) {
-                    self.fetch_file(store, dir, item, &to).await?;
-                }
-                self.config.faults.point(21);
-                Ok(())
-            }
-        });
-        stream::iter(files).buffer_unordered(CONCURRENCY).try_collect::<()>().await?;
-        for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {
-            let to = format!("{temporary}/{}", item.path);
-            match (item.kind, &item.target) {
-                (ItemKind::Symlink, Some(target)) if whole_unit => dir.link_symbolically(&to, target).map_err(local)?,
-                (ItemKind::Directory, _) => dir.create_directory(&to).map_err(local)?,
-                _ => {}
-            }
-        }
-        let flushed = Arc::clone(dir);
-        blocking(move || flushed.sync_all()).await.map_err(local)
-    }
-
-    async fn fetch_file(&self, store: &Store, dir: &Arc<Beneath>, item: &Item, to: &str) -> Result<(), Stop> {
-        let local = |error: io::Error| {
-            Stop::Fatal(match error.raw_os_error() {
-                Some(libc::ENOSPC | libc::EDQUOT) => MirrorError::store(format!(
-                    "no space left in {} while restoring {}; what was written of it is removed, nothing else; free space there",
-                    self.config.dir.display(),
-                    item.path
-                )),
-                _ => self.unusable(&error),
-            })
-        };
-        let file = dir.create_file(to).map_err(local)?;
-        let (size, sums) = match &item.chunks {
-            Some(chunks) => (chunks.size, chunks.crc32c.clone()),
-            None => (item.size.max(1), vec![item.crc32c.clone(); usize::from(item.size > 0)]),
-        };
-        let mut whole = 0;
-        for (number, wanted) in sums.iter().enumerate() {
-            let from = number as u64 * size;
-            let length = size.min(item.size - from);
-            // A chunk that came damaged is fetched once more, written without holes over what the first try left.
-            let mut crc = self.fetch_chunk(store, &file, item, from, length, true).await?.map_err(local)?;
-            if hex(crc) != *wanted {
-                crc = self.fetch_chunk(store, &file, item, from, length, false).await?.map_err(local)?;
-            }
-            if hex(crc) != *wanted {
-                return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
-            }
-            whole = crc32c::crc32c_combine(whole, crc, length as usize);
-        }
-        if hex(whole) != item.crc32c {
-            return Err(Stop::Reject(format!("{} does not match its checksum in the manifest", item.path)));
-        }
-        finish_file(&file, item.size, item.mode, item.mtime_ns).map_err(local)?;
-        Ok(())
-    }
-
-    /// Fetches and writes a run of bytes; returns their checksum. The inner error is the disk's.
-    async fn fetch_chunk(
-        &self,
-        store: &Store,
-        file: &File,
-        item: &Item,
-        from: u64,
-        length: u64,
-        sparsely: bool,
-    ) -> Result<io::Result<u32>, Stop> {
-        let mut crc = 0;
-        let mut at = from;
-        while at < from + length {
-            let wanted = PART.min(from + length - at);
-            let bytes = store.get_range(&item.key, at, wanted).await.map_err(|error| unreadable(item, &error))?;
-            let writer = match file.try_clone() {
-                Ok(writer) => writer,
-                Err(error) => return Ok(Err(error)),
-            };
-            let written = blocking(move || {
-                if sparsely {
-                    write_sparsely(&writer, at, &bytes)?
-                } else {
-                    writer.write_all_at(&bytes, at)?
-                }
-                Ok(crc32c::crc32c_append(crc, &bytes))
-            });
-            crc = match written.await {
-                Ok(crc) => crc,
-                Err(error) => return Ok(Err(error)),
-            };
-            at += wanted;
-        }
-        Ok(Ok(crc))
-    }
-
     /// Moves what was fetched into place, and what stood there aside.
     fn install(&self, dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>, temporary: &str) -> io::Result<()> {
         let faults = &self.config.faults;
@@ -375,13 +265,6 @@ impl Mirror {
             faults.point(25);
         }
         Ok(())
-    }
-}
-
-fn unreadable(item: &Item, error: &StoreError) -> Stop {
-    match error.trouble {
-        Trouble::Absent | Trouble::Other => Stop::Reject(format!("{} cannot be read: {error}", item.path)),
-        Trouble::Denied | Trouble::Full => Stop::Fatal(away(error)),
     }
 }
 
@@ -450,21 +333,4 @@ fn point(dir: &Beneath, path: &str, content: &str, symlink: bool) -> io::Result<
         _ if symlink => dir.replace_link(path, content),
         _ => dir.replace(path, content.as_bytes(), 0o644),
     }
-}
-
-/// Reads every byte of a commit and compares the checksums. Errors: the first that does not match, or the store's.
-pub async fn verify_deeply(store: &Store, manifest: &Manifest) -> Result<Result<(), String>, StoreError> {
-    for item in manifest.regular() {
-        let (mut crc, mut at) = (0, 0);
-        while at < item.size {
-            let wanted = PART.min(item.size - at);
-            let bytes = store.get_range(&item.key, at, wanted).await?;
-            crc = crc32c::crc32c_append(crc, &bytes);
-            at += wanted;
-        }
-        if hex(crc) != item.crc32c {
-            return Ok(Err(format!("{} does not match its checksum", item.path)));
-        }
-    }
-    Ok(Ok(()))
 }

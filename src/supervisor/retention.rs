@@ -6,8 +6,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, UNIX_EPOCH};
 
+use super::fetch::verify_deeply;
 use super::mirror::{Mirror, attempts};
-use super::restore::verify_deeply;
 use crate::edge::clock;
 use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{LIMIT, Manifest};

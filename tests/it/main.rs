@@ -6,6 +6,9 @@
 
 mod support;
 
+mod checkpoint_lives;
+mod checkpoint_restore;
+mod checkpoint_store;
 mod child_state;
 mod cluster;
 mod cluster_properties;

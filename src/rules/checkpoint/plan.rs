@@ -68,7 +68,7 @@ pub fn expendable(
     let whole = newest_first.iter().enumerate().filter(|(_, (_, whole))| *whole);
     let Some((last_kept, _)) = whole.take(keep).nth(keep - 1) else { return Vec::new() };
     let older = newest_first[last_kept + 1..].iter().map(|(name, _)| name);
-    let is_multiple = |name: &CommitName| retention.every.is_some_and(|n| n > 0 && name.step % n == 0);
+    let is_multiple = |name: &CommitName| retention.every.is_some_and(|n| name.step.is_multiple_of(n));
     let mut going: Vec<CommitName> = older
         .filter(|name| name.stamp.attempt <= *ours && spared != Some(&name.stamp) && !is_multiple(name))
         .cloned()

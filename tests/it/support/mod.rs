@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod checkpoints;
 pub mod fake_nvml;
 
 use std::ffi::OsStr;
@@ -304,4 +305,13 @@ pub fn is_alive(pid: i32) -> bool {
 /// Whether the tests run as root: namespaces, mounts, device nodes.
 pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// Waits until the program has stopped itself.
+#[track_caller]
+pub fn stopped(running: &Running) {
+    eventually("the program stops at its fault point", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", running.pid())).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    });
 }

@@ -1,0 +1,179 @@
+//! Which checkpoint a life goes on from: the local one or the store's, after machines changed, runs went back, and crashes
+//! left nothing whole.
+
+use std::fs;
+
+use crate::support::checkpoints::Place;
+use crate::support::{Finished, Trainit};
+
+/// `trainit run` of a shell script in the place; it sees the checkpoint directory as $D.
+fn run(place: &Place, args: &[&str], script: &str) -> Finished {
+    let local = place.local();
+    let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+    let trainit = Trainit::new(run).args(["--settle", "20ms", "--mirror-interval", "20ms", "--restart-backoff", "1ms"]);
+    let trainit = trainit.args(args).args(["--", "sh", "-c", script]).env("D", &local);
+    trainit.output()
+}
+
+/// A script that saves this step and says what it resumed from.
+fn saves(step: u64) -> String {
+    format!(
+        r#"echo "from ${{TRAINIT_RESUME_FROM:-scratch}} at ${{TRAINIT_RESUME_STEP:-none}}"; echo {{}} >"$D/ckpt-{step}.json""#
+    )
+}
+
+fn resumed(place: &Place, done: &Finished, step: u64) {
+    let line = format!("from {}/ckpt-{step}.json at {step}\n", place.local().display());
+    assert!(done.out().contains(&line), "wanted step {step}: {}\n{}", done.out(), done.err());
+}
+
+#[test]
+fn a_newer_local_checkpoint_of_the_same_machine_is_kept_and_committed() {
+    let place = Place::new();
+    run(&place, &[], &saves(10)).expect_code(0);
+    fs::write(place.local().join("ckpt-20.json"), "{}").unwrap();
+    let done = run(&place, &[], &saves(30)).expect_code(0);
+    resumed(&place, &done, 20);
+    assert_eq!(place.steps(), [30, 10]);
+}
+
+#[test]
+fn a_machine_that_comes_back_after_another_went_on_takes_the_others_checkpoint() {
+    let place = Place::new();
+    run(&place, &[], &saves(10)).expect_code(0);
+    fs::rename(place.local(), place.path("first machine")).unwrap();
+    run(&place, &[], &saves(15)).expect_code(0);
+    fs::remove_dir_all(place.local()).unwrap();
+    fs::rename(place.path("first machine"), place.local()).unwrap();
+    // Never committed: the first machine lost its store before it could.
+    fs::write(place.local().join("ckpt-20.json"), "{}").unwrap();
+    let done = run(&place, &[], &saves(16)).expect_code(0);
+    resumed(&place, &done, 15);
+    assert_eq!(place.steps(), [16, 15, 10], "the stale one is never committed");
+    assert!(place.local().join("ckpt-20.json").exists(), "and never deleted");
+}
+
+#[test]
+fn a_run_that_goes_back_on_purpose_goes_on_from_there() {
+    let place = Place::new();
+    for step in [10, 20, 30] {
+        run(&place, &[], &saves(step)).expect_code(0);
+    }
+    let done = run(&place, &["--restore-step", "10"], &saves(12)).expect_code(0);
+    resumed(&place, &done, 10);
+    assert_eq!(place.steps()[0], 12);
+    let done = run(&place, &[], &saves(13)).expect_code(0);
+    resumed(&place, &done, 12);
+}
+
+#[test]
+fn a_run_from_scratch_ignores_what_is_there_and_its_own_checkpoints_count() {
+    let place = Place::new();
+    run(&place, &[], &saves(50)).expect_code(0);
+    let done = run(&place, &["--restore", "none"], &saves(5)).expect_code(0);
+    assert!(done.out().contains("from scratch at none"), "{}", done.out());
+    assert_eq!(place.steps(), [5, 50]);
+    resumed(&place, &run(&place, &[], &saves(6)).expect_code(0), 5);
+}
+
+#[test]
+fn a_restart_in_a_run_from_scratch_does_not_wake_an_older_runs_commit() {
+    let place = Place::new();
+    run(&place, &[], &saves(50)).expect_code(0);
+    let script = r#"echo "from ${TRAINIT_RESUME_FROM:-scratch}"; [ "$TRAINIT_ATTEMPT" = 1 ] && exit 9; exit 0"#;
+    let done = run(&place, &["--restore", "none", "--max-restarts", "1"], script).expect_code(0);
+    assert_eq!(done.out(), "from scratch\nfrom scratch\n", "{}", done.err());
+}
+
+#[test]
+fn after_a_crash_that_left_nothing_whole_the_commit_is_fetched_again() {
+    let place = Place::new();
+    let store = place.store();
+    let script = format!(
+        r#"echo "from ${{TRAINIT_RESUME_FROM:-scratch}}"; [ "$TRAINIT_ATTEMPT" = 2 ] && exit 0
+           echo '{{"w": 1}}' >"$D/ckpt-10.json"
+           until ls {}/.trainit/commits/*-000000000010-* >/dev/null 2>&1; do sleep 0.01; done
+           rm "$D/ckpt-10.json"; printf '{{"torn"' >"$D/ckpt-20.json"; exit 9"#,
+        store.display()
+    );
+    let done = run(&place, &["--max-restarts", "1"], &script).expect_code(0);
+    assert_eq!(done.out(), format!("from scratch\nfrom {}/ckpt-10.json\n", place.local().display()), "{}", done.err());
+    assert_eq!(fs::read_to_string(place.local().join("ckpt-10.json")).unwrap(), "{\"w\": 1}\n");
+}
+
+#[test]
+fn a_framework_that_deletes_its_newest_checkpoint_does_not_roll_the_store_back() {
+    let place = Place::new();
+    let script = format!(
+        r#"echo {{}} >"$D/ckpt-10.json"; sleep 0.01; echo {{}} >"$D/ckpt-20.json"
+           until ls {}/.trainit/commits/*-000000000020-* >/dev/null 2>&1; do sleep 0.01; done
+           rm "$D/ckpt-20.json""#,
+        place.store().display()
+    );
+    run(&place, &[], &script).expect_code(0);
+    assert_eq!(place.steps()[0], 20);
+}
+
+#[test]
+fn a_torn_restore_left_by_a_kill_is_never_resumed_from() {
+    let place = Place::new();
+    let index = |text: &str| [text.as_bytes(), &0xdb47_7524_8b80_fb57_u64.to_le_bytes()].concat();
+    let state = "model_checkpoint_path: \"ckpt-1\"\nall_model_checkpoint_paths: \"ckpt-1\"\n";
+    let save = |text: &str| {
+        fs::write(place.local().join("ckpt-1.index"), index(text)).unwrap();
+        fs::write(place.local().join("ckpt-1.data-00000-of-00001"), text).unwrap();
+        fs::write(place.local().join("checkpoint"), state).unwrap();
+    };
+    save("committed");
+    place.push();
+    // Another machine has a checkpoint of the same name and other content; the restore dies between its two files.
+    save("of another life");
+    place.checkpoint("pull").env("TRAINIT_TEST_FAULT", "25").output().expect_code(137);
+    fs::rename(place.store(), place.path("store away")).unwrap();
+    let script = r#"echo "from ${TRAINIT_RESUME_FROM:-scratch}""#;
+    let done = run(&place, &[], script).expect_code(0);
+    assert_eq!(done.out(), "from scratch\n", "half of one and half of the other is no checkpoint");
+    fs::remove_dir_all(place.store()).unwrap();
+    fs::rename(place.path("store away"), place.store()).unwrap();
+    place.checkpoint("pull").output().expect_code(0);
+    assert_eq!(fs::read_to_string(place.local().join("ckpt-1.data-00000-of-00001")).unwrap(), "committed");
+    assert_eq!(fs::read(place.local().join("ckpt-1.index")).unwrap(), index("committed"));
+}
+
+#[test]
+fn two_runs_at_once_leave_only_whole_checkpoints_whatever_the_schedule() {
+    // Each schedule stops the older run somewhere else, lets the newer one do all it does, and wakes the older one.
+    for point in [
+        "2:stop",
+        "3:stop",
+        "4:stop:2",
+        "4:stop:3",
+        "5:stop",
+        "6:stop",
+        "7:stop",
+        "8:stop",
+        "9:stop",
+        "10:stop",
+        "11:stop:2",
+    ] {
+        let place = Place::new();
+        for step in 1..=3 {
+            place.save(step);
+            place.push();
+        }
+        place.save(4);
+        let machine = place.path("another machine");
+        let older = place.checkpoint("push").args(["--keep-last", "2"]).env("TRAINIT_TEST_FAULT", point).start();
+        crate::support::stopped(&older);
+        crate::support::checkpoints::save_in(&machine, 5);
+        place.checkpoint_in("push", &machine).args(["--keep-last", "2"]).output().expect_code(0);
+        older.signal(libc::SIGCONT);
+        let code = older.finish().code();
+        assert!([0, 205].contains(&code), "code {code} at {point}");
+        let commits = place.commits();
+        assert!(!commits.is_empty(), "{point}");
+        assert!(commits.iter().all(|c| c["complete"] == true), "{point}: {commits:?}");
+        assert_eq!(commits[0]["step"], 5, "{point}: the newer run's is the newest");
+        place.checkpoint("verify").output().expect_code(0);
+    }
+}

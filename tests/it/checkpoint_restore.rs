@@ -1,0 +1,211 @@
+//! Restoring: what is in the checkpoint directory after a pull, whatever the store holds and whatever happened.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::support::checkpoints::{Place, save_in, tree};
+
+/// Points of a restore in src/supervisor/restore.rs at which a test may kill it.
+const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 20..=29;
+
+#[test]
+fn killed_at_any_point_of_a_restore_the_next_one_completes_it_and_nothing_local_is_lost() {
+    for point in RESTORE_POINTS {
+        let place = Place::new();
+        let saved = place.save(2);
+        place.push();
+        let other = place.path("other");
+        fs::create_dir_all(other.join("step-2")).unwrap();
+        fs::write(other.join("step-2/weights.bin"), "torn, but somebody's").unwrap();
+        save_in(&other, 1);
+        let bystander = tree(&other.join("step-1"));
+        let pull = place.checkpoint_in("pull", &other).env("TRAINIT_TEST_FAULT", point.to_string());
+        pull.output().expect_code(137);
+        place.checkpoint_in("pull", &other).output().expect_code(0);
+        assert_eq!(tree(&other.join("step-2")), saved, "killed at point {point}");
+        assert_eq!(tree(&other.join("step-1")), bystander, "killed at point {point}");
+        assert!(!other.join(".trainit/tmp").exists() && !other.join(".trainit/restoring.json").exists());
+        let aside: Vec<PathBuf> =
+            fs::read_dir(other.join(".trainit/aside")).unwrap().map(|e| e.unwrap().path()).collect();
+        let kept = aside.iter().filter_map(|a| fs::read_to_string(a.join("step-2/weights.bin")).ok());
+        assert!(kept.collect::<Vec<_>>().contains(&"torn, but somebody's".to_owned()), "killed at point {point}");
+    }
+}
+
+#[test]
+fn a_torn_newest_commit_is_passed_over_for_the_next_older_one_with_the_reason() {
+    type Damage = fn(&Place);
+    let damages: [(&str, Damage); 5] = [
+        ("missing from the store", |p| {
+            fs::remove_file(p.store().join("step-2/0000000002-000001/weights.bin")).unwrap()
+        }),
+        ("bytes in the store, not", |p| {
+            let path = p.store().join("step-2/0000000002-000001/weights.bin");
+            fs::OpenOptions::new().write(true).open(path).unwrap().set_len(100).unwrap();
+        }),
+        ("does not match its checksum", |p| {
+            let path = p.store().join("step-2/0000000002-000001/weights.bin");
+            let mut bytes = fs::read(&path).unwrap();
+            bytes[77] ^= 1;
+            fs::write(path, bytes).unwrap();
+        }),
+        ("torn or altered", |p| {
+            let path = p.manifest().0;
+            let mut bytes = fs::read(&path).unwrap();
+            bytes.truncate(bytes.len() - 1);
+            fs::write(path, bytes).unwrap();
+        }),
+        ("torn or altered", |p| fs::write(p.manifest().0, "").unwrap()),
+    ];
+    for (reason, damage) in damages {
+        let place = Place::new();
+        let saved = place.save(1);
+        place.push();
+        place.save(2);
+        place.push();
+        damage(&place);
+        let there = place.path("elsewhere");
+        let done = place.checkpoint_in("pull", &there).output().expect_code(0);
+        assert!(
+            done.err().contains("passed over commit 0000000002-000001") && done.err().contains(reason),
+            "{}",
+            done.err()
+        );
+        assert_eq!(tree(&there.join("step-1")), saved);
+        assert!(!there.join("step-2").exists(), "{reason}");
+    }
+}
+
+#[test]
+fn with_no_commit_left_that_can_be_restored_nothing_starts_from_scratch() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    fs::write(place.manifest().0, "{}").unwrap();
+    let there = place.path("elsewhere");
+    let done = place.checkpoint_in("pull", &there).output().expect_code(204);
+    assert!(done.err().contains("none of the 1 commits"), "{}", done.err());
+    place.checkpoint_in("pull", &there).args(["--restore", "none"]).output().expect_code(0);
+}
+
+#[test]
+fn a_required_checkpoint_that_is_not_there_is_204() {
+    let place = Place::new();
+    place.save(4);
+    place.push();
+    let there = place.path("elsewhere");
+    let pull = |args: &[&str]| place.checkpoint_in("pull", &there).args(args).output();
+    let done = pull(&["--restore-step", "5"]).expect_code(204);
+    assert!(done.err().contains("of step 5"), "{}", done.err());
+    pull(&["--restore-step", "4"]).expect_code(0);
+    let empty = Place::new();
+    fs::create_dir(empty.store()).unwrap();
+    empty.checkpoint("pull").output().expect_code(0);
+    empty.checkpoint("pull").args(["--restore", "required"]).output().expect_code(204);
+}
+
+#[test]
+fn hostile_manifests_write_nothing_outside_and_are_passed_over() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let (_, honest) = place.manifest();
+    let there = place.path("deep/elsewhere");
+    fs::create_dir_all(&there).unwrap();
+    let outside = place.path("outside");
+    fs::create_dir(&outside).unwrap();
+    type Change = fn(&mut Value);
+    let changes: [Change; 12] = [
+        |m| m["files"][0]["path"] = json!("../evil"),
+        |m| m["files"][0]["path"] = json!("/tmp/trainit-evil"),
+        |m| m["files"][0]["path"] = json!("step-1/../../evil"),
+        |m| m["files"][0]["path"] = json!(".trainit/attempt.json"),
+        |m| m["files"][0]["path"] = json!("step-1/state.json/x"),
+        |m| m["files"][0]["path"] = m["files"][1]["path"].clone(),
+        |m| m["files"][0]["path"] = json!("step-1/a\u{0}b"),
+        |m| m["files"][0]["key"] = json!("../../etc/passwd"),
+        |m| m["files"][0]["key"] = json!("/etc/passwd"),
+        |m| m["files"][0]["size"] = json!(u64::MAX),
+        |m| m["pointers"] = json!([{"path": "../evil", "content": "x"}]),
+        |m| {
+            m["files"].as_array_mut().unwrap().push(
+                json!({"path": "step-1/out", "type": "symlink", "target": "../../outside", "size": 0, "mode": 511, "mtime_ns": 0}),
+            );
+        },
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        let mut manifest = honest.clone();
+        change(&mut manifest);
+        manifest["seq"] = (number + 1).into();
+        place.forge(manifest);
+    }
+    let done = place.checkpoint_in("pull", &there).output().expect_code(0);
+    assert_eq!(done.err().matches("passed over").count(), changes.len(), "{}", done.err());
+    assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(place.path("deep")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_link_planted_in_the_checkpoint_directory_is_not_followed() {
+    let place = Place::new();
+    let saved = place.save(1);
+    place.push();
+    let (there, outside) = (place.path("elsewhere"), place.path("outside"));
+    fs::create_dir_all(&there).unwrap();
+    fs::create_dir_all(outside.join("layers")).unwrap();
+    symlink(&outside, there.join("step-1")).unwrap();
+    place.checkpoint_in("pull", &there).output().expect_code(0);
+    assert_eq!(tree(&there.join("step-1")), saved);
+    assert_eq!(tree(&outside).len(), 1, "nothing was written through the link");
+}
+
+#[test]
+fn tensorflows_state_file_names_the_restored_checkpoint_alone() {
+    let place = Place::new();
+    let index = |text: &str| [text.as_bytes(), &0xdb47_7524_8b80_fb57_u64.to_le_bytes()].concat();
+    for step in [10, 20] {
+        fs::write(place.local().join(format!("ckpt-{step}.index")), index("i")).unwrap();
+        fs::write(place.local().join(format!("ckpt-{step}.data-00000-of-00001")), format!("w{step}")).unwrap();
+    }
+    let state = "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-10\"\nall_model_checkpoint_paths: \"ckpt-20\"\n";
+    fs::write(place.local().join("checkpoint"), state).unwrap();
+    place.push();
+    let there = place.path("elsewhere");
+    let done = place.checkpoint_in("pull", &there).args(["--json"]).output().expect_code(0);
+    let value: Value = serde_json::from_str(&done.out()).unwrap();
+    assert_eq!(value["resume"]["from"], there.join("ckpt-20").to_str().unwrap());
+    assert_eq!(value["resume"]["step"], 20);
+    let names: Vec<String> = tree(&there).into_keys().collect();
+    assert_eq!(names, ["checkpoint", "ckpt-20.data-00000-of-00001", "ckpt-20.index"]);
+    let restored = fs::read_to_string(there.join("checkpoint")).unwrap();
+    assert_eq!(restored, "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-20\"\n");
+}
+
+#[test]
+fn the_largest_attempt_and_sequence_is_the_newest_not_the_largest_step() {
+    let place = Place::new();
+    place.save(40);
+    place.push();
+    fs::remove_dir_all(place.local().join("step-40")).unwrap();
+    place.save(25);
+    place.push();
+    assert_eq!(place.steps(), [25, 40]);
+    assert!(place.pull_afresh("elsewhere").join("step-25").exists());
+}
+
+#[test]
+fn what_is_there_already_is_left_as_it_is() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let there = place.pull_afresh("elsewhere");
+    let before = fs::metadata(there.join("step-1/weights.bin")).unwrap();
+    place.checkpoint_in("pull", &there).output().expect_code(0);
+    let after = fs::metadata(there.join("step-1/weights.bin")).unwrap();
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!((before.ino(), before.ctime_nsec()), (after.ino(), after.ctime_nsec()));
+}

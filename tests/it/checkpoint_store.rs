@@ -1,0 +1,347 @@
+//! Committing: what is in the store after a push, whatever happened during it.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use crate::support::checkpoints::{Place, tree};
+use crate::support::{Running, Trainit, stopped};
+
+/// Points of a commit in src/supervisor/commit.rs and retention.rs at which a test may kill it.
+const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 1..=12;
+/// From here on the new manifest is in the store.
+const COMMITTED: u32 = 9;
+
+/// Starts a push that stops itself at a fault point, and waits until it has.
+fn stopped_at(place: &Place, point: &str) -> Running {
+    let push = place.checkpoint("push").env("TRAINIT_TEST_FAULT", point).start();
+    stopped(&push);
+    push
+}
+
+#[test]
+fn what_was_pushed_comes_back_bit_for_bit_with_modes_times_links_and_empty_directories() {
+    let place = Place::new();
+    place.save(7);
+    let unit = place.local().join("step-7");
+    fs::create_dir_all(unit.join("empty/deep")).unwrap();
+    fs::write(unit.join("a b\nc#1%\\ \u{fc}?*"), "odd name").unwrap();
+    fs::write(unit.join("zero.txt"), "").unwrap();
+    symlink("weights.bin", unit.join("latest")).unwrap();
+    fs::set_permissions(unit.join("state.json"), fs::Permissions::from_mode(0o640)).unwrap();
+    let done = place.push();
+    assert!(done.out().contains("committed step-7"), "{}", done.out());
+    let there = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&there.join("step-7")), tree(&unit));
+    let data = place.store().join("step-7/0000000001-000001/weights.bin");
+    assert_eq!(fs::read(data).unwrap(), fs::read(unit.join("weights.bin")).unwrap(), "data is plain bytes");
+}
+
+#[test]
+fn a_manifest_says_what_the_contract_says() {
+    let place = Place::new();
+    place.save(7);
+    place.checkpoint("push").env("CLOUD_ML_JOB_ID", "job-1").output().expect_code(0);
+    let (path, manifest) = place.manifest();
+    assert!(path.to_str().unwrap().contains("/0000000001-000001-000000000007-"), "{path:?}");
+    for (key, value) in [("schema", "trainit.ckpt/1"), ("job", "job-1"), ("unit", "step-7"), ("framework", "generic")] {
+        assert_eq!(manifest[key], value, "{key}");
+    }
+    let file = &manifest["files"][0];
+    assert_eq!(file["path"], "step-7/layers/0.bin");
+    assert_eq!(file["key"], "step-7/0000000001-000001/layers/0.bin");
+    assert_eq!(file["crc32c"], format!("{:08x}", crc32c::crc32c(&[8; 5000])));
+    assert_eq!(file["chunks"]["size"], 67_108_864);
+    assert_eq!((&file["type"], &file["size"]), (&"file".into(), &5000.into()));
+    assert_eq!((manifest["attempt"].as_u64(), manifest["seq"].as_u64()), (Some(1), Some(1)));
+}
+
+#[test]
+fn killed_at_any_point_of_a_commit_the_newest_committed_one_is_restored() {
+    for point in COMMIT_POINTS {
+        let place = Place::new();
+        let first = place.save(1);
+        place.push();
+        let second = place.save(2);
+        let push = place.checkpoint("push").args(["--keep-last", "1"]);
+        push.env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
+        let there = place.pull_afresh("elsewhere");
+        if point < COMMITTED {
+            assert_eq!(tree(&there.join("step-1")), first, "killed at point {point}");
+            assert!(!there.join("step-2").exists(), "killed at point {point}");
+        } else {
+            assert_eq!(tree(&there.join("step-2")), second, "killed at point {point}");
+        }
+        place.push();
+        assert_eq!(place.steps()[0], 2, "after point {point}");
+        assert_eq!(tree(&place.pull_afresh("later").join("step-2")), second, "after point {point}");
+    }
+}
+
+#[test]
+fn no_data_key_is_ever_written_twice() {
+    let place = Place::new();
+    place.save(1);
+    place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);
+    let inode =
+        |stamp: &str| fs::metadata(place.store().join("step-1").join(stamp).join("weights.bin")).map(|m| m.ino());
+    let before = inode("0000000001-000001").unwrap();
+    place.push();
+    assert_eq!(inode("0000000001-000001").unwrap(), before);
+    assert!(inode("0000000002-000001").is_ok());
+}
+
+#[test]
+fn an_older_run_is_fenced_by_a_newer_one_and_commits_nothing_more() {
+    for point in ["2:stop", "4:stop", "7:stop"] {
+        let place = Place::new();
+        place.save(1);
+        let older = stopped_at(&place, point);
+        place.push();
+        older.signal(libc::SIGCONT);
+        let done = older.finish().expect_code(205);
+        assert!(done.err().contains("attempt 2"), "{}", done.err());
+        assert_eq!(place.commits().len(), 1);
+    }
+}
+
+#[test]
+fn a_commit_that_slips_past_the_fence_sorts_below_the_newer_runs() {
+    let place = Place::new();
+    place.save(5);
+    let older = stopped_at(&place, "8:stop");
+    fs::remove_dir_all(place.local().join("step-5")).unwrap();
+    place.save(3);
+    place.push();
+    older.signal(libc::SIGCONT);
+    older.finish().expect_code(0);
+    assert_eq!(place.steps(), [3, 5], "the newer attempt's commit is the newest");
+    assert!(place.pull_afresh("elsewhere").join("step-3").exists());
+}
+
+#[test]
+fn a_file_that_changes_during_the_copy_drops_the_commit_and_the_next_one_takes_it() {
+    let place = Place::new();
+    place.save(1);
+    let push = stopped_at(&place, "4:stop");
+    let mut file = fs::OpenOptions::new().append(true).open(place.local().join("step-1/weights.bin")).unwrap();
+    file.write_all(b"more").unwrap();
+    drop(file);
+    push.signal(libc::SIGCONT);
+    let done = push.finish().expect_code(1);
+    assert!(done.err().contains("changed while it was copied"), "{}", done.err());
+    assert_eq!(place.commits().len(), 0);
+    place.push();
+    let there = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&there), tree(&place.local()));
+}
+
+#[test]
+fn a_framework_that_deletes_its_checkpoint_during_the_copy_cannot_pull_it_away() {
+    let place = Place::new();
+    let saved = place.save(1);
+    let push = stopped_at(&place, "3:stop");
+    fs::remove_dir_all(place.local().join("step-1")).unwrap();
+    push.signal(libc::SIGCONT);
+    push.finish().expect_code(0);
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
+    assert!(!place.local().join(".trainit/pin").exists(), "the pins are gone");
+}
+
+#[test]
+fn an_unfinished_checkpoint_is_not_pushed_and_the_reason_is_given() {
+    let place = Place::new();
+    fs::write(place.local().join("ckpt-5.json"), "{\"step\": 5").unwrap();
+    let done = place.checkpoint("push").output().expect_code(1);
+    assert!(done.err().contains("ckpt-5.json") && done.err().contains("cut short"), "{}", done.err());
+    assert_eq!(place.commits().len(), 0);
+}
+
+#[test]
+fn a_file_somebody_still_writes_is_not_pushed() {
+    let place = Place::new();
+    let file = fs::File::create(place.local().join("step-1.bin")).unwrap();
+    (&file).write_all(b"some of it").unwrap();
+    let push = place.checkpoint("push").args(["--settle", "10ms"]);
+    let done = push.output().expect_code(1);
+    assert!(done.err().contains("being written by"), "{}", done.err());
+    drop(file);
+    place.push();
+}
+
+#[test]
+fn a_name_that_is_not_utf8_is_refused_by_name() {
+    let place = Place::new();
+    place.save(1);
+    let odd = place.local().join("step-1").join(std::ffi::OsStr::from_bytes(b"x\xff"));
+    fs::write(odd, "1").unwrap();
+    let done = place.checkpoint("push").output().expect_code(1);
+    assert!(done.err().contains("not UTF-8"), "{}", done.err());
+}
+
+#[test]
+fn a_link_that_leaves_the_checkpoint_and_a_pipe_are_refused() {
+    let place = Place::new();
+    place.save(1);
+    let unit = place.local().join("step-1");
+    symlink("/etc/passwd", unit.join("link")).unwrap();
+    let done = place.checkpoint("push").output().expect_code(1);
+    assert!(done.err().contains("leaves the checkpoint"), "{}", done.err());
+    fs::remove_file(unit.join("link")).unwrap();
+    nix::unistd::mkfifo(&unit.join("pipe"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let done = place.checkpoint("push").output().expect_code(1);
+    assert!(done.err().contains("a pipe"), "{}", done.err());
+}
+
+#[test]
+fn retention_keeps_the_newest_and_the_multiples_and_deletes_their_data_too() {
+    let place = Place::new();
+    for step in 1..=6 {
+        place.save(step);
+        place.checkpoint("push").args(["--keep-last", "2", "--keep-every", "3"]).output().expect_code(0);
+    }
+    assert_eq!(place.steps(), [6, 5, 3]);
+    let mut left: Vec<_> = fs::read_dir(place.store()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, [".trainit", "step-3", "step-5", "step-6"]);
+    for step in 1..=6 {
+        assert!(place.local().join(format!("step-{step}/weights.bin")).exists(), "nothing local is deleted");
+    }
+}
+
+#[test]
+fn an_older_commit_is_not_deleted_while_the_newer_ones_are_torn() {
+    let place = Place::new();
+    for step in 1..=2 {
+        place.save(step);
+        place.push();
+    }
+    fs::remove_file(place.store().join("step-2/0000000002-000001/weights.bin")).unwrap();
+    place.save(3);
+    place.checkpoint("push").args(["--keep-last", "2"]).output().expect_code(0);
+    assert_eq!(place.steps(), [3, 1]);
+}
+
+#[test]
+fn a_dry_prune_only_says_what_it_would_delete() {
+    let place = Place::new();
+    for step in 1..=3 {
+        place.save(step);
+        place.push();
+    }
+    let prune = || place.checkpoint("prune").args(["--keep-last", "1"]);
+    let done = prune().args(["--dry-run"]).output().expect_code(0);
+    assert!(done.out().contains("would delete 2 commits"), "{}", done.out());
+    assert_eq!(place.steps(), [3, 2, 1]);
+    prune().output().expect_code(0);
+    assert_eq!(place.steps(), [3]);
+}
+
+#[test]
+fn pushing_twice_copies_once() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let pushed = place.checkpoint("push").output().expect_code(0);
+    assert!(pushed.out().contains("committed") || pushed.out().contains("already"), "{}", pushed.out());
+    let there = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&there), tree(&place.local()));
+}
+
+/// Runs trainit with a small tmpfs at a path, in a mount namespace of its own.
+fn with_tmpfs(place: &Place, deed: &str, at: &std::path::Path, size: &str) -> Trainit {
+    fs::create_dir_all(at).unwrap();
+    let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\" && shift 2 && exec \"$@\"";
+    let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", size, at.to_str().unwrap()];
+    let (local, url) = (place.local(), place.url());
+    let args =
+        ["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--settle", "0"];
+    Trainit::through(&prefix, args)
+}
+
+#[test]
+fn a_full_store_is_204_in_one_line_and_nothing_committed_is_lost() {
+    let place = Place::new();
+    place.save(1);
+    fs::write(place.local().join("step-1/big.bin"), vec![1; 3 << 20]).unwrap();
+    let done = with_tmpfs(&place, "push", &place.store(), "1m").output().expect_code(204);
+    assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    assert!(done.err().contains("No space left on device"), "{}", done.err());
+}
+
+#[test]
+fn a_read_only_store_is_204_in_one_line() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
+    let (local, store) = (place.local(), place.store());
+    let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", store.to_str().unwrap()];
+    let url = place.url();
+    let args = ["checkpoint", "push", "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap()];
+    let done = Trainit::through(&prefix, args).output().expect_code(204);
+    assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    assert!(done.err().contains("Read-only file system"), "{}", done.err());
+}
+
+#[test]
+fn a_disk_too_full_for_the_restore_is_204_before_anything_is_written() {
+    let place = Place::new();
+    place.save(1);
+    fs::write(place.local().join("step-1/big.bin"), vec![1; 3 << 20]).unwrap();
+    place.push();
+    let done = with_tmpfs(&place, "pull", &place.local(), "2m").output().expect_code(204);
+    assert!(done.err().contains("bytes free and the checkpoint needs"), "{}", done.err());
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_125() {
+    for args in [
+        &["checkpoint", "list"][..],
+        &["checkpoint", "push", "--checkpoint-store", "file:///x"],
+        &["checkpoint", "push", "--checkpoint-store", "s3://x/y", "--checkpoint-dir", "/x"],
+        &["checkpoint", "lst", "--checkpoint-store", "file:///x"],
+        &["checkpoint"],
+        &["checkpoint", "list", "--checkpoint-store", "file:///x", "--checkpoint-format", "nonsense"],
+    ] {
+        let done = Trainit::new(args).output().expect_code(125);
+        assert!(done.err().starts_with("trainit: error: "), "{}", done.err());
+    }
+}
+
+#[test]
+fn a_store_that_is_not_there_is_204_for_those_who_only_read() {
+    let place = Place::new();
+    let done = place.checkpoint("list").output().expect_code(204);
+    assert!(done.err().contains("No such file"), "{}", done.err());
+}
+
+#[test]
+fn ten_thousand_small_files_go_and_come_back() {
+    let place = Place::new();
+    let unit = place.local().join("step-1");
+    for directory in 0..100 {
+        let directory = unit.join(directory.to_string());
+        fs::create_dir_all(&directory).unwrap();
+        for file in 0..100 {
+            fs::write(directory.join(file.to_string()), format!("{file}")).unwrap();
+        }
+    }
+    place.push();
+    let there = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&there), tree(&place.local()));
+}
+
+#[test]
+fn holes_cost_neither_time_nor_disk_on_the_way_back() {
+    let place = Place::new();
+    let file = fs::File::create(place.local().join("step-1.bin")).unwrap();
+    file.set_len(200 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"data", 150 << 20).unwrap();
+    drop(file);
+    place.push();
+    let there = fs::metadata(place.pull_afresh("elsewhere").join("step-1.bin")).unwrap();
+    assert_eq!(there.len(), 200 << 20);
+    assert!(there.blocks() * 512 < 1 << 20, "{} blocks", there.blocks());
+}
