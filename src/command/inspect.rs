@@ -21,6 +21,9 @@ use crate::settings::defs::{Takes, find};
 use crate::settings::run::read as read_run;
 use crate::settings::{Complaint, Reader, Source, Values, gpus};
 
+/// Longer values are cut in the block for people.
+const SHOWN_CHARS: usize = 200;
+
 /// Shows what is here; 125 where a setting or a variable is wrong.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = values(parsed, env);
@@ -205,7 +208,7 @@ fn section(text: &mut String, heading: &str, members: &Value, shown: impl Fn(&Va
 fn plain(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) if quote(text).chars().count() == text.chars().count() + 2 => text.clone(),
+        Value::String(text) if !text.contains(char::is_control) && text.chars().count() <= SHOWN_CHARS => text.clone(),
         Value::String(text) => quote(text),
         other => other.to_string(),
     }

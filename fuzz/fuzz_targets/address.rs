@@ -1,0 +1,10 @@
+//! `host:port`: what is read is written back the same.
+#![no_main]
+
+use trainit::rules::cluster::address::Address;
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    if let Ok(address) = Address::parse(text) {
+        assert_eq!(Address::parse(&address.to_string()), Ok(address));
+    }
+});

@@ -1,0 +1,9 @@
+//! Whole environments, `NAME=value` a line: every source at once, and what they make of each other.
+#![no_main]
+
+mod shared;
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    let pairs: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once('=')).collect();
+    shared::resolved(&pairs, None);
+});

@@ -1,0 +1,25 @@
+//! What every target on the cluster does with its input.
+
+use trainit::rules::cluster::input::Input;
+use trainit::rules::cluster::spec::ClusterOptions;
+use trainit::rules::env::Env;
+use trainit::rules::framework::resolve;
+
+/// Resolves with all defaults; an error must be short, coded, and quote no line break.
+pub fn resolved(pairs: &[(&str, &str)], file: Option<&str>) {
+    let env = Env::from_pairs(pairs.iter().copied());
+    let files = |path: &str| file.filter(|_| path.ends_with("resourceconfig.json")).map(str::to_owned);
+    let options = ClusterOptions::default();
+    match resolve(&Input { env: &env, files: &files, options: &options }, &[]) {
+        Ok(resolved) => {
+            let spec = &resolved.spec;
+            if let (Some(rank), Some(nodes), false) = (spec.node_rank, spec.num_nodes, spec.hands_off) {
+                assert!(rank < nodes, "{spec:?}");
+            }
+        }
+        Err(error) => {
+            assert!(!error.code.is_empty() && !error.variable.is_empty());
+            assert!(error.message.chars().count() < 700 && !error.message.contains('\n'), "{error}");
+        }
+    }
+}
