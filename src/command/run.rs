@@ -11,7 +11,7 @@ use crate::cli::Parsed;
 use crate::edge::clock::Clock;
 use crate::edge::metrics_file::MetricsFile;
 use crate::edge::signals::Mask;
-use crate::edge::{gpu, machine, stdio};
+use crate::edge::{gpu, limits, machine, stdio};
 use crate::rules::env::Env;
 use crate::rules::job::ChildFacts;
 use crate::rules::preempt;
@@ -19,7 +19,7 @@ use crate::settings::cluster::read as read_cluster;
 use crate::settings::metrics::{Collected, Target};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
-use crate::supervisor::{self, Job, Lookout, Metrics, Work};
+use crate::supervisor::{self, GpuWatch, Job, Lookout, Metrics, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
@@ -62,6 +62,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let lookout = preempt::pick(settings.preemption, &env, &machine::local_facts)
         .map(|(source, endpoint)| Lookout { source, endpoint });
     let node_rank = resolved.spec.node_rank;
+    let watch = watched(gpus, &env);
     let job = Job {
         policy: settings.policy,
         argv: parsed.operands,
@@ -71,6 +72,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), gpu_count, ..ChildFacts::default() },
         death_signal: settings.death_signal,
         mask,
+        gpus: watch,
         metrics: collected.map(metrics),
     };
     let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout };
@@ -116,6 +118,15 @@ fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env) -> Result<usize, Vec<String
     let found = gpu::discover(gpus.timeout, env);
     let unmet = gpus.demands.unmet(&found, env.get("CUDA_VISIBLE_DEVICES"));
     if unmet.is_empty() { Ok(found.gpus.len()) } else { Err(unmet) }
+}
+
+/// The GPUs to watch while the command runs, where there are any or somebody names a library for them.
+fn watched(gpus: settings::gpus::Gpus, env: &Env) -> Option<(GpuWatch, String)> {
+    let is_worth_it = gpu::device_count() > 0 || env.given("TRAINIT_NVML_LIBRARY").is_some();
+    is_worth_it.then(|| {
+        let watch = GpuWatch::new(gpus.timeout, gpus.interval, gpus.policy, env);
+        (watch, limits::hostname().unwrap_or_else(|| "unknown".to_owned()))
+    })
 }
 
 /// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use super::background::Background;
+use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
 use super::output::{ChildEnds, Collectors};
 use super::{Job, Timers};
@@ -38,6 +39,7 @@ pub(super) struct Effects {
     job: Job,
     pub(super) timers: Timers,
     pub(super) background: Background,
+    pub(super) gpus: GpuDesk,
     pub(super) collectors: Option<Collectors>,
     run_dir: Option<RunDir>,
     job_control: JobControl,
@@ -67,6 +69,7 @@ impl Effects {
             }
         }
         Effects {
+            gpus: GpuDesk::new(job.gpus.take()),
             job,
             timers: Timers::default(),
             background,
@@ -116,6 +119,7 @@ impl Effects {
                 self.main = Some(pid);
                 let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
                 self.oom_kills_before = cgroup.oom_kills();
+                self.gpus.open();
                 Some(Event::Spawned { pid })
             }
             Err(error) => Some(self.cannot_execute(&error)),
@@ -123,7 +127,10 @@ impl Effects {
     }
 
     /// A process of the tree ended.
-    pub(super) fn ended(&mut self, pid: i32, end: End) -> Vec<Event> {
+    pub(super) fn ended(&mut self, now: Uptime, pid: i32, end: End) -> Vec<Event> {
+        if let Some(events) = self.gpus.ended(now, pid, end) {
+            return events;
+        }
         // A child can die between the look at the exec pipe and this one.
         let mut events: Vec<Event> = self
             .launching
@@ -136,6 +143,10 @@ impl Effects {
         if self.main == Some(pid) {
             self.main = None;
             self.job_control.over();
+            if end != End::Code(0) {
+                events.extend(self.gpus.death(now));
+            }
+            self.gpus.close();
             let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
             events.push(Event::MainEnded { end, oom: kills > self.oom_kills_before });
         } else {
@@ -280,7 +291,7 @@ impl Effects {
         if self.tree_empty {
             return;
         }
-        let Some(all) = descendants::all() else { return self.signal_unseen(Signal::TERM) };
+        let Some(all) = self.tree() else { return self.signal_unseen(Signal::TERM) };
         for descendant in all {
             if self.termed.insert(descendant) {
                 self.kill_one(descendant.pid, Signal::TERM);
@@ -290,11 +301,18 @@ impl Effects {
         }
     }
 
+    /// The job's processes: everything below us but the GPU probe.
+    fn tree(&self) -> Option<Vec<Descendant>> {
+        let mut all = descendants::all()?;
+        all.retain(|d| Some(d.pid) != self.gpus.pid());
+        Some(all)
+    }
+
     fn kill_tree(&mut self) {
         if self.tree_empty {
             return;
         }
-        match descendants::all() {
+        match self.tree() {
             Some(all) => all.into_iter().for_each(|d| self.kill_one(d.pid, Signal::KILL)),
             None => self.signal_unseen(Signal::KILL),
         }
@@ -317,8 +335,7 @@ impl Effects {
     }
 
     fn name_stuck(&self) {
-        let stuck: Vec<String> =
-            descendants::all().unwrap_or_default().iter().map(|d| descendants::describe(d.pid)).collect();
+        let stuck: Vec<String> = self.tree().unwrap_or_default().iter().map(|d| descendants::describe(d.pid)).collect();
         tracing::error!(
             "stuck in the kernel, SIGKILL does not end: {}; trainit leaves without them, the container's end may hang on them",
             if stuck.is_empty() { "processes that cannot be seen without /proc".to_owned() } else { stuck.join(", ") }

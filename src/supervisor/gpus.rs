@@ -83,6 +83,12 @@ impl GpuWatch {
         Some(events)
     }
 
+    /// No probe for now: the one that runs is killed, and none is started before the next [`GpuWatch::pump`]. It still
+    /// has to be reaped.
+    pub fn pause(&self) {
+        self.kill();
+    }
+
     /// The job is over: no probe any more. The one that runs is killed; it still has to be reaped.
     pub fn stop(&mut self) {
         if self.keeper.stop().is_some() {

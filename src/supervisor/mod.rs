@@ -5,6 +5,7 @@ mod background;
 pub mod commit;
 mod effects;
 mod fetch;
+mod gpu_desk;
 pub mod gpus;
 mod job_control;
 mod keeper;
@@ -33,6 +34,7 @@ use crate::telemetry::view;
 use background::Background;
 pub use background::Work;
 use effects::Effects;
+pub use gpus::GpuWatch;
 pub use keeper::Checkpoints;
 pub use lookout::Lookout;
 use output::Collectors;
@@ -57,6 +59,8 @@ pub struct Job {
     pub death_signal: Option<Signal>,
     /// The signal mask from before ours.
     pub mask: Mask,
+    /// The GPUs to watch while the command runs, and this host's name for what is said of them.
+    pub gpus: Option<(GpuWatch, String)>,
     /// What to look for in its output.
     pub metrics: Option<Metrics>,
 }
@@ -117,6 +121,9 @@ impl Supervisor {
     fn handle(&mut self, event: Event) -> Option<Outcome> {
         let now = self.now();
         let before = self.machine.state().clone();
+        if matches!(event, Event::Committed { .. }) {
+            self.effects.gpus.refill();
+        }
         let actions = self.machine.step(now, event.clone());
         view::tell(&self.command, now, &before, &event, &self.machine, &actions);
         let mut outcome = None;
@@ -132,7 +139,7 @@ impl Supervisor {
 
     /// Waits until something happens and queues what did.
     fn hear(&mut self) {
-        let due = self.effects.timers.next();
+        let due = [self.effects.timers.next(), self.effects.gpus.deadline()].into_iter().flatten().min();
         let timeout = match due {
             _ if self.effects.background.has_news() => Some(Duration::ZERO),
             due => due.map(|at| at.saturating_sub(self.now())),
@@ -140,10 +147,12 @@ impl Supervisor {
         let mut fds = vec![self.signals.as_raw_fd()];
         fds.extend(self.effects.exec_fd());
         fds.extend(self.effects.background.fd());
+        fds.extend(self.effects.gpus.fd());
         wake::wait_readable(&fds, timeout);
 
         self.queue.extend(self.effects.exec_decided());
         let now = self.now();
+        self.queue.extend(self.effects.gpus.news(now));
         self.queue.extend(self.effects.timers.due(now).into_iter().map(Event::Due));
         let mut may_reap = false;
         for arrival in self.signals.drain() {
@@ -159,7 +168,10 @@ impl Supervisor {
     fn reap(&mut self) {
         loop {
             match reaper::wait() {
-                Wait::Ended { pid, end } => self.queue.extend(self.effects.ended(pid, end)),
+                Wait::Ended { pid, end } => {
+                    let now = self.now();
+                    self.queue.extend(self.effects.ended(now, pid, end));
+                }
                 Wait::Stopped { pid, signal } => self.effects.stopped(pid, signal),
                 Wait::Nothing => return,
                 Wait::Empty => {

@@ -26,6 +26,7 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         }
         Event::Committed { step } => tracing::info!(step, "checkpoint committed"),
         Event::Flushed(Flushed::Done { step: Some(step) }) => tracing::info!(step, "the newest checkpoint is safe"),
+        Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
         Event::Due(Timer::Grace) => {
             tracing::warn!("the stop grace is over: SIGKILL for every process that is left");

@@ -15,6 +15,7 @@ mod cluster_properties;
 mod command_line;
 mod env_command;
 mod exit_codes;
+mod gpu_run;
 mod gpu_watch;
 mod gpus;
 mod init;

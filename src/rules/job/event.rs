@@ -101,6 +101,11 @@ pub enum Event {
     Transferring,
     /// The last commit is through.
     Flushed(Flushed),
+    /// A GPU is no place to go on: the job leaves as if preempted, for another machine.
+    GpuFailed {
+        /// Which GPU, where, what happened.
+        detail: String,
+    },
     /// A newer incarnation of this job owns the store.
     Fenced {
         /// What to say about it.

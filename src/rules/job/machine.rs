@@ -56,6 +56,7 @@ pub enum State {
 enum Cause {
     Signal { sender: Option<u32> },
     Notice { source: String },
+    Gpu { detail: String },
     Fenced { detail: String },
 }
 
@@ -164,6 +165,7 @@ impl Machine {
             }
             Event::Transferring => Vec::new(),
             Event::Flushed(flushed) => self.on_flushed(flushed),
+            Event::GpuFailed { detail } => self.on_gpu_failed(now, detail),
             Event::Fenced { detail } => self.on_fenced(now, detail),
         }
     }
@@ -404,6 +406,20 @@ impl Machine {
         }
     }
 
+    /// A running trainer is stopped as by a preemption; what is over or stopping already keeps its own reason.
+    fn on_gpu_failed(&mut self, now: Uptime, detail: String) -> Vec<Action> {
+        let is_alive = matches!(self.state, State::Running { .. } | State::Launching);
+        if !is_alive || self.stop.is_some() {
+            return Vec::new();
+        }
+        self.stop = Some(Stop { cause: Cause::Gpu { detail }, told: true });
+        let mut actions = self.begin_stop(now + self.policy.stop_grace);
+        if let Some(signal) = self.policy.preempt_signal {
+            actions.extend(self.deliver(signal));
+        }
+        actions
+    }
+
     fn on_fenced(&mut self, now: Uptime, detail: String) -> Vec<Action> {
         self.stop = Some(Stop { cause: Cause::Fenced { detail }, told: true });
         match self.state {
@@ -468,7 +484,6 @@ impl Machine {
             (Timer::Stuck, State::Launching | State::Running { .. } | State::Draining) => {
                 let mut actions = vec![Action::NameStuck, Action::Disarm(Timer::Sweep)];
                 // Whatever is stuck cannot write a checkpoint any more: go on as if it were gone, but never restart.
-                self.stop.get_or_insert(Stop { cause: Cause::Signal { sender: None }, told: true });
                 actions.extend(self.flush(now));
                 actions
             }
@@ -490,34 +505,30 @@ impl Machine {
     /// The end of a life in which a command ran, or was stopped before it could.
     fn finish(&mut self) -> Vec<Action> {
         let child_code = self.ended.map_or(exit::STOPPED, |(end, _)| end.code());
-        match self.stop.clone() {
-            Some(Stop { cause: Cause::Fenced { detail }, .. }) => self.exit(Reason::Fenced, exit::FENCED, detail),
-            Some(Stop { cause, .. }) => {
-                let code = match self.policy.stopped_code {
-                    StoppedCode::Always143 => exit::STOPPED,
-                    StoppedCode::Child => child_code,
+        let Some(Stop { cause, .. }) = self.stop.clone() else { return self.finish_unstopped(child_code) };
+        let stopped_code = match self.policy.stopped_code {
+            StoppedCode::Always143 => exit::STOPPED,
+            StoppedCode::Child => child_code,
+        };
+        let ended = match self.ended {
+            Some((end, _)) => format!("the command ended with {end}"),
+            None if self.attempt == 0 => "the command had not been started".to_owned(),
+            None => "the command could not be ended".to_owned(),
+        };
+        match cause {
+            Cause::Signal { sender } => {
+                let by = match sender {
+                    Some(0) => " from outside the container".to_owned(),
+                    Some(pid) => format!(" from pid {pid}"),
+                    None => String::new(),
                 };
-                let ended = match self.ended {
-                    Some((end, _)) => format!("the command ended with {end}"),
-                    None if self.attempt == 0 => "the command had not been started".to_owned(),
-                    None => "the command could not be ended".to_owned(),
-                };
-                match cause {
-                    Cause::Notice { source } => {
-                        self.exit(Reason::Preempted, code, format!("preempted ({source}); {ended}"))
-                    }
-                    Cause::Signal { sender } => {
-                        let by = match sender {
-                            Some(0) => " from outside the container".to_owned(),
-                            Some(pid) => format!(" from pid {pid}"),
-                            None => String::new(),
-                        };
-                        self.exit(Reason::Stopped, code, format!("stopped by SIGTERM{by}; {ended}"))
-                    }
-                    Cause::Fenced { detail } => self.exit(Reason::Fenced, exit::FENCED, detail),
-                }
+                self.exit(Reason::Stopped, stopped_code, format!("stopped by SIGTERM{by}; {ended}"))
             }
-            None => self.finish_unstopped(child_code),
+            Cause::Notice { source } => {
+                self.exit(Reason::Preempted, stopped_code, format!("preempted ({source}); {ended}"))
+            }
+            Cause::Gpu { detail } => self.exit(Reason::Gpu, exit::GPU, format!("{detail}; {ended}")),
+            Cause::Fenced { detail } => self.exit(Reason::Fenced, exit::FENCED, detail),
         }
     }
 

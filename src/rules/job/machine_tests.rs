@@ -233,6 +233,26 @@ fn what_resists_sigkill_is_named_and_left_behind() {
 }
 
 #[test]
+fn a_finished_job_keeps_its_code_when_a_straggler_is_stuck_in_the_kernel() {
+    let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
+    machine.step(secs(1.0), ended(0));
+    machine.step(secs(26.0), Event::Due(Timer::Grace));
+    let end = outcome(machine.step(secs(28.0), Event::Due(Timer::Stuck)));
+    assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
+}
+
+#[test]
+fn a_gpu_that_is_no_place_to_go_on_is_left_with_202_after_a_checkpoint() {
+    let mut machine = running(with_store());
+    let actions = machine.step(secs(1.0), Event::GpuFailed { detail: "GPU-1 fell off the bus".into() });
+    assert!(actions.contains(&leader(Signal::TERM)) && actions.contains(&Action::Arm(Timer::Grace, secs(26.0))));
+    feed(&mut machine, 2.0, [ended(0), Event::TreeEmpty]);
+    assert_eq!(machine.state, State::Flushing);
+    let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(9) })));
+    assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Gpu, 202, Some(9)));
+}
+
+#[test]
 fn rewritten_signals_are_forwarded_as_asked_and_dropped_on_zero() {
     let usr1 = Signal::parse("USR1").expect("a signal");
     let policy = Policy { rewrite: vec![(Signal::TERM, Some(Signal::INT)), (usr1, None)], ..Policy::default() };

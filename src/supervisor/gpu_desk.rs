@@ -1,0 +1,105 @@
+//! The GPU watch of one run: on while the command runs, off while its tree is stopped, its news as events and log lines.
+
+use std::os::fd::RawFd;
+
+use super::gpus::GpuWatch;
+use crate::rules::exit::End;
+use crate::rules::gpu::keeper::GpuEvent;
+use crate::rules::gpu::xid::Class;
+use crate::rules::job::{Event, Uptime};
+
+/// Where the watch reports; empty without GPUs.
+#[derive(Debug)]
+pub(super) struct GpuDesk {
+    watch: Option<GpuWatch>,
+    host: String,
+    is_open: bool,
+}
+
+impl GpuDesk {
+    pub(super) fn new(gpus: Option<(GpuWatch, String)>) -> GpuDesk {
+        let (watch, host) = gpus.map_or((None, String::new()), |(watch, host)| (Some(watch), host));
+        GpuDesk { watch, host, is_open: false }
+    }
+
+    /// The command runs: watch.
+    pub(super) fn open(&mut self) {
+        self.is_open = true;
+    }
+
+    /// The command is gone. The probe is a child of ours and would keep the tree from being empty.
+    pub(super) fn close(&mut self) {
+        self.is_open = false;
+        if let Some(watch) = &self.watch {
+            watch.pause();
+        }
+    }
+
+    pub(super) fn fd(&self) -> Option<RawFd> {
+        self.watch.as_ref().filter(|_| self.is_open)?.fd()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Uptime> {
+        self.watch.as_ref().filter(|_| self.is_open)?.deadline()
+    }
+
+    /// The probe's process, which is no part of the job's tree.
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.watch.as_ref()?.pid()
+    }
+
+    /// Hears the probe, starts or kills it where that is due.
+    pub(super) fn news(&mut self, now: Uptime) -> Vec<Event> {
+        let Some(watch) = self.watch.as_mut().filter(|_| self.is_open) else { return Vec::new() };
+        let events = watch.pump(now);
+        self.tell(events)
+    }
+
+    /// A process was reaped; `None`: it was not the probe.
+    pub(super) fn ended(&mut self, now: Uptime, pid: i32, end: End) -> Option<Vec<Event>> {
+        let events = self.watch.as_mut()?.ended(now, pid, end)?;
+        // A probe that we killed ourselves is no news.
+        Some(if self.is_open { self.tell(events) } else { Vec::new() })
+    }
+
+    /// The command died: whether a GPU is to blame so that another machine should go on.
+    pub(super) fn death(&mut self, now: Uptime) -> Option<Event> {
+        let finding = self.watch.as_mut()?.watch().death(now)?;
+        self.finding(finding.class, &finding.text)
+    }
+
+    /// There is a newer checkpoint: what happened before it counts no more.
+    pub(super) fn refill(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.watch().refill();
+        }
+    }
+
+    fn tell(&self, events: Vec<GpuEvent>) -> Vec<Event> {
+        let mut told = Vec::new();
+        for event in events {
+            match event {
+                GpuEvent::Found(found) => {
+                    tracing::debug!(gpus = found.gpus.len() as u64, "the GPUs are watched");
+                }
+                GpuEvent::Finding(finding) => told.extend(self.finding(finding.class, &finding.text)),
+                GpuEvent::Blind(reason) => tracing::warn!(
+                    code = "gpu_unknown",
+                    "nothing is known of the GPUs for now: {reason}; training goes on"
+                ),
+                GpuEvent::Sighted => tracing::info!("the GPUs are watched again"),
+            }
+        }
+        told
+    }
+
+    fn finding(&self, class: Class, text: &str) -> Option<Event> {
+        match class {
+            Class::Leave => Some(Event::GpuFailed { detail: format!("{text} (host {})", self.host) }),
+            Class::Restart | Class::Note => {
+                tracing::warn!(code = "gpu", "{text}");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The GPU watch inside a run: what a GPU does to a job, and what a driver cannot do to trainit.
+
+use std::time::{Duration, Instant};
+
+use crate::support::Trainit;
+use crate::support::fake_nvml::FakeNvml;
+
+const LOOP: &str = "while :; do sleep 0.01; done";
+
+fn run(fake: &FakeNvml, flags: &[&str], script: &str) -> Trainit {
+    let args = [&["run", "--gpu-interval", "100ms", "--gpu-timeout", "500ms", "--log-level", "debug"], flags].concat();
+    fake.trainit(&args).args(["--", "sh", "-c", script])
+}
+
+#[test]
+fn an_xid_that_takes_the_gpu_away_stops_the_trainer_and_leaves_with_202() {
+    let fake = FakeNvml::new(&[]);
+    let script = format!("trap 'echo saved; exit 0' TERM; echo ready; {LOOP}");
+    let running = run(&fake, &[], &script).start();
+    running.after_line("ready");
+    running.after_log("the GPUs are watched");
+    fake.play(&["event-1 1 8 79"]);
+    let done = running.finish().expect_code(202);
+    assert!(done.out().contains("saved"), "{}", done.out());
+    let verdict = done.verdict();
+    let detail = verdict["detail"].as_str().unwrap();
+    assert_eq!(verdict["reason"], "gpu");
+    assert!(detail.contains("79") && detail.contains("GPU-") && detail.contains("host "), "{detail}");
+}
+
+#[test]
+fn an_xid_of_the_program_does_not_touch_a_trainer_that_lives() {
+    let fake = FakeNvml::new(&[]);
+    let script = format!("trap 'exit 0' USR1; echo ready; {LOOP}");
+    let running = run(&fake, &[], &script).start();
+    running.after_line("ready");
+    running.after_log("the GPUs are watched");
+    fake.play(&["event-1 0 8 13"]);
+    running.after_log("XID 13");
+    running.signal(libc::SIGUSR1);
+    running.finish().expect_code(0);
+}
+
+#[test]
+fn a_hanging_driver_is_one_warning_and_neither_signals_nor_the_end_wait_for_it() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
+    let script = format!("trap 'exit 7' USR1; echo ready; {LOOP}");
+    let running = run(&fake, &[], &script).start();
+    running.after_line("ready");
+    running.after_log("nothing is known of the GPUs");
+    let start = Instant::now();
+    running.signal(libc::SIGUSR1);
+    let done = running.finish().expect_code(7);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(done.err().matches("nothing is known of the GPUs").count(), 1, "{}", done.err());
+}
+
+#[test]
+fn a_crashing_driver_leaves_the_job_alone() {
+    for way in ["nvmlInit_v2 segv", "nvmlInit_v2 abort"] {
+        let fake = FakeNvml::new(&[way]);
+        let running = run(&fake, &[], &format!("trap 'exit 0' USR1; echo ready; {LOOP}")).start();
+        running.after_line("ready");
+        running.after_log("nothing is known of the GPUs");
+        running.signal(libc::SIGUSR1);
+        running.finish().expect_code(0);
+    }
+}
+
+#[test]
+fn the_probe_does_not_keep_the_tree_from_being_empty_and_is_there_again_after_a_restart() {
+    let fake = FakeNvml::new(&[]);
+    let flags = ["--max-restarts", "1", "--restart-backoff", "1ms"];
+    let script = format!("echo ready-$TRAINIT_ATTEMPT; trap 'exit 9' USR1; trap 'exit 0' USR2; {LOOP}");
+    let running = run(&fake, &flags, &script).start();
+    running.after_line("ready-1");
+    running.after_log("the GPUs are watched");
+    running.signal(libc::SIGUSR1);
+    running.after_line("ready-2");
+    let start = Instant::now();
+    running.signal(libc::SIGUSR2);
+    running.finish().expect_code(0);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
