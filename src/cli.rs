@@ -2,6 +2,8 @@
 //!
 //! Only the subcommand that was asked for is built, so that `run` and `report-metric` start fast.
 
+mod quick;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
@@ -111,6 +113,11 @@ pub enum Refusal {
 
 /// Splits a command line; `argv[0]` is the program.
 pub fn parse(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
+    quick::parse(&argv).map_or_else(|| parse_with_clap(argv), Ok)
+}
+
+#[inline(never)]
+fn parse_with_clap(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
     let mut root = Command::new("trainit")
         .version(env!("CARGO_PKG_VERSION"))

@@ -24,6 +24,7 @@ use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
 /// Supervises the command; returns trainit's exit code.
+#[inline(never)]
 pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let clock = Clock::start();
     stdio::hold_closed();

@@ -2,30 +2,42 @@
 //!
 //! Nobody else reads `std::env`. Deliberately absent: any knowledge of what a variable means.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A snapshot of the process environment, taken once in `main`.
 #[derive(Debug, Clone, Default)]
 pub struct Env {
-    /// Every entry as it came, `NAME=value` without the NUL, in order, odd ones included.
-    raw: Vec<Vec<u8>>,
-    /// Name to value for lookups; bytes that are not UTF-8 are replaced, the first entry of a name wins as in getenv(3).
-    vars: HashMap<String, String>,
+    /// In the order they came.
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    /// As it came, `NAME=value` without the NUL, odd ones included.
+    raw: Vec<u8>,
+    /// With what is not UTF-8 replaced, where there is such.
+    lossy: Option<String>,
+}
+
+impl Entry {
+    /// Name and value; `None` for an entry without a name.
+    fn parts(&self) -> Option<(&str, &str)> {
+        // One of the two is UTF-8.
+        let text = self.lossy.as_deref().or_else(|| std::str::from_utf8(&self.raw).ok())?;
+        text.split_once('=').filter(|(name, _)| !name.is_empty())
+    }
+
+    /// The value as it came, if this is the name.
+    fn value(&self, name: &str) -> Option<&[u8]> {
+        self.raw.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+    }
 }
 
 impl Env {
     /// From raw `NAME=value` entries, as in the process's environment block.
     pub fn from_raw(raw: Vec<Vec<u8>>) -> Env {
-        let mut vars = HashMap::with_capacity(raw.len());
-        for entry in &raw {
-            if let Some(at) = entry.iter().position(|b| *b == b'=')
-                && at > 0
-            {
-                let name = String::from_utf8_lossy(&entry[..at]).into_owned();
-                vars.entry(name).or_insert_with(|| String::from_utf8_lossy(&entry[at + 1..]).into_owned());
-            }
-        }
-        Env { raw, vars }
+        let lossy = |raw: &[u8]| std::str::from_utf8(raw).is_err().then(|| String::from_utf8_lossy(raw).into_owned());
+        Env { entries: raw.into_iter().map(|raw| Entry { lossy: lossy(&raw), raw }).collect() }
     }
 
     /// From pairs; for tests and tools.
@@ -33,14 +45,14 @@ impl Env {
         Env::from_raw(pairs.into_iter().map(|(k, v)| format!("{}={}", k.as_ref(), v.as_ref()).into_bytes()).collect())
     }
 
-    /// The value, an empty one included.
+    /// The value, an empty one included. The first entry of a name wins, as in getenv(3).
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.vars.get(name).map(String::as_str)
+        self.entries.iter().find(|entry| entry.value(name).is_some())?.parts().map(|(_, value)| value)
     }
 
     /// The value as it came, for what need not be UTF-8.
     pub fn bytes(&self, name: &str) -> Option<&[u8]> {
-        self.raw.iter().find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
+        self.entries.iter().find_map(|entry| entry.value(name))
     }
 
     /// The value unless it is absent, empty or blank (contracts/cluster-environment.md section 1.2).
@@ -48,17 +60,22 @@ impl Env {
         self.get(name).filter(|v| !v.trim().is_empty())
     }
 
-    /// All names and (lossy) values, in no particular order.
+    /// All names and (lossy) values, each name once.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.vars.iter().map(|(k, v)| (k.as_str(), v.as_str()))
+        let named = || self.entries.iter().filter_map(Entry::parts);
+        named()
+            .enumerate()
+            .filter(move |(at, (name, _))| !named().take(*at).any(|(n, _)| n == *name))
+            .map(|(_, both)| both)
     }
 
     /// The child's environment block: ours, less what is removed, with what is set; untouched entries stay byte for byte.
     pub fn with(&self, changes: &Changes) -> Vec<Vec<u8>> {
         let name_of = |entry: &[u8]| -> Vec<u8> { entry.split(|b| *b == b'=').next().unwrap_or_default().to_vec() };
         let mut block: Vec<Vec<u8>> = self
-            .raw
+            .entries
             .iter()
+            .map(|entry| &entry.raw)
             .filter(|entry| {
                 let name = name_of(entry);
                 match std::str::from_utf8(&name) {
@@ -123,6 +140,14 @@ mod tests {
     fn the_first_of_two_entries_wins_as_in_getenv() {
         let env = Env::from_pairs([("A", "1"), ("A", "2")]);
         assert_eq!(env.get("A"), Some("1"));
+    }
+
+    #[test]
+    fn every_name_is_listed_once_and_what_is_no_utf8_is_replaced() {
+        let env =
+            Env::from_raw(vec![b"A=1".to_vec(), b"B=\xff".to_vec(), b"odd".to_vec(), b"=x".to_vec(), b"A=2".to_vec()]);
+        assert_eq!(env.iter().collect::<Vec<_>>(), [("A", "1"), ("B", "\u{fffd}")]);
+        assert_eq!((env.get("B"), env.bytes("B"), env.get("odd")), (Some("\u{fffd}"), Some(&b"\xff"[..]), None));
     }
 
     #[test]
