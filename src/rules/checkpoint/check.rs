@@ -31,6 +31,7 @@ pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
         "json" => json(peek, file),
         "index" => table(peek, file),
         "pkl" | "pickle" => pickle(peek, file),
+        "ubj" => ubjson(peek, file),
         _ => Ok(()),
     };
     let verdict = if file.size == 0 && is_weights(name) { Err("it is empty".to_owned()) } else { verdict };
@@ -198,6 +199,16 @@ pub fn table(peek: &dyn Peek, file: &Entry) -> Verdict {
     let tail = peek.read(&file.path, file.size.saturating_sub(8), 8).ok_or("it cannot be read")?;
     let whole = tail.len() == 8 && le(&tail, 0, 8) == TABLE_MAGIC;
     if whole { Ok(()) } else { Err("it does not end as a TensorFlow index does: cut short".to_owned()) }
+}
+
+/// A UBJSON object, as XGBoost writes, ends in a brace.
+fn ubjson(peek: &dyn Peek, file: &Entry) -> Verdict {
+    let ends = |at| peek.read(&file.path, at, 1).ok_or("it cannot be read");
+    if ends(0)? == b"{" && ends(file.size.saturating_sub(1))? == b"}" && file.size > 1 {
+        Ok(())
+    } else {
+        Err("its UBJSON is cut short".to_owned())
+    }
 }
 
 /// A pickle ends in a full stop; what does not start as one is not judged.

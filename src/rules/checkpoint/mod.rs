@@ -1,26 +1,54 @@
 //! Which checkpoints lie in a directory, which of them are complete, and what is to be done with them: pure rules over
 //! a walk. How a byte is read, sent or deleted is not known here.
 
+pub mod accelerate;
 pub mod address;
 pub mod check;
+pub mod composer;
+pub mod dcp;
+pub mod deepspeed;
+pub mod dlrover;
+pub mod flax;
 pub mod generic;
 pub mod huggingface;
+pub mod keras;
 pub mod listing;
 pub mod manifest;
 pub mod marker;
+pub mod megatron;
 pub mod names;
+pub mod orbax;
 pub mod plan;
 pub mod tensorflow;
 pub mod torch_file;
 pub mod unit;
+pub mod xgboost;
 
 pub use listing::{Entry, Kind, Listing, Peek};
 pub use unit::{Candidate, Layout, Options, Pointer, Scan};
 
 /// Every layout in order of precedence: what was asked for by flag, then those with pointer files, then shapes of
 /// directories, then single files, and the one that fits anything at the end.
-pub const LAYOUTS: &[&Layout] =
-    &[&marker::MARKER, &tensorflow::TENSORFLOW, &huggingface::HUGGINGFACE, &torch_file::TORCH_FILE, &generic::GENERIC];
+pub const LAYOUTS: &[&Layout] = &[
+    &marker::MARKER,
+    // Pointer files.
+    &tensorflow::TENSORFLOW,
+    &deepspeed::DEEPSPEED,
+    &megatron::MEGATRON,
+    &dlrover::DLROVER,
+    // Shapes of directories.
+    &huggingface::HUGGINGFACE,
+    &accelerate::ACCELERATE,
+    &orbax::ORBAX,
+    &dcp::DCP,
+    // Single files.
+    &keras::KERAS,
+    &composer::COMPOSER,
+    &flax::FLAX,
+    &xgboost::XGBOOST,
+    &torch_file::TORCH_FILE,
+    &generic::GENERIC,
+];
 
 /// The layout of this name.
 pub fn layout(name: &str) -> Option<&'static Layout> {
@@ -94,6 +122,25 @@ mod tests {
     fn no_two_layouts_share_a_name() {
         for (at, layout) in LAYOUTS.iter().enumerate() {
             assert!(LAYOUTS[at + 1..].iter().all(|l| l.name != layout.name), "{}", layout.name);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_directory_makes_a_recogniser_panic(
+            files in proptest::collection::vec((
+                "(ckpt|checkpoint|step|iter_|global_step|ep1-ba|__0_|latest|checkpoints/|a/|10/)[-_.=]?[0-9]{0,3}(/|-rank0|_0|)\
+                 (\\.index|\\.data-0000[01]-of-0000[12]|\\.pt|\\.json|\\.h5|\\.ubj|/\\.metadata|\\.distcp|/trainer_state\\.json|\\.txt|_gda|\\.orbax-checkpoint-tmp|)",
+                "(-> ?[./a-z]{0,6}|[0-9]{0,4}|\\{.{0,9}|PK.{0,30}|.{0,20})",
+            ), 0..12),
+            asked in 0usize..17,
+            world in proptest::option::of(0u32..4),
+        ) {
+            let memory = files.iter().fold(Memory::default(), |m, (name, text)| m.with(name.trim_end_matches('/'), text));
+            let format = LAYOUTS.get(asked).map(|l| l.name.to_owned());
+            let options = Options { format, world_size: world, marker: Some("latest".into()), step: None };
+            let _ = complete_units_with(&memory, &options);
+            let _ = complete_units_with(&memory, &Options { format: None, marker: None, ..options });
         }
     }
 

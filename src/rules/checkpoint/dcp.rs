@@ -1,0 +1,109 @@
+//! PyTorch's distributed checkpoints: directories of `__R_I.distcp` in which rank 0 writes `.metadata` last, by a rename,
+//! after everybody is through.
+//!
+//! The metadata is a pickle; the names of the files it speaks of stand in it as plain text and are looked for.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use regex::bytes::Regex;
+
+use super::listing::{join, name_of, parent_of};
+use super::unit::{Candidate, Layout, Scan, no_pointers, step_in_stem};
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const DCP: Layout = Layout {
+    name: "dcp",
+    evidence: "directories with .metadata and files named __R_I.distcp",
+    find,
+    complete,
+    pointers: no_pointers,
+};
+
+/// The metadata is read up to here.
+const METADATA_LIMIT: usize = 64 << 20;
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    let is_ours = |name: &str| name.ends_with(".distcp") || name == ".metadata" || name == ".metadata.tmp";
+    let parents = scan.listing.files().filter(|f| is_ours(f.name())).map(|f| parent_of(&f.path));
+    let parents: BTreeSet<&str> = parents.filter(|p| !p.is_empty()).collect();
+    // A model and its optimizer may be two of them in one directory with a step: that one is the unit.
+    let units = parents.into_iter().map(|parent| {
+        let carrier = parent.match_indices('/').map(|(at, _)| &parent[..at]).chain([parent]);
+        carrier.into_iter().find(|p| step_in_stem(name_of(p)).is_some()).unwrap_or(parent)
+    });
+    let units: BTreeSet<&str> = units.collect();
+    let unit =
+        |path: &str| Some(Candidate::directory(scan.listing, path, scan.step(path, step_in_stem(name_of(path)))?));
+    units.into_iter().filter_map(unit).collect()
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+    static SHARD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"__(\d+)_\d+\.distcp").unwrap());
+    let inside = |path: &str| path == candidate.unit || path.starts_with(&format!("{}/", candidate.unit));
+    let homes = candidate.paths.iter().filter(|p| p.ends_with(".distcp")).map(|p| parent_of(p));
+    let mut homes: BTreeSet<&str> = homes.filter(|h| inside(h)).collect();
+    if homes.is_empty() {
+        homes.insert(&candidate.unit);
+    }
+    for home in homes {
+        let metadata = scan.listing.file(&join(home, ".metadata"));
+        let metadata = metadata.ok_or_else(|| format!("{} is not there yet", join(home, ".metadata")))?;
+        if metadata.size == 0 {
+            return Err(format!("{} is empty", metadata.path));
+        }
+        let text = scan.peek.read(&metadata.path, 0, METADATA_LIMIT).ok_or(".metadata cannot be read")?;
+        for shard in SHARD.find_iter(&text) {
+            let name = String::from_utf8_lossy(shard.as_bytes());
+            if scan.listing.file(&join(home, &name)).is_none() {
+                return Err(format!("{name} is missing, which .metadata names"));
+            }
+        }
+        let names = scan.listing.within(home).map(|e| e.name());
+        let ranks: BTreeSet<Vec<u8>> = names.filter_map(|n| Some(SHARD.captures(n.as_bytes())?[1].to_vec())).collect();
+        match scan.options.world_size {
+            Some(world) if ranks.len() != world as usize => {
+                return Err(format!("the files of {} of {world} ranks are there", ranks.len()));
+            }
+            _ => {}
+        }
+    }
+    scan.all_whole(candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, complete_units_with, reason};
+    use super::super::unit::Options;
+
+    fn saved() -> Memory {
+        Memory::of(&[("step_10/__0_0.distcp", "x"), ("step_10/__1_0.distcp", "y")])
+            .with("step_10/.metadata", "\u{80}..__0_0.distcp..__1_0.distcp..")
+    }
+
+    #[test]
+    fn the_metadata_completes_it_with_every_file_it_names() {
+        assert_eq!(complete_units(&saved()), [("step_10".into(), Some(10))]);
+        assert!(reason(&saved().without("step_10/__1_0.distcp"), "step_10").contains("__1_0.distcp"));
+        let unfinished = saved().without("step_10/.metadata").with("step_10/.metadata.tmp", "x");
+        assert_eq!(complete_units(&unfinished), []);
+    }
+
+    #[test]
+    fn with_a_known_number_of_ranks_each_must_have_written() {
+        let options = |world| Options { world_size: Some(world), ..Options::default() };
+        assert_eq!(complete_units_with(&saved(), &options(4)), []);
+        assert_eq!(complete_units_with(&saved(), &options(2)).len(), 1);
+    }
+
+    #[test]
+    fn a_model_and_its_optimizer_are_one_checkpoint() {
+        let memory = Memory::of(&[("step-5/model/__0_0.distcp", "x"), ("step-5/model/.metadata", "__0_0.distcp")])
+            .with("step-5/optim/__0_0.distcp", "x");
+        assert!(reason(&memory, "step-5").contains("step-5/optim/.metadata"));
+        let memory = memory.with("step-5/optim/.metadata", "__0_0.distcp");
+        assert_eq!(complete_units(&memory), [("step-5".into(), Some(5))]);
+    }
+}

@@ -1,0 +1,50 @@
+//! Flax before Orbax: a file `checkpoint_N`, renamed from `checkpoint_tmp*`, with a directory `checkpoint_N_gda` beside it
+//! where arrays live on several devices; that one has `commit_success.txt` when finished.
+
+use super::listing::{Kind, join};
+use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const FLAX: Layout =
+    Layout { name: "flax", evidence: "files named checkpoint_N", find, complete, pointers: no_pointers };
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    let files = scan.listing.files().filter_map(|f| Some((f, number_after("checkpoint_", f.name())?)));
+    let unit = |(file, number): (&super::Entry, u64)| {
+        let mut unit = Candidate::file(file, scan.step(&file.path, Some(number))?);
+        let arrays = format!("{}_gda", file.path);
+        if let Some(directory) = scan.listing.get(&arrays).filter(|e| e.kind == Kind::Directory) {
+            unit.paths.push(directory.path.clone());
+            unit.paths.extend(scan.listing.below(&arrays).iter().map(|e| e.path.clone()));
+        }
+        Some(unit)
+    };
+    files.filter_map(unit).collect()
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    if candidate.entries(scan.listing).next().is_none_or(|e| e.size == 0) {
+        return Err("it is empty".to_owned());
+    }
+    let arrays = format!("{}_gda", candidate.unit);
+    let has_arrays = scan.listing.get(&arrays).is_some();
+    if has_arrays && scan.listing.file(&join(&arrays, "commit_success.txt")).is_none() {
+        return Err(format!("{arrays}/commit_success.txt is not there yet"));
+    }
+    scan.all_whole(candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::listing::tests::Memory;
+    use super::super::tests::complete_units;
+
+    #[test]
+    fn a_file_under_its_final_name_is_finished_with_its_arrays() {
+        let memory = Memory::of(&[("checkpoint_10", "m"), ("checkpoint_tmp20", "m"), ("checkpoint_30", "m")])
+            .with("checkpoint_30_gda/a", "x");
+        assert_eq!(complete_units(&memory), [("checkpoint_10".into(), Some(10))]);
+        let memory = memory.with("checkpoint_30_gda/commit_success.txt", "x");
+        assert_eq!(complete_units(&memory)[0], ("checkpoint_30".into(), Some(30)));
+    }
+}

@@ -1,0 +1,96 @@
+//! Keras 3: `BackupAndRestore` (`latest.weights.h5`, then `training_metadata.json`, both rewritten in place), and the
+//! single files of `ModelCheckpoint` (`.keras`, `.weights.h5`).
+//!
+//! `BackupAndRestore` deletes its folder when training has succeeded. That is no wish to lose the committed copy.
+
+use serde::Deserialize;
+
+use super::check;
+use super::listing::{join, parent_of};
+use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
+
+const WEIGHTS: &str = "latest.weights.h5";
+const METADATA: &str = "training_metadata.json";
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const KERAS: Layout = Layout {
+    name: "keras",
+    evidence: "latest.weights.h5 with training_metadata.json, or files named *.keras or *.h5",
+    find,
+    complete,
+    pointers: no_pointers,
+};
+
+#[derive(Deserialize)]
+struct Metadata {
+    epoch: u64,
+}
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    let weights = scan.listing.files().filter(|f| f.name() == WEIGHTS);
+    let backups: Vec<Candidate> = weights.filter_map(|f| backup(scan, &f.path)).collect();
+    if !backups.is_empty() {
+        return backups;
+    }
+    let is_model = |name: &str| [".keras", ".h5", ".hdf5"].iter().any(|e| name.ends_with(e)) && !is_temporary(name);
+    let models = scan.listing.files().filter(|f| is_model(f.name()));
+    // `.weights.h5`: the 5 is no step, nor is anything of a name like `best.weights.h5`.
+    let step = |name: &str| step_in(name.strip_suffix(".h5").unwrap_or(name));
+    models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?))).collect()
+}
+
+fn backup(scan: &Scan, weights: &str) -> Option<Candidate> {
+    let home = parent_of(weights);
+    let is_part = |name: &str| name == WEIGHTS || name == METADATA || name.ends_with(".bkp");
+    let paths = scan.listing.within(home).filter(|e| is_part(e.name())).map(|e| e.path.clone()).collect();
+    let metadata = scan.text(&join(home, METADATA)).and_then(|t| serde_json::from_str::<Metadata>(&t).ok());
+    let step = scan.step(weights, metadata.map(|m| m.epoch))?;
+    Some(Candidate { unit: weights.to_owned(), step, paths })
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    scan.all_whole(candidate)?;
+    let weights = scan.listing.file(&candidate.unit).ok_or("it is gone")?;
+    if weights.name() != WEIGHTS {
+        return Ok(());
+    }
+    let path = join(parent_of(&candidate.unit), METADATA);
+    let metadata = scan.listing.file(&path).ok_or_else(|| format!("{METADATA} is not there yet"))?;
+    check::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
+    if metadata.mtime_ns < weights.mtime_ns {
+        return Err(format!("{METADATA} is older than the weights"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::{hdf5_of, zip_of};
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, reason};
+
+    fn backup() -> Memory {
+        Memory::of(&[("backup/latest.weights.h5", hdf5_of(0, b"w", 0))])
+            .with("backup/training_metadata.json", r#"{"epoch": 3, "batch": 0}"#)
+            .at("backup/latest.weights.h5", 10)
+            .at("backup/training_metadata.json", 10)
+    }
+
+    #[test]
+    fn a_backup_is_finished_when_its_metadata_is_not_older_than_its_weights() {
+        assert_eq!(complete_units(&backup()), [("backup/latest.weights.h5".into(), Some(3))]);
+        assert!(reason(&backup().at("backup/latest.weights.h5", 11), "backup/latest.weights.h5").contains("older"));
+        assert_eq!(complete_units(&backup().without("backup/training_metadata.json")), []);
+        assert_eq!(complete_units(&backup().with("backup/training_metadata.json", r#"{"epoch": 3"#)), []);
+    }
+
+    #[test]
+    fn model_files_go_by_the_step_in_their_names() {
+        let memory = Memory::of(&[("model.10.keras", zip_of(b"a", b"")), ("w-20.weights.h5", hdf5_of(2, b"w", 0))])
+            .with("w-30.weights.h5", &hdf5_of(2, b"w", 0)[..30]);
+        assert_eq!(
+            complete_units(&memory),
+            [("w-20.weights.h5".into(), Some(20)), ("model.10.keras".into(), Some(10))]
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! Megatron-LM and Megatron-Core: directories `iter_NNNNNNN` and the pointer `latest_checkpointed_iteration.txt`, an
+//! iteration or `release`.
+//!
+//! The distributed format writes `metadata.json` only when it finalises, and `.metadata` where torch writes the shards;
+//! the old format has a directory `mp_rank_*` for each rank of the model.
+
+use std::collections::BTreeSet;
+
+use super::deepspeed::gapless;
+use super::listing::{Kind, join, name_of, parent_of};
+use super::unit::{Candidate, Layout, Pointer, Scan, number_after};
+
+const POINTER: &str = "latest_checkpointed_iteration.txt";
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const MEGATRON: Layout =
+    Layout { name: "megatron", evidence: "directories named iter_NNNNNNN", find, complete, pointers };
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    let iterations = scan.listing.directories().filter_map(|d| {
+        let is_release = d.name() == "release" && scan.listing.get(&join(parent_of(&d.path), POINTER)).is_some();
+        let number = number_after("iter_", d.name());
+        if number.is_some() || is_release { Some((d, number)) } else { None }
+    });
+    iterations.filter_map(|(d, n)| Some(Candidate::directory(scan.listing, &d.path, scan.step(&d.path, n)?))).collect()
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let unit = &candidate.unit;
+    let path = join(parent_of(unit), POINTER);
+    let text = scan.text(&path).ok_or_else(|| format!("the pointer {path} is not there yet"))?;
+    let named = match (text.trim(), number_after("iter_", name_of(unit))) {
+        ("release", number) => number.is_none(),
+        (text, Some(number)) => text.parse::<u64>().is_ok_and(|newest| newest >= number),
+        (_, None) => false,
+    };
+    if !named {
+        return Err(format!("the pointer {path} names {:?}", text.trim()));
+    }
+    scan.all_whole(candidate)?;
+    let within: Vec<_> = scan.listing.within(unit).collect();
+    let has = |name: &str| within.iter().any(|e| e.name() == name);
+    let ranks: Vec<&str> = within.iter().filter(|e| e.kind == Kind::Directory).map(|e| e.name()).collect();
+    let ranks: Vec<&str> = ranks.into_iter().filter(|n| n.starts_with("mp_rank_")).collect();
+    if ranks.is_empty() {
+        let text = scan.text(&join(unit, "metadata.json")).ok_or("metadata.json is not there yet")?;
+        let by_torch = text.contains("torch_dist");
+        return if by_torch && !has(".metadata") { Err(".metadata is not there yet".to_owned()) } else { Ok(()) };
+    }
+    // mp_rank_TT, or mp_rank_TT_PPP with a pipeline.
+    let numbers =
+        |part: usize| -> BTreeSet<u64> { ranks.iter().filter_map(|r| r.split('_').nth(part)?.parse().ok()).collect() };
+    let (tensor, pipeline) = (numbers(2), numbers(3));
+    gapless(&tensor, "mp_rank")
+        .and_then(|()| gapless(&pipeline, "pipeline rank"))
+        .map_err(|gap| format!("{gap} is missing"))?;
+    if !pipeline.is_empty() && tensor.len() * pipeline.len() != ranks.len() {
+        return Err(format!("{} of {} mp_rank directories are there", ranks.len(), tensor.len() * pipeline.len()));
+    }
+    let is_empty = |rank: &&&str| scan.listing.within(&join(unit, rank)).next().is_none();
+    match ranks.iter().find(is_empty) {
+        Some(rank) => Err(format!("{rank} is empty")),
+        None => Ok(()),
+    }
+}
+
+fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
+    let path = join(parent_of(&candidate.unit), POINTER);
+    if scan.listing.get(&path).is_none_or(|e| e.kind != Kind::File) {
+        return Vec::new();
+    }
+    let number = number_after("iter_", name_of(&candidate.unit));
+    let content = number.map_or("release".to_owned(), |n| n.to_string());
+    vec![Pointer { path, content, symlink: false }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::zip_of;
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, reason};
+
+    #[test]
+    fn the_distributed_format_is_finished_with_its_metadata_and_the_pointer() {
+        let memory = Memory::of(&[(super::POINTER, "20\n")])
+            .with("iter_0000010/metadata.json", r#"{"sharded_backend": "torch_dist"}"#)
+            .with("iter_0000010/.metadata", "x")
+            .with("iter_0000010/__0_0.distcp", "x")
+            .with("iter_0000020/__0_0.distcp", "x")
+            .with("iter_0000030/metadata.json", r#"{"sharded_backend": "zarr"}"#);
+        assert_eq!(complete_units(&memory), [("iter_0000010".into(), Some(10))]);
+        assert!(reason(&memory, "iter_0000020").contains("metadata.json"));
+        assert!(reason(&memory, "iter_0000030").contains("names"));
+        let memory = memory.with("iter_0000020/metadata.json", r#"{"sharded_backend": "torch_dist"}"#);
+        assert!(reason(&memory, "iter_0000020").contains(".metadata"));
+    }
+
+    #[test]
+    fn the_old_format_needs_every_rank() {
+        let rank = |memory: Memory, rank: &str| {
+            memory.with(&format!("iter_0000010/mp_rank_{rank}/model_optim_rng.pt"), zip_of(b"x", b""))
+        };
+        let memory = Memory::of(&[(super::POINTER, "10")]);
+        let memory = ["00_000", "00_001", "01_000"].into_iter().fold(memory, rank);
+        assert!(reason(&memory, "iter_0000010").contains("3 of 4"));
+        assert_eq!(complete_units(&rank(memory, "01_001")), [("iter_0000010".into(), Some(10))]);
+    }
+}

@@ -1,0 +1,40 @@
+//! XGBoost's `TrainingCheckPoint`: files `NAME_N.ubj`, `.json` or `.pkl`, written in place: settling and the check of the
+//! type decide.
+
+use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const XGBOOST: Layout =
+    Layout { name: "xgboost", evidence: "files named NAME_N.ubj", find, complete, pointers: no_pointers };
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    // JSON and pickles may be anybody's.
+    let endings: &[&str] = if scan.options.format.is_some() { &[".ubj", ".json", ".pkl"] } else { &[".ubj"] };
+    let is_model = |name: &str| endings.iter().any(|e| name.ends_with(e)) && !is_temporary(name);
+    let models = scan.listing.files().filter(|f| is_model(f.name()));
+    models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step_in(f.name()))?))).collect()
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    scan.all_whole(candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, complete_units_with};
+    use super::super::unit::Options;
+
+    #[test]
+    fn a_model_that_ends_is_finished() {
+        let memory = Memory::of(&[("model_10.ubj", "{L..}"), ("model_20.ubj", "{L..")]);
+        assert_eq!(complete_units(&memory), [("model_10.ubj".into(), Some(10))]);
+    }
+
+    #[test]
+    fn json_models_are_found_when_asked_for() {
+        let memory = Memory::of(&[("out/model_10.json", "{}"), ("out/model_20.json", "{")]);
+        let options = Options { format: Some("xgboost".into()), ..Options::default() };
+        assert_eq!(complete_units_with(&memory, &options), [("out/model_10.json".into(), Some(10))]);
+    }
+}
