@@ -1,6 +1,6 @@
 //! The process's own signal mask and dispositions, and signals as readable data (signalfd).
 
-#![expect(unsafe_code, reason = "sigprocmask, signalfd and their structures")]
+#![expect(unsafe_code, reason = "rt_sigprocmask, signalfd4 and their structures")]
 
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -9,34 +9,34 @@ use std::ptr;
 
 use crate::rules::signal::Signal;
 
-/// A signal mask as the kernel keeps it.
-#[derive(Clone, Copy)]
-pub struct Mask(libc::sigset_t);
+/// Every signal, in the kernel's own layout: bit n-1 is signal n.
+///
+/// sigfillset(3) leaves out what a C library reserves for its threads (glibc 32 and 33, musl 34 too), so that those would
+/// end trainit instead of reaching the command; nothing here uses what they are reserved for. So the system calls are
+/// made directly.
+static ALL: u64 = u64::MAX;
 
-impl std::fmt::Debug for Mask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Mask")
-    }
-}
+/// A signal mask as the kernel keeps it.
+#[derive(Debug, Clone, Copy)]
+pub struct Mask(u64);
 
 /// Blocks every signal that can be blocked and returns the mask from before. The first thing `main` does for `run`:
 /// from here on no signal is lost.
 pub fn block_all() -> Mask {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-    let mut old = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: both sets are written by the calls before they are read; SIG_SETMASK cannot fail with valid pointers.
+    let mut old = 0;
+    // SAFETY: both sets are alive and of the size that is told; SIG_SETMASK cannot fail then.
     unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
-        Mask(old.assume_init())
-    }
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const ALL, &raw mut old, mem::size_of_val(&ALL))
+    };
+    Mask(old)
 }
 
 impl Mask {
-    /// Makes this the calling thread's mask.
+    /// Makes this the calling thread's mask. Async-signal-safe.
     pub fn restore(&self) {
-        // SAFETY: the set is initialised, and no old mask is asked for.
-        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+        let (new, old): (*const u64, *mut u64) = (&raw const self.0, ptr::null_mut());
+        // SAFETY: the set is alive and of the size that is told; no old mask is asked for.
+        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, mem::size_of_val(&self.0)) };
     }
 }
 
@@ -65,11 +65,10 @@ pub struct Inbox(OwnedFd);
 impl Inbox {
     /// Opens it for every signal. Errors: as signalfd(2).
     pub fn open() -> io::Result<Inbox> {
-        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: the set is filled before it is read; a descriptor that was returned is ours alone.
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: the set is alive and of the size that is told; a descriptor that was returned is ours alone.
         unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            let fd = libc::signalfd(-1, all.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            let fd = libc::syscall(libc::SYS_signalfd4, -1, &raw const ALL, mem::size_of_val(&ALL), flags) as i32;
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }

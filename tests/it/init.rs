@@ -1,5 +1,6 @@
 //! trainit as an init: orphans, the whole-tree stop, one deadline, and what it is when it is not PID 1.
 
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use crate::support::{Trainit, eventually, is_alive, send};
@@ -120,6 +121,35 @@ fn every_signal_that_can_be_caught_reaches_the_command() {
         running.after_line(&format!("got-{signal}-"));
     }
     running.stop().expect_code(143);
+}
+
+#[test]
+#[expect(
+    unsafe_code,
+    reason = "glibc's posix_spawn, and so cargo, leaves 32 and 33 ignored; only a system call resets them"
+)]
+fn the_signals_that_a_c_library_reserves_reach_the_command_too() {
+    // glibc keeps 32 and 33 for its threads, musl 34 too; sigfillset(3) leaves them out, and trainit would die of them.
+    for signal in 32..=34 {
+        let mut trainit = Trainit::new(["run", "--", "sleep", "1000"]);
+        let as_at_boot = move || {
+            // The kernel's struct sigaction, all zero: SIG_DFL. sigaction(3) refuses these signals.
+            let default = [0u64; 4];
+            // SAFETY: the structure is alive and of the kernel's size; nothing is written back.
+            unsafe {
+                libc::syscall(libc::SYS_rt_sigaction, signal, &raw const default, std::ptr::null_mut::<u64>(), 8)
+            };
+            Ok(())
+        };
+        // SAFETY: one system call between fork and exec.
+        unsafe { trainit.command().pre_exec(as_at_boot) };
+        let running = trainit.start();
+        running.after_log("started");
+        send(running.pid(), signal);
+        let done = running.finish();
+        assert_eq!(done.verdict()["child_signal"], signal);
+        done.expect_code(128 + signal);
+    }
 }
 
 #[test]
