@@ -16,6 +16,9 @@ use super::verdict::{Outcome, Reason};
 use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
 
+mod ending;
+mod stopping;
+
 /// How long a process may resist SIGKILL before it is named and left behind.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 /// Between two looks for new descendants while SIGTERM is at work.
@@ -324,153 +327,6 @@ impl Machine {
         self.exit(Reason::Store, exit::STORE, detail)
     }
 
-    fn on_signal(&mut self, now: Uptime, signal: Signal, sender: Option<u32>) -> Vec<Action> {
-        if signal == Signal::CHLD && sender.is_none() {
-            return Vec::new();
-        }
-        if sender.is_none() && self.policy.child_has_terminal {
-            return Vec::new();
-        }
-        let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
-        match self.state {
-            State::Running { .. } | State::Launching if signal == Signal::TERM => {
-                self.on_stop_signal(now, as_signal, sender)
-            }
-            State::Running { .. } => {
-                if as_signal.asks_to_leave() {
-                    self.asked = Some(now);
-                }
-                vec![self.send(as_signal)]
-            }
-            State::Launching => {
-                if as_signal.asks_to_leave() {
-                    self.asked = Some(now);
-                }
-                self.hold(as_signal);
-                Vec::new()
-            }
-            State::Restoring | State::Refreshing | State::Waiting if signal == Signal::TERM => {
-                self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: true });
-                self.finish()
-            }
-            State::Restoring | State::Refreshing | State::Waiting if as_signal.asks_to_leave() => {
-                let code = End::Signal(as_signal).code();
-                self.exit(Reason::Signalled, code, format!("{as_signal} came while no attempt was running"))
-            }
-            State::Restoring | State::Refreshing | State::Waiting => {
-                self.hold(as_signal);
-                Vec::new()
-            }
-            State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() => {
-                self.lost_commit(format!("the last commit was broken off by {as_signal}"))
-            }
-            State::Draining | State::Flushing | State::Done => Vec::new(),
-        }
-    }
-
-    fn on_stop_signal(&mut self, now: Uptime, as_signal: Signal, sender: Option<u32>) -> Vec<Action> {
-        let preempt_signal = if as_signal == Signal::TERM { self.policy.preempt_signal } else { Some(as_signal) };
-        // A notice and the SIGTERM that follows it are one event.
-        let already_told = self.stop.as_mut().is_some_and(|stop| {
-            let by_notice = matches!(stop.cause, Cause::Notice { .. }) && stop.told;
-            stop.told = false;
-            by_notice
-        });
-        let mut actions = self.begin_stop(now + self.policy.stop_grace);
-        self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: false });
-        if !already_told && let Some(signal) = preempt_signal {
-            actions.extend(self.deliver(signal));
-        }
-        actions
-    }
-
-    fn on_preempted(&mut self, now: Uptime, source: String, lead: Duration) -> Vec<Action> {
-        let first = self.stop.is_none();
-        self.leave_by = Some(self.leave_by.map_or(now + lead, |set| set.min(now + lead)));
-        let kill_at = now + lead * 5 / 6;
-        match self.state {
-            State::Running { .. } | State::Launching => {
-                self.stop.get_or_insert(Stop { cause: Cause::Notice { source }, told: true });
-                let mut actions = self.begin_stop(kill_at);
-                if first && let Some(signal) = self.policy.preempt_signal {
-                    actions.extend(self.deliver(signal));
-                }
-                actions
-            }
-            State::Draining => self.set_deadline(kill_at).into_iter().collect(),
-            State::Restoring | State::Refreshing | State::Waiting => {
-                self.stop.get_or_insert(Stop { cause: Cause::Notice { source }, told: true });
-                self.finish()
-            }
-            State::Flushing | State::Done => Vec::new(),
-        }
-    }
-
-    /// A running trainer is stopped as by a preemption; what is over or stopping already keeps its own reason.
-    fn on_gpu_failed(&mut self, now: Uptime, detail: String) -> Vec<Action> {
-        let is_alive = matches!(self.state, State::Running { .. } | State::Launching);
-        if !is_alive || self.stop.is_some() {
-            return Vec::new();
-        }
-        self.stop = Some(Stop { cause: Cause::Gpu { detail }, told: true });
-        let mut actions = self.begin_stop(now + self.policy.stop_grace);
-        if let Some(signal) = self.policy.preempt_signal {
-            actions.extend(self.deliver(signal));
-        }
-        actions
-    }
-
-    fn on_fenced(&mut self, now: Uptime, detail: String) -> Vec<Action> {
-        self.stop = Some(Stop { cause: Cause::Fenced { detail }, told: true });
-        match self.state {
-            State::Running { .. } | State::Launching => {
-                let mut actions = self.begin_stop(now + self.policy.stop_grace);
-                actions.extend(self.deliver(Signal::TERM));
-                actions
-            }
-            State::Draining | State::Done => Vec::new(),
-            _ => self.finish(),
-        }
-    }
-
-    /// The deadline and the word of it to the trainer, unless an earlier one stands.
-    fn begin_stop(&mut self, at: Uptime) -> Vec<Action> {
-        match self.set_deadline(at) {
-            Some(arm) => vec![Action::Announce { deadline: at }, arm],
-            None => Vec::new(),
-        }
-    }
-
-    /// Sets the one deadline, or brings it forward; never later.
-    fn set_deadline(&mut self, at: Uptime) -> Option<Action> {
-        if self.deadline.is_some_and(|set| set <= at) {
-            return None;
-        }
-        self.deadline = Some(at);
-        Some(Action::Arm(Timer::Grace, at))
-    }
-
-    /// Sends now, or once the command runs.
-    fn deliver(&mut self, signal: Signal) -> Option<Action> {
-        if self.state == State::Launching {
-            self.hold(signal);
-            return None;
-        }
-        Some(self.send(signal))
-    }
-
-    fn send(&self, signal: Signal) -> Action {
-        Action::Signal { target: self.policy.signal_target, signal }
-    }
-
-    fn hold(&mut self, signal: Signal) {
-        // Standard signals do not queue in the kernel either.
-        let queues = signal.number() > 31;
-        if self.held.len() < HELD_SIGNALS && (queues || !self.held.contains(&signal)) {
-            self.held.push(signal);
-        }
-    }
-
     fn on_due(&mut self, now: Uptime, timer: Timer) -> Vec<Action> {
         match (timer, &self.state) {
             (Timer::Grace, State::Launching | State::Running { .. } | State::Draining) => {
@@ -501,73 +357,7 @@ impl Machine {
         self.committed = self.committed.max(step);
         self.memory.progressed(step);
     }
-
-    /// The end of a life in which a command ran, or was stopped before it could.
-    fn finish(&mut self) -> Vec<Action> {
-        let child_code = self.ended.map_or(exit::STOPPED, |(end, _)| end.code());
-        let Some(Stop { cause, .. }) = self.stop.clone() else { return self.finish_unstopped(child_code) };
-        let stopped_code = match self.policy.stopped_code {
-            StoppedCode::Always143 => exit::STOPPED,
-            StoppedCode::Child => child_code,
-        };
-        let ended = match self.ended {
-            Some((end, _)) => format!("the command ended with {end}"),
-            None if self.attempt == 0 => "the command had not been started".to_owned(),
-            None => "the command could not be ended".to_owned(),
-        };
-        match cause {
-            Cause::Signal { sender } => {
-                let by = match sender {
-                    Some(0) => " from outside the container".to_owned(),
-                    Some(pid) => format!(" from pid {pid}"),
-                    None => String::new(),
-                };
-                self.exit(Reason::Stopped, stopped_code, format!("stopped by SIGTERM{by}; {ended}"))
-            }
-            Cause::Notice { source } => {
-                self.exit(Reason::Preempted, stopped_code, format!("preempted ({source}); {ended}"))
-            }
-            Cause::Gpu { detail } => self.exit(Reason::Gpu, exit::GPU, format!("{detail}; {ended}")),
-            Cause::Fenced { detail } => self.exit(Reason::Fenced, exit::FENCED, detail),
-        }
-    }
-
-    fn finish_unstopped(&mut self, code: u8) -> Vec<Action> {
-        let suffix = if self.gave_up.is_empty() { String::new() } else { format!("; {}", self.gave_up) };
-        match self.ended {
-            Some((End::Code(0), _)) => {
-                self.exit(Reason::Finished, code, format!("the command finished with exit code 0{suffix}"))
-            }
-            Some((end, true)) => self.exit(
-                Reason::Oom,
-                code,
-                format!("out of memory: the kernel killed for the cgroup's memory limit, the command ended with {end}{suffix}"),
-            ),
-            Some((end @ End::Signal(_), false)) => {
-                self.exit(Reason::Signalled, code, format!("the command was ended by {end}{suffix}"))
-            }
-            Some((end @ End::Code(_), false)) => {
-                self.exit(Reason::Failed, code, format!("the command failed with {end}{suffix}"))
-            }
-            None => self.exit(Reason::NotStarted, exit::NOT_STARTED, format!("nothing was started{suffix}")),
-        }
-    }
-
-    fn exit(&mut self, reason: Reason, code: u8, detail: String) -> Vec<Action> {
-        self.state = State::Done;
-        vec![Action::Exit(Box::new(Outcome {
-            reason,
-            exit_code: self.policy.remapped(code),
-            child: self.ended.map(|(end, _)| end),
-            oom: self.ended.is_some_and(|(_, oom)| oom),
-            attempts: self.attempt,
-            resumed_step: self.resume.as_ref().and_then(|r| r.step),
-            committed_step: self.committed,
-            detail,
-        }))]
-    }
 }
 
 #[cfg(test)]
-#[path = "machine_tests.rs"]
 mod tests;

@@ -1,0 +1,74 @@
+//! How a life is summed up: reason, exit code, one sentence.
+
+use super::{Cause, Machine, State, Stop};
+use crate::rules::exit::{self, End};
+use crate::rules::job::event::Action;
+use crate::rules::job::policy::StoppedCode;
+use crate::rules::job::verdict::{Outcome, Reason};
+
+impl Machine {
+    /// The end of a life in which a command ran, or was stopped before it could.
+    pub(super) fn finish(&mut self) -> Vec<Action> {
+        let child_code = self.ended.map_or(exit::STOPPED, |(end, _)| end.code());
+        let Some(Stop { cause, .. }) = self.stop.clone() else { return self.finish_unstopped(child_code) };
+        let stopped_code = match self.policy.stopped_code {
+            StoppedCode::Always143 => exit::STOPPED,
+            StoppedCode::Child => child_code,
+        };
+        let ended = match self.ended {
+            Some((end, _)) => format!("the command ended with {end}"),
+            None if self.attempt == 0 => "the command had not been started".to_owned(),
+            None => "the command could not be ended".to_owned(),
+        };
+        match cause {
+            Cause::Signal { sender } => {
+                let by = match sender {
+                    Some(0) => " from outside the container".to_owned(),
+                    Some(pid) => format!(" from pid {pid}"),
+                    None => String::new(),
+                };
+                self.exit(Reason::Stopped, stopped_code, format!("stopped by SIGTERM{by}; {ended}"))
+            }
+            Cause::Notice { source } => {
+                self.exit(Reason::Preempted, stopped_code, format!("preempted ({source}); {ended}"))
+            }
+            Cause::Gpu { detail } => self.exit(Reason::Gpu, exit::GPU, format!("{detail}; {ended}")),
+            Cause::Fenced { detail } => self.exit(Reason::Fenced, exit::FENCED, detail),
+        }
+    }
+
+    pub(super) fn finish_unstopped(&mut self, code: u8) -> Vec<Action> {
+        let suffix = if self.gave_up.is_empty() { String::new() } else { format!("; {}", self.gave_up) };
+        match self.ended {
+            Some((End::Code(0), _)) => {
+                self.exit(Reason::Finished, code, format!("the command finished with exit code 0{suffix}"))
+            }
+            Some((end, true)) => self.exit(
+                Reason::Oom,
+                code,
+                format!("out of memory: the kernel killed for the cgroup's memory limit, the command ended with {end}{suffix}"),
+            ),
+            Some((end @ End::Signal(_), false)) => {
+                self.exit(Reason::Signalled, code, format!("the command was ended by {end}{suffix}"))
+            }
+            Some((end @ End::Code(_), false)) => {
+                self.exit(Reason::Failed, code, format!("the command failed with {end}{suffix}"))
+            }
+            None => self.exit(Reason::NotStarted, exit::NOT_STARTED, format!("nothing was started{suffix}")),
+        }
+    }
+
+    pub(super) fn exit(&mut self, reason: Reason, code: u8, detail: String) -> Vec<Action> {
+        self.state = State::Done;
+        vec![Action::Exit(Box::new(Outcome {
+            reason,
+            exit_code: self.policy.remapped(code),
+            child: self.ended.map(|(end, _)| end),
+            oom: self.ended.is_some_and(|(_, oom)| oom),
+            attempts: self.attempt,
+            resumed_step: self.resume.as_ref().and_then(|r| r.step),
+            committed_step: self.committed,
+            detail,
+        }))]
+    }
+}

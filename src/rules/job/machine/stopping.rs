@@ -1,0 +1,158 @@
+//! How a job is asked to stop: signals, notices, a failing GPU, a newer run. One deadline, which never moves later.
+
+use std::time::Duration;
+
+use super::{Cause, HELD_SIGNALS, Machine, State, Stop};
+use crate::rules::exit::End;
+use crate::rules::job::event::{Action, Timer, Uptime};
+use crate::rules::job::verdict::Reason;
+use crate::rules::signal::Signal;
+
+impl Machine {
+    pub(super) fn on_signal(&mut self, now: Uptime, signal: Signal, sender: Option<u32>) -> Vec<Action> {
+        if signal == Signal::CHLD && sender.is_none() {
+            return Vec::new();
+        }
+        if sender.is_none() && self.policy.child_has_terminal {
+            return Vec::new();
+        }
+        let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
+        match self.state {
+            State::Running { .. } | State::Launching if signal == Signal::TERM => {
+                self.on_stop_signal(now, as_signal, sender)
+            }
+            State::Running { .. } => {
+                if as_signal.asks_to_leave() {
+                    self.asked = Some(now);
+                }
+                vec![self.send(as_signal)]
+            }
+            State::Launching => {
+                if as_signal.asks_to_leave() {
+                    self.asked = Some(now);
+                }
+                self.hold(as_signal);
+                Vec::new()
+            }
+            State::Restoring | State::Refreshing | State::Waiting if signal == Signal::TERM => {
+                self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: true });
+                self.finish()
+            }
+            State::Restoring | State::Refreshing | State::Waiting if as_signal.asks_to_leave() => {
+                let code = End::Signal(as_signal).code();
+                self.exit(Reason::Signalled, code, format!("{as_signal} came while no attempt was running"))
+            }
+            State::Restoring | State::Refreshing | State::Waiting => {
+                self.hold(as_signal);
+                Vec::new()
+            }
+            State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() => {
+                self.lost_commit(format!("the last commit was broken off by {as_signal}"))
+            }
+            State::Draining | State::Flushing | State::Done => Vec::new(),
+        }
+    }
+
+    pub(super) fn on_stop_signal(&mut self, now: Uptime, as_signal: Signal, sender: Option<u32>) -> Vec<Action> {
+        let preempt_signal = if as_signal == Signal::TERM { self.policy.preempt_signal } else { Some(as_signal) };
+        // A notice and the SIGTERM that follows it are one event.
+        let already_told = self.stop.as_mut().is_some_and(|stop| {
+            let by_notice = matches!(stop.cause, Cause::Notice { .. }) && stop.told;
+            stop.told = false;
+            by_notice
+        });
+        let mut actions = self.begin_stop(now + self.policy.stop_grace);
+        self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: false });
+        if !already_told && let Some(signal) = preempt_signal {
+            actions.extend(self.deliver(signal));
+        }
+        actions
+    }
+
+    pub(super) fn on_preempted(&mut self, now: Uptime, source: String, lead: Duration) -> Vec<Action> {
+        let first = self.stop.is_none();
+        self.leave_by = Some(self.leave_by.map_or(now + lead, |set| set.min(now + lead)));
+        let kill_at = now + lead * 5 / 6;
+        match self.state {
+            State::Running { .. } | State::Launching => {
+                self.stop.get_or_insert(Stop { cause: Cause::Notice { source }, told: true });
+                let mut actions = self.begin_stop(kill_at);
+                if first && let Some(signal) = self.policy.preempt_signal {
+                    actions.extend(self.deliver(signal));
+                }
+                actions
+            }
+            State::Draining => self.set_deadline(kill_at).into_iter().collect(),
+            State::Restoring | State::Refreshing | State::Waiting => {
+                self.stop.get_or_insert(Stop { cause: Cause::Notice { source }, told: true });
+                self.finish()
+            }
+            State::Flushing | State::Done => Vec::new(),
+        }
+    }
+
+    /// A running trainer is stopped as by a preemption; what is over or stopping already keeps its own reason.
+    pub(super) fn on_gpu_failed(&mut self, now: Uptime, detail: String) -> Vec<Action> {
+        let is_alive = matches!(self.state, State::Running { .. } | State::Launching);
+        if !is_alive || self.stop.is_some() {
+            return Vec::new();
+        }
+        self.stop = Some(Stop { cause: Cause::Gpu { detail }, told: true });
+        let mut actions = self.begin_stop(now + self.policy.stop_grace);
+        if let Some(signal) = self.policy.preempt_signal {
+            actions.extend(self.deliver(signal));
+        }
+        actions
+    }
+
+    pub(super) fn on_fenced(&mut self, now: Uptime, detail: String) -> Vec<Action> {
+        self.stop = Some(Stop { cause: Cause::Fenced { detail }, told: true });
+        match self.state {
+            State::Running { .. } | State::Launching => {
+                let mut actions = self.begin_stop(now + self.policy.stop_grace);
+                actions.extend(self.deliver(Signal::TERM));
+                actions
+            }
+            State::Draining | State::Done => Vec::new(),
+            _ => self.finish(),
+        }
+    }
+
+    /// The deadline and the word of it to the trainer, unless an earlier one stands.
+    pub(super) fn begin_stop(&mut self, at: Uptime) -> Vec<Action> {
+        match self.set_deadline(at) {
+            Some(arm) => vec![Action::Announce { deadline: at }, arm],
+            None => Vec::new(),
+        }
+    }
+
+    /// Sets the one deadline, or brings it forward; never later.
+    pub(super) fn set_deadline(&mut self, at: Uptime) -> Option<Action> {
+        if self.deadline.is_some_and(|set| set <= at) {
+            return None;
+        }
+        self.deadline = Some(at);
+        Some(Action::Arm(Timer::Grace, at))
+    }
+
+    /// Sends now, or once the command runs.
+    pub(super) fn deliver(&mut self, signal: Signal) -> Option<Action> {
+        if self.state == State::Launching {
+            self.hold(signal);
+            return None;
+        }
+        Some(self.send(signal))
+    }
+
+    pub(super) fn send(&self, signal: Signal) -> Action {
+        Action::Signal { target: self.policy.signal_target, signal }
+    }
+
+    pub(super) fn hold(&mut self, signal: Signal) {
+        // Standard signals do not queue in the kernel either.
+        let queues = signal.number() > 31;
+        if self.held.len() < HELD_SIGNALS && (queues || !self.held.contains(&signal)) {
+            self.held.push(signal);
+        }
+    }
+}
