@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use crate::edge::clock;
 use crate::edge::metrics_file::MetricsFile;
-use crate::rules::metric::ledger::Ledger;
-use crate::rules::metric::line::Report;
+use crate::rules::metric::ledger::{Ledger, Measured};
 use crate::rules::metric::number;
 use crate::rules::metric::pattern::Found;
 
@@ -50,7 +49,7 @@ struct Shared {
 struct State {
     ledger: Ledger,
     /// With the time of the measurement, in seconds since 1970.
-    waiting: VecDeque<(Report, f64)>,
+    waiting: VecDeque<(Measured, f64)>,
     /// The last write failed.
     failing: bool,
     closed: bool,
@@ -93,7 +92,7 @@ impl Sink {
         let now = number::timestamp(clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default());
         let mut state = shared.state();
         for (tag, found) in measurements {
-            let Some((report, warning)) = state.ledger.enter(tag, found) else { continue };
+            let (measured, warning) = state.ledger.enter(tag, found);
             if let Some(warning) = warning {
                 tracing::warn!("{warning}");
             }
@@ -104,7 +103,7 @@ impl Sink {
                     state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
-            state.waiting.push_back((report, now));
+            state.waiting.push_back((measured, now));
         }
         shared.changed.notify_all();
     }
@@ -135,13 +134,16 @@ impl Shared {
     }
 
     /// Warns of each kind of trouble once; training goes on.
-    fn write(&self, batch: &VecDeque<(Report, f64)>, said: &mut Vec<String>) -> bool {
+    fn write(&self, batch: &VecDeque<(Measured, f64)>, said: &mut Vec<String>) -> bool {
         if batch.is_empty() {
             return true;
         }
         let mut lines = Vec::with_capacity(128 * batch.len());
-        for (report, timestamp) in batch {
-            report.write(*timestamp, &self.trial, &mut lines);
+        for (measured, timestamp) in batch {
+            // The patterns' tags are ones that a report can have.
+            if let Ok(report) = measured.report() {
+                report.write(*timestamp, &self.trial, &mut lines);
+            }
         }
         let result = self.file.append(&lines);
         let path = self.file.path.display();
@@ -159,7 +161,7 @@ impl Shared {
     }
 
     /// Keeps what was not written for the next try, as far as there is room; says when that is.
-    fn settle(&self, batch: VecDeque<(Report, f64)>, written: bool) -> Duration {
+    fn settle(&self, batch: VecDeque<(Measured, f64)>, written: bool) -> Duration {
         let mut state = self.state();
         state.failing = !written;
         if written {

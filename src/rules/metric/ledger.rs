@@ -4,16 +4,42 @@
 //! Deliberately absent: where a measurement came from, and the file it goes to.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::line::Report;
+use super::line::{Report, Wrong};
 use super::number::repr;
 use super::pattern::Found;
 
 /// One for a whole run: counts go on through its attempts.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
-    tags: BTreeMap<String, Tag>,
+    tags: BTreeMap<Arc<str>, Tag>,
     reports: u64,
+}
+
+/// A measurement that has its place. Small, since of a flood only the last ones are ever written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    tag: Arc<str>,
+    value: f64,
+    step: Step,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Step {
+    Counted(u64),
+    Given(String),
+}
+
+impl Measured {
+    /// As it is reported. Errors: a tag that no report can have.
+    pub fn report(&self) -> Result<Report, Wrong> {
+        let step = match &self.step {
+            Step::Counted(count) => count.to_string(),
+            Step::Given(text) => text.clone(),
+        };
+        Report::new(&self.tag, self.value, step, "")
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -25,29 +51,32 @@ struct Tag {
 }
 
 impl Ledger {
-    /// Enters a measurement; without a step it has the number of the tag's measurements, from 1. Gives the report, and a
-    /// warning the first time that a tag's steps go back. `None` for a tag that no report can have.
-    pub fn enter(&mut self, tag: &str, found: Found) -> Option<(Report, Option<String>)> {
-        if !self.tags.contains_key(tag) {
-            self.tags.insert(tag.to_owned(), Tag { count: 0, value: 0.0, step: i128::MIN, step_went_back: false });
-        }
-        let entry = self.tags.get_mut(tag)?;
+    /// Enters a measurement; without a step it has the number of the tag's measurements, from 1. Gives a warning the first
+    /// time that a tag's steps go back.
+    pub fn enter(&mut self, tag: &str, found: Found) -> (Measured, Option<String>) {
+        self.reports += 1;
+        let name = match self.tags.get_key_value(tag) {
+            Some((name, _)) => Arc::clone(name),
+            None => Arc::from(tag),
+        };
+        let new = || Tag { count: 0, value: 0.0, step: i128::MIN, step_went_back: false };
+        let entry = self.tags.entry(Arc::clone(&name)).or_insert_with(new);
         entry.count += 1;
         entry.value = found.value;
-        let text = found.step.unwrap_or_else(|| entry.count.to_string());
-        let step = text.parse().unwrap_or(entry.step);
-        let warning = (step < entry.step && !entry.step_went_back).then(|| {
+        let (number, step) = match found.step {
+            None => (i128::from(entry.count), Step::Counted(entry.count)),
+            Some(text) => (text.parse().unwrap_or(entry.step), Step::Given(text)),
+        };
+        let warning = (number < entry.step && !entry.step_went_back).then(|| {
             format!(
-                "the steps of metric {tag:?} go back, from {} to {step}: a tuning service may ignore what comes again, \
+                "the steps of metric {tag:?} go back, from {} to {number}: a tuning service may ignore what comes again, \
                  or call the trial INFEASIBLE",
                 entry.step
             )
         });
         entry.step_went_back |= warning.is_some();
-        entry.step = step;
-        let report = Report::new(tag, found.value, text, "").ok()?;
-        self.reports += 1;
-        Some((report, warning))
+        entry.step = number;
+        (Measured { tag: name, value: found.value, step }, warning)
     }
 
     /// How many measurements there were.
@@ -57,7 +86,7 @@ impl Ledger {
 
     /// The last value of each tag, as it was reported.
     pub fn last_values(&self) -> BTreeMap<String, String> {
-        self.tags.iter().map(|(tag, entry)| (tag.clone(), repr(entry.value))).collect()
+        self.tags.iter().map(|(tag, entry)| (tag.to_string(), repr(entry.value))).collect()
     }
 }
 
@@ -92,7 +121,7 @@ mod tests {
     #[test]
     fn a_tag_without_steps_counts_its_own() {
         let mut ledger = Ledger::default();
-        let mut step = |tag: &str| ledger.enter(tag, found(0.5, None)).expect("a report").0.step().to_owned();
+        let mut step = |tag: &str| ledger.enter(tag, found(0.5, None)).0.report().expect("a report").step().to_owned();
         assert_eq!([step("a"), step("b"), step("a"), step("a")], ["1", "1", "2", "3"]);
     }
 
@@ -100,7 +129,7 @@ mod tests {
     fn the_last_value_of_each_tag_stays() {
         let mut ledger = Ledger::default();
         for (tag, value) in [("a", 0.5), ("b", 1e-5), ("a", 0.25)] {
-            assert!(ledger.enter(tag, found(value, None)).is_some());
+            assert_eq!(ledger.enter(tag, found(value, None)).1, None);
         }
         let expected = [("a", "0.25"), ("b", "1e-05")].map(|(t, v)| (t.to_owned(), v.to_owned()));
         assert_eq!((ledger.last_values(), ledger.reports()), (BTreeMap::from(expected), 3));
@@ -109,7 +138,7 @@ mod tests {
     #[test]
     fn steps_that_go_back_are_warned_of_once_for_each_tag() {
         let mut ledger = Ledger::default();
-        let mut warns = |tag, step| ledger.enter(tag, found(1.0, Some(step))).expect("a report").1.is_some();
+        let mut warns = |tag, step| ledger.enter(tag, found(1.0, Some(step))).1.is_some();
         assert_eq!([warns("a", "5"), warns("a", "5"), warns("b", "1"), warns("a", "9")], [false; 4]);
         assert_eq!([warns("a", "4"), warns("a", "3"), warns("b", "0")], [true, false, true]);
     }

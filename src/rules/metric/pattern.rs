@@ -3,7 +3,7 @@
 //!
 //! Deliberately absent: where lines begin and end ([`super::scrape`]).
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
 use super::line::{Report, Wrong};
 use super::number::{parse_float, parse_step};
@@ -73,17 +73,27 @@ impl Pattern {
         self.gate.as_ref()
     }
 
-    /// Everything one line says, in order. What is no number is left out.
-    pub fn find<'a>(&'a self, line: &'a [u8]) -> impl Iterator<Item = Found> + 'a {
-        self.regex.captures_iter(line).filter_map(|captures| {
-            let text = |group| std::str::from_utf8(captures.get(group)?.as_bytes()).ok();
-            let value = parse_float(text(self.value_group)?)?;
-            let step = match self.step_group {
-                None => None,
-                Some(group) => Some(parse_step(text(group).filter(|t| !t.is_empty())?)?),
-            };
-            Some(Found { value, step })
-        })
+    /// Tells everything one line says, in order. What is no number is left out.
+    pub fn find(&self, line: &[u8], mut tell: impl FnMut(Found)) {
+        let mut groups = self.regex.capture_locations();
+        let mut at = 0;
+        while at <= line.len() {
+            let Some(place) = self.regex.captures_read_at(&mut groups, line, at) else { return };
+            if let Some(found) = self.found(line, &groups) {
+                tell(found);
+            }
+            at = if place.is_empty() { place.end() + 1 } else { place.end() };
+        }
+    }
+
+    fn found(&self, line: &[u8], groups: &CaptureLocations) -> Option<Found> {
+        let text = |group| groups.get(group).and_then(|(start, end)| std::str::from_utf8(&line[start..end]).ok());
+        let value = parse_float(text(self.value_group)?)?;
+        let step = match self.step_group {
+            None => None,
+            Some(group) => Some(parse_step(text(group).filter(|t| !t.is_empty())?)?),
+        };
+        Some(Found { value, step })
     }
 }
 
@@ -99,9 +109,15 @@ fn is_the_same_in_a_block(regex: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn all(pattern: &Pattern, line: &[u8]) -> Vec<Found> {
+        let mut all = Vec::new();
+        pattern.find(line, |found| all.push(found));
+        all
+    }
+
     fn found(pattern: &str, line: &str) -> Vec<(f64, Option<String>)> {
         let pattern = Pattern::parse(pattern).expect(pattern);
-        pattern.find(line.as_bytes()).map(|f| (f.value, f.step)).collect()
+        all(&pattern, line.as_bytes()).into_iter().map(|f| (f.value, f.step)).collect()
     }
 
     #[test]
@@ -116,14 +132,14 @@ mod tests {
     #[test]
     fn the_first_equals_sign_ends_the_tag() {
         let pattern = Pattern::parse("f1=f1=(.*)").expect("a pattern");
-        assert_eq!((pattern.tag(), pattern.find(b"f1=0.5").count()), ("f1", 1));
+        assert_eq!((pattern.tag(), all(&pattern, b"f1=0.5").len()), ("f1", 1));
     }
 
     #[test]
     fn what_is_no_number_is_no_metric() {
         assert_eq!(found("a=loss: (\\S+)", "loss: n/a loss: 0.5"), [(0.5, None)]);
         assert_eq!(found("a=loss: (\\S+) (?<step>\\S*)", "loss: 0.5 soon"), []);
-        assert_eq!(Pattern::parse("a=(?s-u)loss: (.)").map(|p| p.find(b"loss: \xff").count()), Ok(0));
+        assert_eq!(Pattern::parse("a=(?s-u)loss: (.)").map(|p| all(&p, b"loss: \xff").len()), Ok(0));
     }
 
     #[test]

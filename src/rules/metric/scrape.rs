@@ -81,7 +81,7 @@ impl Scraper {
 fn search(pattern: &Pattern, block: &[u8], mut tell: impl FnMut(usize, Found)) {
     let mut line_at = |start: usize, end: usize| {
         for (index, piece) in block[start..end].chunks(LONGEST_LINE_BYTES).enumerate() {
-            pattern.find(piece).for_each(|found| tell(start + index * LONGEST_LINE_BYTES, found));
+            pattern.find(piece, |found| tell(start + index * LONGEST_LINE_BYTES, found));
         }
     };
     let mut at = 0;
@@ -237,7 +237,9 @@ mod tests {
         let patterns = patterns(texts);
         let of_line = |line: &[u8]| -> Vec<(usize, f64)> {
             let each = patterns.iter().enumerate();
-            each.flat_map(|(which, p)| p.find(line).map(move |f| (which, f.value)).collect::<Vec<_>>()).collect()
+            let mut found = Vec::new();
+            each.for_each(|(which, p)| p.find(line, |f| found.push((which, f.value))));
+            found
         };
         plain.split(|b| is_end(*b)).flat_map(of_line).collect()
     }
