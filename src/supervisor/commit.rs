@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::mirror::{Committed, Local, Mirror, PINS, attempts, beneath, blocking, same_bytes};
+use super::retention::commits;
 use super::send::{Stop, pin, send, unchanged, verify, without_data};
 use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
@@ -18,6 +19,8 @@ use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, data
 use crate::rules::checkpoint::{Kind, plan};
 use crate::rules::exit;
 
+/// How long the store has to say, when the time is up, whether the commit is through.
+const LAST_WORD: Duration = Duration::from_millis(200);
 /// Files under way at once.
 const CONCURRENCY: usize = 4;
 
@@ -80,12 +83,13 @@ impl Mirror {
             None => commit.await,
             Some(limit) => match tokio::time::timeout(limit, commit).await {
                 Ok(done) => done,
-                Err(_) => Err(Stop::Failed(format!(
-                    "no time left after {:.1} s to commit the newest checkpoint; the last committed one stands",
-                    limit.as_secs_f64()
-                ))),
+                Err(_) => self.cut_short(limit).await,
             },
         };
+        if done.is_err() {
+            // They would keep the space of what the framework deletes.
+            let _ = beneath(&self.config.dir).and_then(|dir| dir.remove_tree(PINS));
+        }
         match done {
             Ok(outcome) => outcome,
             // Another run on the same directory takes our pins away, which looks like a change.
@@ -145,6 +149,20 @@ impl Mirror {
         }
         self.config.faults.point(12);
         Ok(outcome)
+    }
+
+    /// The time was up; but the manifest may just have been on its way, and what is committed is to be known.
+    async fn cut_short(&mut self, limit: Duration) -> Result<Outcome, Stop> {
+        let ours = self.attempt.clone().map(|attempt| Stamp { attempt, seq: self.seq });
+        let names = async { commits(self.store.as_ref()?).await.ok() };
+        let names = tokio::time::timeout(LAST_WORD, names).await.ok().flatten().unwrap_or_default();
+        match names.into_iter().find(|name| Some(&name.stamp) == ours.as_ref()) {
+            Some(name) => Ok(Outcome::UpToDate { step: Some(name.step) }),
+            None => Err(Stop::Failed(format!(
+                "no time left after {:.1} s to commit the newest checkpoint; the last committed one stands",
+                limit.as_secs_f64()
+            ))),
+        }
     }
 
     async fn overtaken(&self) -> Option<Attempt> {

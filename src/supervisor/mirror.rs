@@ -185,6 +185,7 @@ impl Mirror {
         mirror.prepare_directory(&address)?;
         let Address::Directory(root) = &address;
         let store = Store::open_directory(root, mirror.config.claim).map_err(|error| away(&error))?;
+        apart(&mirror.config.dir, root)?;
         if mirror.config.claim {
             let honest = probe(&store).await?;
             if !honest {
@@ -352,6 +353,20 @@ pub(crate) fn away(error: &StoreError) -> MirrorError {
         Trouble::Absent | Trouble::Other => "see that the store is there, then start again",
     };
     MirrorError::store(format!("{error}; without the store no checkpoint survives this machine; {way_out}"))
+}
+
+/// The store and the checkpoint directory must not lie in each other, or copies would be taken for checkpoints.
+fn apart(dir: &Path, root: &Path) -> Result<(), MirrorError> {
+    let (Ok(dir), Ok(root)) = (dir.canonicalize(), root.canonicalize()) else { return Ok(()) };
+    if !dir.starts_with(&root) && !root.starts_with(&dir) {
+        return Ok(());
+    }
+    let message = format!(
+        "the checkpoint store {} and the checkpoint directory {} lie in each other, so copies would be taken for checkpoints; choose places apart",
+        root.display(),
+        dir.display()
+    );
+    Err(MirrorError { message, code: exit::NOT_STARTED })
 }
 
 /// Puts the same key twice: a store that lets both succeed does not keep two runs apart.

@@ -113,10 +113,11 @@ impl Mirror {
         let orphans = orphans(store).await?;
         let mut swept = 0;
         if !dry {
+            // First, so that directories are empty when their last object goes.
+            swept = store.sweep(ORPHAN_AGE).await?;
             for key in &orphans {
                 store.delete(key).await?;
             }
-            swept = store.sweep(ORPHAN_AGE).await?;
         }
         Ok(Pruned { commits: gone, orphans, swept })
     }

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::support::checkpoints::Place;
+use crate::support::checkpoints::{Place, tree};
 use crate::support::{Finished, Trainit};
 
 /// `trainit run` of a shell script in the place; it sees the checkpoint directory as $D.
@@ -175,5 +175,34 @@ fn two_runs_at_once_leave_only_whole_checkpoints_whatever_the_schedule() {
         assert!(commits.iter().all(|c| c["complete"] == true), "{point}: {commits:?}");
         assert_eq!(commits[0]["step"], 5, "{point}: the newer run's is the newest");
         place.checkpoint("verify").output().expect_code(0);
+    }
+}
+
+#[test]
+fn three_runs_of_which_one_sleeps_and_one_dies_leave_a_whole_newest_checkpoint() {
+    for sleeps_at in [2, 4, 7, 8] {
+        for dies_at in 1..=12 {
+            let what = format!("one sleeps at {sleeps_at}, one dies at {dies_at}");
+            let place = Place::new();
+            place.save(1);
+            place.push();
+            place.save(2);
+            let sleeper = place.checkpoint("push").args(["--keep-last", "1"]);
+            let sleeper = sleeper.env("TRAINIT_TEST_FAULT", format!("{sleeps_at}:stop")).start();
+            crate::support::stopped(&sleeper);
+            let machine = place.path("another machine");
+            crate::support::checkpoints::save_in(&machine, 3);
+            let dying = place.checkpoint_in("push", &machine).args(["--keep-last", "1"]);
+            dying.env("TRAINIT_TEST_FAULT", dies_at.to_string()).output().expect_code(137);
+            sleeper.signal(libc::SIGCONT);
+            assert!([0, 205].contains(&sleeper.finish().code()), "{what}");
+            let there = place.pull_afresh("a third machine");
+            let steps = place.steps();
+            assert!(!steps.is_empty() && place.commits()[0]["complete"] == true, "{what}");
+            let newest = format!("step-{}", steps[0]);
+            let written = if steps[0] == 3 { machine.join(&newest) } else { place.local().join(&newest) };
+            assert_eq!(tree(&there.join(&newest)), tree(&written), "{what}");
+            assert_eq!(steps[0] == 3, dies_at >= 9, "{what}: {steps:?}");
+        }
     }
 }

@@ -249,52 +249,6 @@ fn pushing_twice_copies_once() {
     assert_eq!(tree(&there), tree(&place.local()));
 }
 
-/// Runs trainit with a small tmpfs at a path, in a mount namespace of its own.
-fn with_tmpfs(place: &Place, deed: &str, at: &std::path::Path, size: &str) -> Trainit {
-    fs::create_dir_all(at).unwrap();
-    let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\" && shift 2 && exec \"$@\"";
-    let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", size, at.to_str().unwrap()];
-    let (local, url) = (place.local(), place.url());
-    let args =
-        ["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--settle", "0"];
-    Trainit::through(&prefix, args)
-}
-
-#[test]
-fn a_full_store_is_204_in_one_line_and_nothing_committed_is_lost() {
-    let place = Place::new();
-    place.save(1);
-    fs::write(place.local().join("step-1/big.bin"), vec![1; 3 << 20]).unwrap();
-    let done = with_tmpfs(&place, "push", &place.store(), "1m").output().expect_code(204);
-    assert_eq!(done.err().lines().count(), 1, "{}", done.err());
-    assert!(done.err().contains("No space left on device"), "{}", done.err());
-}
-
-#[test]
-fn a_read_only_store_is_204_in_one_line() {
-    let place = Place::new();
-    place.save(1);
-    place.push();
-    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
-    let (local, store) = (place.local(), place.store());
-    let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", store.to_str().unwrap()];
-    let url = place.url();
-    let args = ["checkpoint", "push", "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap()];
-    let done = Trainit::through(&prefix, args).output().expect_code(204);
-    assert_eq!(done.err().lines().count(), 1, "{}", done.err());
-    assert!(done.err().contains("Read-only file system"), "{}", done.err());
-}
-
-#[test]
-fn a_disk_too_full_for_the_restore_is_204_before_anything_is_written() {
-    let place = Place::new();
-    place.save(1);
-    fs::write(place.local().join("step-1/big.bin"), vec![1; 3 << 20]).unwrap();
-    place.push();
-    let done = with_tmpfs(&place, "pull", &place.local(), "2m").output().expect_code(204);
-    assert!(done.err().contains("bytes free and the checkpoint needs"), "{}", done.err());
-}
-
 #[test]
 fn mistakes_on_the_command_line_are_125() {
     for args in [
@@ -344,4 +298,50 @@ fn holes_cost_neither_time_nor_disk_on_the_way_back() {
     let there = fs::metadata(place.pull_afresh("elsewhere").join("step-1.bin")).unwrap();
     assert_eq!(there.len(), 200 << 20);
     assert!(there.blocks() * 512 < 1 << 20, "{} blocks", there.blocks());
+}
+
+#[test]
+fn a_store_inside_the_checkpoint_directory_or_around_it_is_125() {
+    let place = Place::new();
+    place.save(1);
+    let local = place.local();
+    for (store, dir) in [(local.clone(), local.clone()), (local.join("store"), local.clone()), (place.path(""), local)]
+    {
+        let url = format!("file://{}", store.display());
+        let args = ["checkpoint", "push", "--checkpoint-store", &url, "--checkpoint-dir", dir.to_str().unwrap()];
+        let done = Trainit::new(args).output().expect_code(125);
+        assert!(done.err().contains("lie in each other"), "{}", done.err());
+    }
+}
+
+#[test]
+fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_nodes_data_ever() {
+    let place = Place::new();
+    place.save(1);
+    place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);
+    let orphan = place.store().join("step-1/0000000001-000001");
+    let others = place.store().join("node-00001/step-1/0000000001-000001");
+    fs::create_dir_all(&others).unwrap();
+    fs::write(others.join("w"), "1").unwrap();
+    fs::write(orphan.join("half#1"), "1").unwrap();
+    place.push();
+    let age = |path: &std::path::Path| {
+        for entry in fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_file()) {
+            let day_before_yesterday = std::time::SystemTime::now() - std::time::Duration::from_secs(48 * 3600);
+            fs::File::options().append(true).open(entry).unwrap().set_modified(day_before_yesterday).unwrap();
+        }
+    };
+    place.checkpoint("prune").output().expect_code(0);
+    assert!(orphan.join("weights.bin").exists(), "young data may be on its way into a commit");
+    for path in [orphan.clone(), orphan.join("layers"), others.clone(), place.store().join("step-1/0000000002-000001")]
+    {
+        age(&path);
+    }
+    let done = place.checkpoint("prune").args(["--dry-run"]).output().expect_code(0);
+    assert!(done.out().contains("0 commits and 3 objects"), "{}", done.out());
+    place.checkpoint("prune").output().expect_code(0);
+    assert!(!orphan.exists());
+    assert!(others.join("w").exists());
+    assert_eq!(place.steps(), [1]);
+    place.checkpoint("verify").output().expect_code(0);
 }

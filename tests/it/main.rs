@@ -9,6 +9,7 @@ mod support;
 mod checkpoint_lives;
 mod checkpoint_restore;
 mod checkpoint_store;
+mod checkpoint_trouble;
 mod child_state;
 mod cluster;
 mod cluster_properties;

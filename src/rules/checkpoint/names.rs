@@ -141,9 +141,11 @@ pub fn data_prefix(unit: &str, stamp: &Stamp) -> String {
     format!("{}/{stamp}", encode(unit))
 }
 
-/// The stamp in a data key: the first part that is one.
+/// The stamp in a data key: the first part that is one. What lies in another node's corner is none of our data.
 pub fn stamp_of_data(key: &str) -> Option<Stamp> {
-    if key.starts_with(OWN) { None } else { key.split('/').skip(1).find_map(Stamp::parse) }
+    let first = key.split('/').next().unwrap_or_default();
+    let is_node = first.strip_prefix("node-").is_some_and(|rank| digits(rank, 5).is_some());
+    if first == OWN || is_node { None } else { key.split('/').skip(1).find_map(Stamp::parse) }
 }
 
 /// Control characters break stores, `#1` is how the file store names half-written files, `\` is a delimiter to some.
@@ -212,5 +214,6 @@ mod tests {
         assert_eq!(data_key("u", &s, "u/x y\n#1%"), "u/0000000007-000003/x y%0A%231%25");
         assert_eq!(stamp_of_data("a/b/0000000007-000003/x"), Some(s));
         assert_eq!(stamp_of_data(".trainit/commits/x"), None);
+        assert_eq!(stamp_of_data("node-00001/u/0000000007-000003/x"), None, "another node's");
     }
 }

@@ -1,0 +1,139 @@
+//! Full disks, read-only places, missing rights, too few descriptors: one clear line, the right code, nothing lost.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use crate::support::checkpoints::{Place, tree};
+use crate::support::{Trainit, stopped};
+
+/// Runs trainit with a small tmpfs at a path, in a mount namespace of its own.
+fn with_tmpfs(place: &Place, deed: &str, at: &std::path::Path, size: &str) -> Trainit {
+    fs::create_dir_all(at).unwrap();
+    let script = "mount -t tmpfs -o size=$1 tmpfs \"$2\" && shift 2 && exec \"$@\"";
+    let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", size, at.to_str().unwrap()];
+    let (local, url) = (place.local(), place.url());
+    let args =
+        ["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--settle", "0"];
+    Trainit::through(&prefix, args)
+}
+
+#[test]
+fn a_full_store_is_204_in_one_line_and_nothing_committed_is_lost() {
+    let place = Place::new();
+    place.save(1);
+    fs::write(place.local().join("step-1/big.bin"), vec![1; 3 << 20]).unwrap();
+    let done = with_tmpfs(&place, "push", &place.store(), "1m").output().expect_code(204);
+    assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    assert!(done.err().contains("No space left on device"), "{}", done.err());
+}
+
+#[test]
+fn a_read_only_store_is_204_in_one_line() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
+    let (local, store) = (place.local(), place.store());
+    let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", store.to_str().unwrap()];
+    let url = place.url();
+    let args = ["checkpoint", "push", "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap()];
+    let done = Trainit::through(&prefix, args).output().expect_code(204);
+    assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    assert!(done.err().contains("Read-only file system"), "{}", done.err());
+}
+
+#[test]
+fn a_disk_too_full_for_the_restore_is_204_before_anything_is_written() {
+    let place = Place::new();
+    place.save(1);
+    fs::write(place.local().join("step-1/big.bin"), vec![1; 3 << 20]).unwrap();
+    place.push();
+    let done = with_tmpfs(&place, "pull", &place.local(), "2m").output().expect_code(204);
+    assert!(done.err().contains("bytes free and the checkpoint needs"), "{}", done.err());
+}
+
+/// As a user who owns nothing there.
+fn as_nobody(place: &Place, deed: &str) -> Trainit {
+    let (local, url) = (place.local(), place.url());
+    let args =
+        ["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--settle", "0"];
+    Trainit::through(&["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], args)
+}
+
+fn is_root(place: &Place) -> bool {
+    fs::metadata(place.local()).unwrap().uid() == 0
+}
+
+fn open_to_all(place: &Place) {
+    fs::create_dir_all(place.store()).unwrap();
+    for path in [place.path(""), place.local(), place.store()] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+}
+
+#[test]
+fn without_the_right_to_pin_a_checkpoint_is_committed_and_one_deleted_meanwhile_is_not() {
+    if !is_root(&Place::new()) {
+        return;
+    }
+    let place = Place::new();
+    let saved = place.save(1);
+    open_to_all(&place);
+    as_nobody(&place, "push").output().expect_code(0);
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
+    place.save(2);
+    let push = as_nobody(&place, "push").env("TRAINIT_TEST_FAULT", "3:stop").start();
+    stopped(&push);
+    fs::remove_dir_all(place.local().join("step-2")).unwrap();
+    push.signal(libc::SIGCONT);
+    let done = push.finish().expect_code(1);
+    assert!(done.err().contains("while it was copied"), "{}", done.err());
+    assert_eq!(place.steps(), [1]);
+}
+
+#[test]
+fn what_may_not_be_read_or_written_is_named_in_one_line() {
+    if !is_root(&Place::new()) {
+        return;
+    }
+    let place = Place::new();
+    place.save(1);
+    open_to_all(&place);
+    fs::set_permissions(place.local().join("step-1/weights.bin"), fs::Permissions::from_mode(0o600)).unwrap();
+    let done = as_nobody(&place, "push").output();
+    assert!([1, 204].contains(&done.code()) && done.err().contains("weights.bin"), "{}", done.err());
+    fs::set_permissions(place.store(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::remove_dir_all(place.store().join(".trainit")).unwrap();
+    let done = as_nobody(&place, "push").output().expect_code(204);
+    assert!(done.err().contains("Permission denied") && done.err().lines().count() == 1, "{}", done.err());
+    fs::set_permissions(place.local(), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::remove_dir_all(place.local().join(".trainit")).unwrap();
+    let done = as_nobody(&place, "push").output().expect_code(125);
+    assert!(done.err().contains("cannot use the checkpoint directory"), "{}", done.err());
+}
+
+#[test]
+fn with_too_few_descriptors_it_fails_in_one_line_and_nothing_is_lost() {
+    for limit in 8..24 {
+        let place = Place::new();
+        place.save(1);
+        place.push();
+        place.save(2);
+        let (local, url) = (place.local(), place.url());
+        let args = [
+            "checkpoint",
+            "push",
+            "--checkpoint-store",
+            &url,
+            "--checkpoint-dir",
+            local.to_str().unwrap(),
+            "--settle",
+            "0",
+        ];
+        let script = format!("ulimit -n {limit}; exec \"$@\"");
+        let done = Trainit::through(&["sh", "-c", &script, "sh"], args).output();
+        assert_eq!(done.err().lines().count(), usize::from(done.code() != 0), "limit {limit}: {}", done.err());
+        assert!(place.steps().contains(&1), "limit {limit}: {}", done.err());
+        assert_eq!(place.steps()[0] == 2, done.code() == 0, "limit {limit}");
+    }
+}
