@@ -10,9 +10,9 @@
 use std::time::Duration;
 
 use super::event::{Action, Event, Flushed, Resume, Timer, Uptime};
-use super::policy::{Policy, StoppedCode};
+use super::policy::Policy;
 use super::restart::{Answer, Failure, Memory};
-use super::verdict::{Outcome, Reason};
+use super::verdict::Reason;
 use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
 

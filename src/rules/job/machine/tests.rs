@@ -1,7 +1,7 @@
 //! Whole lives, and the laws that hold in all of them.
 
 use super::*;
-use crate::rules::job::Target;
+use crate::rules::job::{Outcome, StoppedCode, Target};
 
 fn secs(s: f64) -> Uptime {
     Duration::from_secs_f64(s)
