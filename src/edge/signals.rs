@@ -76,7 +76,8 @@ impl Inbox {
         }
     }
 
-    /// What has arrived by now.
+    /// What has arrived by now, but for what this process brought on itself: a log line into a closed pipe raises
+    /// SIGPIPE, one past a file-size limit SIGXFSZ, and neither is the command's affair.
     pub fn drain(&self) -> Vec<Arrival> {
         const BATCH: usize = 16;
         let mut arrivals = Vec::new();
@@ -89,7 +90,8 @@ impl Inbox {
                 // SAFETY: the kernel wrote the first `count` structures.
                 let info = unsafe { info.assume_init_ref() };
                 let by_process = matches!(info.ssi_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
-                if let Some(signal) = Signal::new(info.ssi_signo as i32) {
+                let is_our_own = by_process && info.ssi_pid == std::process::id();
+                if let Some(signal) = Signal::new(info.ssi_signo as i32).filter(|_| !is_our_own) {
                     arrivals.push(Arrival { signal, sender: by_process.then_some(info.ssi_pid) });
                 }
             }

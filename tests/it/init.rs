@@ -177,3 +177,16 @@ fn ten_thousand_orphans_leave_no_zombie() {
                    0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9; do (: ) & done &) ; i=$((i+1)); done; wait; exit 9";
     Trainit::pid1(["run", "--", "sh", "-c", script]).output().expect_code(9);
 }
+
+#[test]
+fn a_log_that_nobody_reads_any_more_does_not_end_the_command() {
+    let (read, write) = std::io::pipe().unwrap();
+    drop(read);
+    let mut trainit = Trainit::new(["run", "--log-level", "debug", "--", "sh", "-c", "read line; exit 5"]);
+    let (stdin, go) = std::io::pipe().unwrap();
+    let mut child = trainit.command().stdin(stdin).stderr(write).spawn().unwrap();
+    // Each signal is a line more for the log.
+    send(child.id() as i32, libc::SIGCONT);
+    drop((go, trainit));
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+}
