@@ -26,6 +26,8 @@ pub struct Launch<'a> {
     pub env: Vec<Vec<u8>>,
     /// The signal mask trainit itself was started with.
     pub mask: Mask,
+    /// SIGCHLD was ignored when trainit was started.
+    pub ignore_chld: bool,
     /// A session of its own instead of only a process group.
     pub new_session: bool,
     /// The terminal that the child's group becomes the foreground of.
@@ -88,6 +90,9 @@ pub fn launch(launch: Launch<'_>) -> io::Result<Launched> {
                 {
                     fail(&write);
                 }
+            }
+            if launch.ignore_chld {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
             }
             launch.mask.restore();
             exec(&candidates, &argv_pointers, &env_pointers);

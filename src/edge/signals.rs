@@ -49,6 +49,13 @@ pub fn ignore_write_signals() {
     }
 }
 
+/// Makes ended children wait for us, where whoever started us ignores SIGCHLD (the kernel would then throw their exit
+/// codes away). Whether it was ignored: the command must find it so again.
+pub fn keep_children() -> bool {
+    // SAFETY: no handler is installed; the old disposition comes back as a plain number.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN }
+}
+
 /// A signal that arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {

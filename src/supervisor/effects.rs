@@ -13,7 +13,7 @@ use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch};
 use crate::edge::run_dir::RunDir;
-use crate::edge::{clock, terminal};
+use crate::edge::{clock, signals, terminal};
 use crate::rules::exit::{self, End};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
@@ -43,6 +43,8 @@ pub(super) struct Effects {
     pub(super) collectors: Option<Collectors>,
     run_dir: Option<RunDir>,
     job_control: JobControl,
+    /// SIGCHLD was ignored when trainit was started.
+    ignore_chld: bool,
     /// A fork whose exec is not decided.
     launching: Option<(i32, OwnedFd)>,
     /// The main child.
@@ -70,6 +72,7 @@ impl Effects {
         }
         Effects {
             gpus: GpuDesk::new(job.gpus.take()),
+            ignore_chld: signals::keep_children(),
             job,
             timers: Timers::default(),
             background,
@@ -188,6 +191,7 @@ impl Effects {
             argv: &self.job.argv,
             env: self.job.env.with(&changes),
             mask: self.job.mask,
+            ignore_chld: self.ignore_chld,
             new_session: self.job.policy.signal_target == Target::Group && self.job_control.terminal().is_none(),
             terminal: self.job_control.terminal(),
             death_signal: self.job.death_signal.filter(|_| process::own_pid() != 1),

@@ -89,6 +89,22 @@ fn mask_dispositions_umask_limits_descriptors_directory_and_environment_are_a_di
 }
 
 #[test]
+fn an_ignored_sigchld_loses_no_exit_code_and_reaches_the_command_as_it_was() {
+    let oddity = Oddity { blocked: 0, ignored: 1 << 16, umask: 0o22, files: 256, closed: [false; 3] };
+    let run = |args: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(["run", "--"]).args(args);
+        start_in(oddity, command)
+    };
+    assert_eq!(run(&["sh", "-c", "exit 9"]).status.code(), Some(9));
+    // A shell would make it default again for itself.
+    let output = run(&["grep", "SigIgn", "/proc/self/status"]);
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let ignored = u64::from_str_radix(text.trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(ignored >> 16 & 1, 1, "{text}");
+}
+
+#[test]
 fn sigpipe_is_what_it_was() {
     for ignored in [0, 1u64 << 12] {
         let oddity = Oddity { blocked: 0, ignored, umask: 0o22, files: 256, closed: [false; 3] };
