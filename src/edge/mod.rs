@@ -4,6 +4,7 @@
 pub mod beneath;
 pub mod cgroup;
 pub mod clock;
+pub mod code_pages;
 pub mod descendants;
 pub mod fault;
 pub mod files;

@@ -26,7 +26,7 @@ use std::time::Duration;
 use crate::edge::clock::Clock;
 use crate::edge::reaper::{self, Wait};
 use crate::edge::signals::{Inbox, Mask};
-use crate::edge::{process, wake};
+use crate::edge::{code_pages, process, wake};
 use crate::rules::env::{Changes, Env};
 use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Uptime};
 use crate::rules::signal::Signal;
@@ -89,7 +89,8 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let effects = Effects::new(job, background, collectors);
-    let mut supervisor = Supervisor { machine, command, clock, signals, queue: VecDeque::new(), effects };
+    let mut supervisor =
+        Supervisor { machine, command, clock, signals, queue: VecDeque::new(), effects, settles: None };
     supervisor.queue.push_back(Event::Started);
     loop {
         while let Some(event) = supervisor.queue.pop_front() {
@@ -110,7 +111,12 @@ struct Supervisor {
     signals: Inbox,
     queue: VecDeque<Event>,
     effects: Effects,
+    /// When start-up's code is let go of.
+    settles: Option<Uptime>,
 }
+
+/// A command that has run for this long has a supervisor with little left to do. The one wake-up of our own in a life.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 impl Supervisor {
     fn now(&self) -> Uptime {
@@ -120,6 +126,9 @@ impl Supervisor {
     /// Decides, tells, does. What a deed brings about at once is queued as a further event.
     fn handle(&mut self, event: Event) -> Option<Outcome> {
         let now = self.now();
+        if matches!(event, Event::Spawned { .. }) {
+            self.settles = Some(now + SETTLED_AFTER);
+        }
         let before = self.machine.state().clone();
         if matches!(event, Event::Committed { .. }) {
             self.effects.gpus.refill();
@@ -137,6 +146,16 @@ impl Supervisor {
         outcome
     }
 
+    /// Lets go of start-up's code when it is time; else the time until then.
+    fn settle(&mut self) -> Option<Duration> {
+        let left = self.settles?.saturating_sub(self.now());
+        if left.is_zero() {
+            self.settles = None;
+            code_pages::let_go();
+        }
+        self.settles.map(|_| left)
+    }
+
     /// Waits until something happens and queues what did.
     fn hear(&mut self) {
         let due = [self.effects.timers.next(), self.effects.gpus.deadline()].into_iter().flatten().min();
@@ -148,7 +167,8 @@ impl Supervisor {
         fds.extend(self.effects.exec_fd());
         fds.extend(self.effects.background.fd());
         fds.extend(self.effects.gpus.fd());
-        wake::wait_readable(&fds, timeout);
+        let settle = self.settle();
+        wake::wait_readable(&fds, [timeout, settle].into_iter().flatten().min());
 
         self.queue.extend(self.effects.exec_decided());
         let now = self.now();

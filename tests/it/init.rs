@@ -190,3 +190,15 @@ fn a_log_that_nobody_reads_any_more_does_not_end_the_command() {
     drop((go, trainit));
     assert_eq!(child.wait().unwrap().code(), Some(5));
 }
+
+#[test]
+fn a_supervisor_that_has_settled_holds_little_memory() {
+    let running = Trainit::new(["run", "--", "sleep", "1000"]).start();
+    let kib = |field: &str| -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':')).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    eventually("start-up's code is let go of", || kib("VmRSS") * 3 < kib("VmHWM") * 2);
+    running.stop().expect_code(143);
+}
