@@ -118,6 +118,8 @@ pub fn parse(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
 
 #[inline(never)]
 fn parse_with_clap(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
+    // Help texts of some forty flags cost more than all the rest of the command line; they are made when they are read.
+    let help = argv.iter().any(|a| a.as_encoded_bytes().starts_with(b"-h") || a == "--help");
     let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
     let mut root = Command::new("trainit")
         .version(env!("CARGO_PKG_VERSION"))
@@ -129,8 +131,8 @@ fn parse_with_clap(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
         .subcommand_required(true)
         .disable_help_subcommand(true);
     root = match wanted {
-        Some(sub) => root.subcommand(build(sub)),
-        None => root.subcommands(SUBS.iter().map(build)),
+        Some(sub) => root.subcommand(build(sub, help)),
+        None => root.subcommands(SUBS.iter().map(|sub| build(sub, help))),
     };
     let matches = root.try_get_matches_from(argv).map_err(refusal)?;
     let Some((sub, matches)) =
@@ -141,16 +143,18 @@ fn parse_with_clap(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     collect(sub, matches)
 }
 
-fn build(sub: &Sub) -> Command {
+fn build(sub: &Sub, help: bool) -> Command {
     let mut command = Command::new(sub.name).about(sub.about).after_help(sub.after);
     for setting in SETTINGS.iter().filter(|s| s.on & sub.on != 0) {
-        let arg =
+        let mut arg =
             Arg::new(setting.name).long(setting.name).help_heading(setting.topic).value_parser(value_parser!(OsString));
-        let default = match setting.default {
-            "" => String::new(),
-            default => format!(" [default: {default}]"),
-        };
-        let arg = arg.help(format!("{}{default} [{}]", setting.help, setting.variable()));
+        if help {
+            let default = match setting.default {
+                "" => String::new(),
+                default => format!(" [default: {default}]"),
+            };
+            arg = arg.help(format!("{}{default} [{}]", setting.help, setting.variable()));
+        }
         command = command.arg(match setting.takes {
             Takes::Switch => arg.action(ArgAction::SetTrue).value_parser(value_parser!(bool)),
             Takes::One(value) => arg.action(ArgAction::Append).value_name(value).allow_hyphen_values(true),
@@ -250,9 +254,19 @@ mod tests {
     }
 
     #[test]
+    fn help_names_every_flag_with_its_variable() {
+        let Err(Refusal::Shown(text)) = parse(["trainit", "run", "--help"].map(OsString::from).to_vec()) else {
+            panic!("no help");
+        };
+        for setting in SETTINGS.iter().filter(|s| s.on & on::RUN != 0) {
+            assert!(text.contains(&format!("--{}", setting.name)) && text.contains(&setting.variable()), "{text}");
+        }
+    }
+
+    #[test]
     fn clap_finds_nothing_wrong_with_the_list() {
         for sub in SUBS {
-            build(sub).debug_assert();
+            build(sub, true).debug_assert();
         }
     }
 }

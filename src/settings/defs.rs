@@ -49,7 +49,10 @@ pub struct Setting {
 impl Setting {
     /// `TRAINIT_STOP_GRACE` for `stop-grace`.
     pub fn variable(&self) -> String {
-        format!("TRAINIT_{}", self.name.replace('-', "_").to_ascii_uppercase())
+        let mut name = String::with_capacity("TRAINIT_".len() + self.name.len());
+        name.push_str("TRAINIT_");
+        name.extend(self.name.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_uppercase() }));
+        name
     }
 }
 

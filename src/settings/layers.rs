@@ -229,10 +229,13 @@ const OTHER_VARIABLES: &[&str] = &[
 
 /// A warning for each `TRAINIT_` variable that nothing reads, with the nearest name that something does.
 pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
+    let mut names: Vec<&str> = env.iter().map(|(name, _)| name).filter(|name| name.starts_with("TRAINIT_")).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
     let known: Vec<String> =
         SETTINGS.iter().map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
-    let mut names: Vec<&str> = env.iter().map(|(name, _)| name).collect();
-    names.retain(|name| name.starts_with("TRAINIT_") && !known.iter().any(|k| k == name));
+    names.retain(|name| !known.iter().any(|k| k == name));
     names.sort_unstable();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
     names
