@@ -1,20 +1,22 @@
-//! Puts the GPU probe inside a static trainit: the file that `TRAINIT_GPU_PROBE_ELF` names, verified and embedded.
+//! Puts the GPU probe inside a static trainit, and into `--version` what it was built from.
 //!
-//! Without the variable nothing happens: a dynamic build is its own probe, and a static one answers from the device nodes.
+//! The probe is the file that `TRAINIT_GPU_PROBE_ELF` names, verified and embedded. Without the variable nothing happens: a
+//! dynamic build is its own probe, and a static one answers from the device nodes.
 //! Deliberately absent: building the probe. A cargo inside cargo waits for its own lock; `scripts/build-static` does both.
 
 #![allow(clippy::disallowed_methods, reason = "a build script's settings are variables")]
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::{env, fs};
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(gpu_probe_embedded)");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=TRAINIT_GPU_PROBE_ELF");
-    let Some(path) = env::var_os("TRAINIT_GPU_PROBE_ELF").filter(|path| !path.is_empty()).map(PathBuf::from) else {
-        return;
-    };
+    let probe = env::var_os("TRAINIT_GPU_PROBE_ELF").filter(|path| !path.is_empty()).map(PathBuf::from);
+    println!("cargo::rustc-env=TRAINIT_VERSION={}", version(probe.is_some()));
+    let Some(path) = probe else { return };
     println!("cargo::rerun-if-changed={}", path.display());
     match embed(&path) {
         Ok(loader) => {
@@ -23,6 +25,57 @@ fn main() {
         }
         Err(reason) => println!("cargo::error=TRAINIT_GPU_PROBE_ELF={}: {reason}", path.display()),
     }
+}
+
+/// `0.1.0 (1a2b3c4d5e6f, x86_64-unknown-linux-musl, gpu probe inside)`; a Cargo feature is one more word.
+fn version(probe: bool) -> String {
+    let mut words = vec![commit(), env::var("TARGET").unwrap_or_default()];
+    if probe {
+        words.push("gpu probe inside".to_owned());
+    }
+    let mut features: Vec<String> =
+        env::vars().filter_map(|(k, _)| Some(k.strip_prefix("CARGO_FEATURE_")?.into())).collect();
+    features.sort_unstable();
+    words.extend(features.into_iter().filter(|f: &String| f != "DEFAULT").map(|f| f.to_lowercase().replace('_', "-")));
+    format!("{} ({})", env::var("CARGO_PKG_VERSION").unwrap_or_default(), words.join(", "))
+}
+
+/// The commit: `TRAINIT_COMMIT` where a build has no .git, else git's word. A development build does not ask, or every
+/// commit would compile all again.
+fn commit() -> String {
+    println!("cargo::rerun-if-env-changed=TRAINIT_COMMIT");
+    if let Some(given) = env::var("TRAINIT_COMMIT").ok().filter(|given| !given.trim().is_empty()) {
+        return given.trim().chars().filter(char::is_ascii_alphanumeric).take(40).collect();
+    }
+    if env::var("PROFILE").as_deref() != Ok("release") {
+        return "development build".to_owned();
+    }
+    // Unpacked inside somebody else's repository, its commit would say nothing of us.
+    let top = git(&["rev-parse", "--show-toplevel"]).map(PathBuf::from);
+    if top.is_none() || top != env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from) {
+        return "unknown commit".to_owned();
+    }
+    // A worktree's HEAD is elsewhere, and a branch's tip may be packed; git knows where.
+    for name in ["HEAD", "logs/HEAD"] {
+        if let Some(path) = git(&["rev-parse", "--git-path", name]).filter(|path| fs::exists(path).unwrap_or(false)) {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
+    let sources = ["src", "build.rs", "Cargo.toml", "Cargo.lock"];
+    for source in sources {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown commit".to_owned() };
+    match git(&[&["status", "--porcelain", "--"], &sources[..]].concat()) {
+        Some(changed) if changed.is_empty() => commit,
+        _ => format!("{commit} with changes"),
+    }
+}
+
+/// What git says; `None` without git, or where this is no repository of ours.
+fn git(args: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
 /// Copies the file to where `include_bytes!` finds it and returns the loader it asks for.

@@ -122,7 +122,7 @@ fn parse_with_clap(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     let help = argv.iter().any(|a| a.as_encoded_bytes().starts_with(b"-h") || a == "--help");
     let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
     let mut root = Command::new("trainit")
-        .version(env!("CARGO_PKG_VERSION"))
+        .version(env!("TRAINIT_VERSION"))
         .about("The init process of a machine-learning training container")
         .after_help(
             "Every flag is also a variable (--stop-grace is TRAINIT_STOP_GRACE) and a key of /etc/trainit/config.toml.\n\
