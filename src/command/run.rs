@@ -101,6 +101,7 @@ fn metrics(collected: Collected) -> Metrics {
     let Target { path, keep, trial } = collected.target;
     Metrics {
         patterns: collected.patterns,
+        report: collected.report,
         stdout: collected.stdout,
         stderr: collected.stderr,
         file: MetricsFile { path, keep, fsync: false, patience: METRICS_PATIENCE },

@@ -267,8 +267,16 @@ pub const SETTINGS: &[Setting] = &[
         "TAG=REGEX",
         METRICS,
         on::RUN,
-        "Report TAG from the trainer's output: groups named value and step, or the first group",
+        "Report TAG from the trainer's output: groups named value and step, or the first group; or SageMaker's {\"Name\", \"Regex\"}",
     ),
+    many(
+        "metric-filter",
+        "REGEX",
+        METRICS,
+        on::RUN,
+        "Report every metric that this finds, as Katib's filters do: the first group is its name, the second its value",
+    ),
+    many("report", "TAG", METRICS, on::RUN, "Of what is found, report only TAG to the tuner [default: all of it]"),
     one(
         "metric-from",
         "both|stdout|stderr",

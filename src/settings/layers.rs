@@ -329,6 +329,8 @@ fn scalar(value: &toml::Value) -> Option<String> {
         toml::Value::Integer(number) => Some(number.to_string()),
         toml::Value::Float(number) => Some(number.to_string()),
         toml::Value::Boolean(flag) => Some(flag.to_string()),
+        // What is more than one value goes on as JSON, for settings that have parts.
+        toml::Value::Table(table) => serde_json::to_string(table).ok(),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use super::layers::{Complaint, Reader};
+use super::layers::{Complaint, Reader, hint};
 use crate::rules::env::Env;
 use crate::rules::metric::line::Report;
 use crate::rules::metric::pattern::Pattern;
@@ -60,6 +60,8 @@ pub struct ReportMetric {
 pub struct Collected {
     /// What.
     pub patterns: Vec<Pattern>,
+    /// Of what is found, only these tags are reported; none named: all.
+    pub report: Vec<String>,
     /// On standard output.
     pub stdout: bool,
     /// On standard error.
@@ -76,7 +78,15 @@ pub struct Collected {
 
 /// Reads what `run` collects; `None` where nothing is.
 pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
-    let patterns = reader.each("metric", Pattern::parse);
+    let mut patterns = reader.each("metric", Pattern::parse);
+    patterns.extend(reader.each("metric-filter", Pattern::filter));
+    let tags: Option<Vec<&str>> = patterns.iter().map(Pattern::tag).collect();
+    let report = reader.each("report", |tag| match &tags {
+        Some(tags) if !tags.contains(&tag) => {
+            Err(format!("no --metric finds {tag:?}, so nothing would be reported{}", hint(tag, tags)))
+        }
+        _ => Ok(tag.to_owned()),
+    });
     let words = [("both", (true, true)), ("stdout", (true, false)), ("stderr", (false, true))];
     let (stdout, stderr) = reader.choice("metric-from", &words).unwrap_or((true, true));
     if patterns.is_empty() {
@@ -86,7 +96,7 @@ pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     let target = target(reader, None, None, env, &mut warnings);
     let given = |name: &str| env.given(name).map(str::to_owned);
     let (tuned_trial, tuned_tag) = (given("CLOUD_ML_TRIAL_ID"), given("CLOUD_ML_HP_METRIC_TAG"));
-    Some(Collected { patterns, stdout, stderr, target, tuned_trial, tuned_tag, warnings })
+    Some(Collected { patterns, report, stdout, stderr, target, tuned_trial, tuned_tag, warnings })
 }
 
 /// Reads the settings and operands of `report-metric`. `None` when something is wrong; the reader has the complaints.

@@ -18,7 +18,7 @@ use crate::edge::metrics_file::MetricsFile;
 use crate::edge::pipe::{self, Reader};
 use crate::edge::stdio;
 use crate::edge::wake::{self, Bell};
-use crate::rules::metric::ledger;
+use crate::rules::metric::ledger::{self, Ledger};
 use crate::rules::metric::pattern::Pattern;
 use crate::rules::metric::scrape::{Hit, Scraper};
 
@@ -37,6 +37,8 @@ pub struct Metrics {
     pub stdout: bool,
     /// On standard error.
     pub stderr: bool,
+    /// The tags that are reported; none named: all.
+    pub report: Vec<String>,
     /// Where it is reported.
     pub file: MetricsFile,
     /// The trial in each report.
@@ -62,6 +64,8 @@ pub struct Collectors {
     patterns: Arc<[Pattern]>,
     stdout: bool,
     stderr: bool,
+    /// What will be reported, as far as that is known beforehand.
+    tags: Vec<String>,
     tuned_trial: Option<String>,
     reporter: Reporter,
     pumps: Vec<Pump>,
@@ -75,14 +79,15 @@ impl Collectors {
         if metrics.patterns.is_empty() {
             return Ok(None);
         }
-        let tags = tags(&metrics.patterns);
+        let tags = tags(&metrics.patterns, &metrics.report);
         if let Some(warning) = ledger::tag_differs(metrics.tuned_tag.as_deref(), &tags) {
             tracing::warn!("{warning}");
         }
-        let reporter = Reporter::start(metrics.file, metrics.trial)?;
+        let tags = tags.into_iter().map(str::to_owned).collect();
+        let reporter = Reporter::start(metrics.file, metrics.trial, Ledger::reporting(metrics.report))?;
         let Metrics { patterns, stdout, stderr, tuned_trial, .. } = metrics;
         let patterns = patterns.into();
-        Ok(Some(Collectors { patterns, stdout, stderr, tuned_trial, reporter, pumps: Vec::new(), used: false }))
+        Ok(Some(Collectors { patterns, stdout, stderr, tags, tuned_trial, reporter, pumps: Vec::new(), used: false }))
     }
 
     /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
@@ -125,7 +130,7 @@ impl Collectors {
     pub fn finish(mut self) -> BTreeMap<String, String> {
         self.drain();
         let ledger = self.reporter.finish(PATIENCE);
-        let tags = tags(&self.patterns);
+        let tags: Vec<&str> = self.tags.iter().map(String::as_str).collect();
         if self.used
             && let Some(warning) = ledger::nothing_reported(self.tuned_trial.as_deref(), ledger.reports(), &tags)
         {
@@ -135,8 +140,12 @@ impl Collectors {
     }
 }
 
-fn tags(patterns: &[Pattern]) -> Vec<&str> {
-    patterns.iter().map(Pattern::tag).collect()
+/// What will be reported, as far as that is known beforehand.
+fn tags<'a>(patterns: &'a [Pattern], report: &'a [String]) -> Vec<&'a str> {
+    if !report.is_empty() {
+        return report.iter().map(String::as_str).collect();
+    }
+    patterns.iter().map(Pattern::tag).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The thread of one stream.
@@ -251,6 +260,7 @@ mod tests {
         let patterns = vec![Pattern::parse("loss=loss: ([0-9.]+)").expect("a pattern")];
         let metrics = Metrics {
             patterns,
+            report: Vec::new(),
             stdout: true,
             stderr: true,
             file,

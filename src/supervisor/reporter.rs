@@ -57,8 +57,8 @@ struct State {
 
 impl Reporter {
     /// Starts the writer. Errors: as pthread_create(3).
-    pub(super) fn start(file: MetricsFile, trial: String) -> io::Result<Reporter> {
-        let state = Mutex::new(State::default());
+    pub(super) fn start(file: MetricsFile, trial: String, ledger: Ledger) -> io::Result<Reporter> {
+        let state = Mutex::new(State { ledger, ..State::default() });
         let shared = Arc::new(Shared { file, trial, state, changed: Condvar::new() });
         let (going, gone) = mpsc::channel();
         let ours = Arc::clone(&shared);
@@ -87,15 +87,18 @@ impl Reporter {
 
 impl Sink {
     /// Takes measurements of one instant, in order.
-    pub(super) fn take<'a>(&self, measurements: impl Iterator<Item = (&'a str, Found)>) {
+    pub(super) fn take<'a>(&self, measurements: impl Iterator<Item = (Option<&'a str>, Found)>) {
         let shared = &self.0;
         let now = number::timestamp(clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default());
         let mut state = shared.state();
-        for (tag, found) in measurements {
+        for (tag, mut found) in measurements {
+            let in_line = found.tag.take();
+            let Some(tag) = in_line.as_deref().or(tag) else { continue };
             let (measured, warning) = state.ledger.enter(tag, found);
             if let Some(warning) = warning {
                 tracing::warn!("{warning}");
             }
+            let Some(measured) = measured else { continue };
             while state.waiting.len() >= shared.room() {
                 if shared.file.keep > 0 || state.failing || state.closed {
                     state.waiting.pop_front();
@@ -140,7 +143,7 @@ impl Shared {
         }
         let mut lines = Vec::with_capacity(128 * batch.len());
         for (measured, timestamp) in batch {
-            // The patterns' tags are ones that a report can have.
+            // A name out of a line may be one that no report can have.
             if let Ok(report) = measured.report() {
                 report.write(*timestamp, &self.trial, &mut lines);
             }

@@ -130,6 +130,28 @@ fn what_an_orphan_still_writes_is_passed_on() {
 }
 
 #[test]
+fn patterns_come_from_the_configuration_file_in_sagemakers_and_katibs_form() {
+    let (dir, file) = folder();
+    let config = dir.path().join("config.toml");
+    let text = r##"
+        metric = ["loss=loss: ([0-9.]+)", { Name = "validation:rmse", Regex = "#011validation-rmse:([0-9.]+)" }]
+        metric-filter = ['([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)']
+        report = ["validation:rmse", "accuracy"]
+    "##;
+    fs::write(&config, text).unwrap();
+    let script = "echo loss: 0.5; echo '[3]#011validation-rmse:0.25'; echo 'epoch=1 accuracy=0.75 trial=9'";
+    let done = trainer(&file, &[], script).env("TRAINIT_CONFIG", &config).output().expect_code(0);
+    let found = lines(&file);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0]["validation:rmse"] == "0.25" && found[1]["accuracy"] == "0.75", "{found:?}");
+    let metrics = &done.verdict()["metrics"];
+    assert!(metrics["loss"] == 0.5 && metrics["epoch"] == 1.0, "{metrics}");
+
+    let done = trainer(&file, &[LOSS], "echo started").env("TRAINIT_REPORT", "los").output().expect_code(125);
+    assert!(done.err().contains("did you mean loss?"), "{}", done.err());
+}
+
+#[test]
 fn every_bad_pattern_is_named_before_anything_starts() {
     let (_dir, file) = folder();
     let done = trainer(&file, &["loss", "acc=(", "trial=(x)"], "echo started").output().expect_code(125);

@@ -14,6 +14,8 @@ use super::pattern::Found;
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     tags: BTreeMap<Arc<str>, Tag>,
+    /// The tags that are reported; none named: all.
+    selected: Vec<String>,
     reports: u64,
 }
 
@@ -51,10 +53,14 @@ struct Tag {
 }
 
 impl Ledger {
-    /// Enters a measurement; without a step it has the number of the tag's measurements, from 1. Gives a warning the first
-    /// time that a tag's steps go back.
-    pub fn enter(&mut self, tag: &str, found: Found) -> (Measured, Option<String>) {
-        self.reports += 1;
+    /// One that reports only these tags, or all where none is named.
+    pub fn reporting(selected: Vec<String>) -> Ledger {
+        Ledger { selected, ..Ledger::default() }
+    }
+
+    /// Enters a measurement; without a step it has the number of the tag's measurements, from 1. Gives what is to be
+    /// reported, and a warning the first time that a reported tag's steps go back.
+    pub fn enter(&mut self, tag: &str, found: Found) -> (Option<Measured>, Option<String>) {
         let name = match self.tags.get_key_value(tag) {
             Some((name, _)) => Arc::clone(name),
             None => Arc::from(tag),
@@ -76,10 +82,14 @@ impl Ledger {
         });
         entry.step_went_back |= warning.is_some();
         entry.step = number;
-        (Measured { tag: name, value: found.value, step }, warning)
+        if !self.selected.is_empty() && !self.selected.iter().any(|s| s == tag) {
+            return (None, None);
+        }
+        self.reports += 1;
+        (Some(Measured { tag: name, value: found.value, step }), warning)
     }
 
-    /// How many measurements there were.
+    /// How many measurements were to be reported.
     pub fn reports(&self) -> u64 {
         self.reports
     }
@@ -106,7 +116,7 @@ pub fn nothing_reported(trial: Option<&str>, reports: u64, tags: &[&str]) -> Opt
     Some(format!(
         "trial {trial} ended without one report of {}, so it may become INFEASIBLE: no line of the output matched; compare \
          --metric with what the trainer prints",
-        tags.join(", ")
+        if tags.is_empty() { "any metric".to_owned() } else { tags.join(", ") }
     ))
 }
 
@@ -115,13 +125,16 @@ mod tests {
     use super::*;
 
     fn found(value: f64, step: Option<&str>) -> Found {
-        Found { value, step: step.map(str::to_owned) }
+        Found { tag: None, value, step: step.map(str::to_owned) }
     }
 
     #[test]
     fn a_tag_without_steps_counts_its_own() {
         let mut ledger = Ledger::default();
-        let mut step = |tag: &str| ledger.enter(tag, found(0.5, None)).0.report().expect("a report").step().to_owned();
+        let mut step = |tag: &str| {
+            let measured = ledger.enter(tag, found(0.5, None)).0.expect("all are reported");
+            measured.report().expect("a report").step().to_owned()
+        };
         assert_eq!([step("a"), step("b"), step("a"), step("a")], ["1", "1", "2", "3"]);
     }
 
@@ -133,6 +146,14 @@ mod tests {
         }
         let expected = [("a", "0.25"), ("b", "1e-05")].map(|(t, v)| (t.to_owned(), v.to_owned()));
         assert_eq!((ledger.last_values(), ledger.reports()), (BTreeMap::from(expected), 3));
+    }
+
+    #[test]
+    fn of_all_that_is_measured_only_the_selected_tags_are_reported() {
+        let mut ledger = Ledger::reporting(vec!["acc".to_owned()]);
+        let mut is_reported = |tag| ledger.enter(tag, found(0.5, None)).0.is_some();
+        assert_eq!([is_reported("loss"), is_reported("acc")], [false, true]);
+        assert_eq!((ledger.last_values().len(), ledger.reports()), (2, 1));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! `TAG=REGEX`: which metric a line of output holds. The value is the group named `value`, else the first group; the step is
-//! the group named `step`, if there is one. An example: `val_acc=val_acc: ([0-9.eE+-]+)`.
+//! What to look for in a line of output: the metric's name, its value, and its step if there is a group for it.
 //!
-//! Deliberately absent: where lines begin and end ([`super::scrape`]).
+//! The forms in which it is given are in files of their own beside this one (the list is [`super::FORMS`]). Deliberately
+//! absent: where lines begin and end ([`super::scrape`]).
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
@@ -11,7 +11,7 @@ use super::number::{parse_float, parse_step};
 /// One rule of what to look for.
 #[derive(Debug, Clone)]
 pub struct Pattern {
-    tag: String,
+    name: Name,
     regex: Regex,
     /// The same for many lines at once; `None` where that could overlook something.
     gate: Option<Regex>,
@@ -19,9 +19,17 @@ pub struct Pattern {
     step_group: Option<usize>,
 }
 
+#[derive(Debug, Clone)]
+enum Name {
+    Fixed(String),
+    Group(usize),
+}
+
 /// What a line says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
+    /// The metric's name, where the line says it.
+    pub tag: Option<String>,
     /// The value.
     pub value: f64,
     /// The step as decimal text, where the pattern has a group for it.
@@ -29,43 +37,74 @@ pub struct Found {
 }
 
 impl Pattern {
-    /// Reads `TAG=REGEX`. Errors: what is wrong with it, for a complaint.
+    /// Reads any of the forms. Errors: what is wrong with it, for a complaint.
     pub fn parse(text: &str) -> Result<Pattern, String> {
-        let (tag, regex) = text
-            .split_once('=')
-            .ok_or_else(|| format!("expected TAG=REGEX such as loss=loss: ([0-9.]+), found {text:?}"))?;
-        Pattern::new(tag.trim(), regex)
+        super::FORMS
+            .iter()
+            .find_map(|form| form(text))
+            .unwrap_or_else(|| Err(format!("expected TAG=REGEX such as loss=loss: ([0-9.]+), found {text:?}")))
     }
 
-    /// A tag and its regular expression. Errors: what is wrong with either.
-    pub fn new(tag: &str, text: &str) -> Result<Pattern, String> {
+    /// A metric of this name; the value is the group named `value`, else the first group that is not `step`. Errors: what is
+    /// wrong with either.
+    pub fn named(tag: &str, text: &str) -> Result<Pattern, String> {
         if tag.is_empty() {
-            return Err(format!("no tag before the =; expected TAG=REGEX, found {:?}", format!("={text}")));
+            return Err(format!("no tag for {text:?}; expected TAG=REGEX"));
         }
         if let Err(Wrong::Reserved(_)) = Report::new(tag, 0.0, String::new(), "") {
             return Err(format!("the tag {tag:?} is a key of every line in the metrics file; choose another tag"));
         }
+        let pattern = Pattern::compile(Name::Fixed(tag.to_owned()), text).map_err(|error| format!("{tag}: {error}"))?;
+        pattern.with_value(&["step"]).ok_or_else(|| {
+            format!("{tag}: {text:?} has no group for the value; put it in parentheses, as in loss: ([0-9.]+)")
+        })
+    }
+
+    /// Metrics whose name is in the line: the group named `name`, else the first; the value is the group named `value`, else
+    /// the next. Errors: what is wrong with it.
+    pub fn filter(text: &str) -> Result<Pattern, String> {
+        let mut pattern = Pattern::compile(Name::Group(0), text)?;
+        let name = pattern.group(&["value", "step"], "name", 0);
+        let missing = || format!("{text:?} needs two groups, the metric's name and its value, as in (\\w+)=([0-9.]+)");
+        let name = name.ok_or_else(missing)?;
+        pattern.name = Name::Group(name);
+        let value = pattern.group(&["name", "step"], "value", name).ok_or_else(missing)?;
+        Ok(Pattern { value_group: value, ..pattern })
+    }
+
+    fn compile(name: Name, text: &str) -> Result<Pattern, String> {
         let regex = Regex::new(text).map_err(|error| {
             let error = error.to_string();
             let reason = error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
-            format!("{tag}: {text:?} is no regular expression: {reason}")
+            format!("{text:?} is no regular expression: {reason}")
         })?;
-        let named = |name: &str| regex.capture_names().position(|n| n == Some(name));
-        let value_group = named("value")
-            .or_else(|| regex.capture_names().enumerate().skip(1).find(|(_, n)| *n != Some("step")).map(|(at, _)| at))
-            .ok_or_else(|| {
-                format!("{tag}: {text:?} has no group for the value; put it in parentheses, as in loss: ([0-9.]+)")
-            })?;
-        let step_group = named("step");
+        let step_group = regex.capture_names().position(|n| n == Some("step"));
         let gate = is_the_same_in_a_block(text)
             .then(|| RegexBuilder::new(text).multi_line(true).crlf(true).build().ok())
             .flatten();
-        Ok(Pattern { tag: tag.to_owned(), regex, gate, value_group, step_group })
+        Ok(Pattern { name, regex, gate, value_group: 0, step_group })
     }
 
-    /// The metric's name.
-    pub fn tag(&self) -> &str {
-        &self.tag
+    fn with_value(self, others: &[&str]) -> Option<Pattern> {
+        let value_group = self.group(others, "value", 0)?;
+        Some(Pattern { value_group, ..self })
+    }
+
+    /// The group of this name, else the first after another one that has none of the other names.
+    fn group(&self, others: &[&str], name: &str, after: usize) -> Option<usize> {
+        let is_other = |n: Option<&str>| n.is_some_and(|n| others.contains(&n));
+        let named = self.regex.capture_names().position(|n| n == Some(name));
+        named.or_else(|| {
+            self.regex.capture_names().enumerate().skip(after + 1).find(|(_, n)| !is_other(*n)).map(|(at, _)| at)
+        })
+    }
+
+    /// The metric's name, where the pattern itself has it.
+    pub fn tag(&self) -> Option<&str> {
+        match &self.name {
+            Name::Fixed(tag) => Some(tag),
+            Name::Group(_) => None,
+        }
     }
 
     /// For a block of whole lines: nothing before the place it gives can be found on a line of its own.
@@ -88,12 +127,16 @@ impl Pattern {
 
     fn found(&self, line: &[u8], groups: &CaptureLocations) -> Option<Found> {
         let text = |group| groups.get(group).and_then(|(start, end)| std::str::from_utf8(&line[start..end]).ok());
+        let tag = match self.name {
+            Name::Fixed(_) => None,
+            Name::Group(group) => Some(text(group).filter(|t| !t.is_empty())?.to_owned()),
+        };
         let value = parse_float(text(self.value_group)?)?;
         let step = match self.step_group {
             None => None,
             Some(group) => Some(parse_step(text(group).filter(|t| !t.is_empty())?)?),
         };
-        Some(Found { value, step })
+        Some(Found { tag, value, step })
     }
 }
 
@@ -130,9 +173,20 @@ mod tests {
     }
 
     #[test]
-    fn the_first_equals_sign_ends_the_tag() {
-        let pattern = Pattern::parse("f1=f1=(.*)").expect("a pattern");
-        assert_eq!((pattern.tag(), all(&pattern, b"f1=0.5").len()), ("f1", 1));
+    fn a_filter_takes_the_name_from_the_line() {
+        let of = |filter: &str, line: &str| -> Vec<(Option<String>, f64)> {
+            all(&Pattern::filter(filter).expect(filter), line.as_bytes())
+                .into_iter()
+                .map(|f| (f.tag, f.value))
+                .collect()
+        };
+        let expected = |tag: &str, value| (Some(tag.to_owned()), value);
+        // The standard filter of Katib's collectors.
+        let katib = r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)";
+        let found = of(katib, "epoch 3: Validation-accuracy=0.93 loss = 1e-3 name=x");
+        assert_eq!(found, [expected("Validation-accuracy", 0.93), expected("loss", 1e-3)]);
+        assert_eq!(of("(?<value>\\S+) is (\\w+)", "0.5 is acc"), [expected("acc", 0.5)]);
+        assert!(Pattern::filter("(\\w+)=").is_err_and(|e| e.contains("two groups")));
     }
 
     #[test]
@@ -153,7 +207,7 @@ mod tests {
             ("loss=x{9999999}(y)", "no regular expression"),
             ("trial=(x)", "choose another tag"),
         ] {
-            let error = Pattern::parse(text).map(|p| p.tag).expect_err(text);
+            let error = Pattern::parse(text).map(|p| p.tag().map(str::to_owned)).expect_err(text);
             assert!(error.contains(reason) && !error.contains('\n'), "{text}: {error}");
         }
     }

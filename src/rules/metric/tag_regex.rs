@@ -1,0 +1,23 @@
+//! `TAG=REGEX`, trainit's own form. The first `=` ends the tag. An example: `val_acc=val_acc: ([0-9.eE+-]+)`.
+
+use super::pattern::Pattern;
+
+/// `None` for a text without `=`.
+pub(super) fn read(text: &str) -> Option<Result<Pattern, String>> {
+    let (tag, regex) = text.split_once('=')?;
+    Some(Pattern::named(tag.trim(), regex))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_equals_sign_ends_the_tag() {
+        let pattern = read(" f1 =f1=(.*)").expect("this form").expect("a pattern");
+        let mut values = Vec::new();
+        pattern.find(b"f1=0.5", |found| values.push(found.value));
+        assert_eq!((pattern.tag(), values), (Some("f1"), vec![0.5]));
+        assert!(read("loss").is_none());
+    }
+}
