@@ -1,10 +1,13 @@
 //! Puts the GPU probe inside a static trainit, and into `--version` what it was built from.
 //!
-//! The probe is the file that `TRAINIT_GPU_PROBE_ELF` names, verified and embedded. Without the variable nothing happens: a
+//! The licences of what is compiled in are collected by `build/licenses.rs`. The probe is the file that `TRAINIT_GPU_PROBE_ELF` names, verified and embedded. Without the variable nothing happens: a
 //! dynamic build is its own probe, and a static one answers from the device nodes.
 //! Deliberately absent: building the probe. A cargo inside cargo waits for its own lock; `scripts/build-static` does both.
 
 #![allow(clippy::disallowed_methods, reason = "a build script's settings are variables")]
+
+#[path = "build/licenses.rs"]
+mod licenses;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,10 +15,13 @@ use std::{env, fs};
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(gpu_probe_embedded)");
-    println!("cargo::rerun-if-changed=build.rs");
+    for path in ["build.rs", "build", "Cargo.toml", "Cargo.lock"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
     println!("cargo::rerun-if-env-changed=TRAINIT_GPU_PROBE_ELF");
     let probe = env::var_os("TRAINIT_GPU_PROBE_ELF").filter(|path| !path.is_empty()).map(PathBuf::from);
     println!("cargo::rustc-env=TRAINIT_VERSION={}", version(probe.is_some()));
+    write_licenses(probe.is_some());
     let Some(path) = probe else { return };
     println!("cargo::rerun-if-changed={}", path.display());
     match embed(&path) {
@@ -24,6 +30,23 @@ fn main() {
             println!("cargo::rustc-env=TRAINIT_GPU_PROBE_LOADER={loader}");
         }
         Err(reason) => println!("cargo::error=TRAINIT_GPU_PROBE_ELF={}: {reason}", path.display()),
+    }
+}
+
+/// What `trainit licenses` prints, for `include_str!`. A build that cannot find out says so instead of failing.
+fn write_licenses(probe: bool) {
+    let mut targets = vec![env::var("TARGET").unwrap_or_default()];
+    if probe {
+        let arch = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+        targets.push(format!("{arch}-unknown-linux-gnu"));
+    }
+    let text = licenses::text(&targets).unwrap_or_else(|reason| {
+        println!("cargo::warning=trainit licenses will not list what is built in: {reason}");
+        format!("The build could not list what is built in ({reason}).\n")
+    });
+    let path = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("licenses.txt");
+    if let Err(error) = fs::write(&path, text) {
+        println!("cargo::error={} cannot be written: {error}", path.display());
     }
 }
 

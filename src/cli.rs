@@ -2,6 +2,7 @@
 //!
 //! Only the subcommand that was asked for is built, so that `run` and `report-metric` start fast.
 
+pub mod completions;
 mod quick;
 
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use crate::settings::defs::{SETTINGS, Takes, on};
+use crate::settings::defs::{Takes, all, on};
 
 /// A subcommand: its name, its bit in [`on`], one line of help, and the operands it takes.
 struct Sub {
@@ -85,6 +86,23 @@ const SUBS: &[Sub] = &[
         },
     },
     Sub { name: "gpus", on: on::GPUS, about: "Show the GPUs, over NVML", after: "", operands: Vec::new },
+    Sub {
+        name: "completions",
+        on: 0,
+        about: "Print a completion script for a shell",
+        after: "bash: source <(trainit completions bash). zsh: trainit completions zsh >DIR/_trainit, with DIR in $fpath. \
+                fish: trainit completions fish | source.",
+        operands: || {
+            vec![Arg::new("SHELL").required(true).value_parser(value_parser!(OsString)).help("bash, zsh or fish")]
+        },
+    },
+    Sub {
+        name: "licenses",
+        on: 0,
+        about: "Print what is built in, and the licences of it",
+        after: "",
+        operands: Vec::new,
+    },
 ];
 
 /// A command line in parts.
@@ -121,18 +139,9 @@ fn parse_with_clap(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     // Help texts of some forty flags cost more than all the rest of the command line; they are made when they are read.
     let help = argv.iter().any(|a| a.as_encoded_bytes().starts_with(b"-h") || a == "--help");
     let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
-    let mut root = Command::new("trainit")
-        .version(env!("TRAINIT_VERSION"))
-        .about("The init process of a machine-learning training container")
-        .after_help(
-            "Every flag is also a variable (--stop-grace is TRAINIT_STOP_GRACE) and a key of /etc/trainit/config.toml.\n\
-             Start with: trainit run -- python -m trainer.task",
-        )
-        .subcommand_required(true)
-        .disable_help_subcommand(true);
-    root = match wanted {
-        Some(sub) => root.subcommand(build(sub, help)),
-        None => root.subcommands(SUBS.iter().map(|sub| build(sub, help))),
+    let root = match wanted {
+        Some(sub) => root().subcommand(build(sub, help)),
+        None => root().subcommands(SUBS.iter().map(|sub| build(sub, help))),
     };
     let matches = root.try_get_matches_from(argv).map_err(refusal)?;
     let Some((sub, matches)) =
@@ -143,9 +152,21 @@ fn parse_with_clap(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     collect(sub, matches)
 }
 
+fn root() -> Command {
+    Command::new("trainit")
+        .version(env!("TRAINIT_VERSION"))
+        .about("The init process of a machine-learning training container")
+        .after_help(
+            "Every flag is also a variable (--stop-grace is TRAINIT_STOP_GRACE) and a key of /etc/trainit/config.toml.\n\
+             Start with: trainit run -- python -m trainer.task",
+        )
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+}
+
 fn build(sub: &Sub, help: bool) -> Command {
     let mut command = Command::new(sub.name).about(sub.about).after_help(sub.after);
-    for setting in SETTINGS.iter().filter(|s| s.on & sub.on != 0) {
+    for setting in all().filter(|s| s.on & sub.on != 0) {
         let mut arg =
             Arg::new(setting.name).long(setting.name).help_heading(setting.topic).value_parser(value_parser!(OsString));
         if help {
@@ -161,19 +182,21 @@ fn build(sub: &Sub, help: bool) -> Command {
             Takes::Many(value) => arg.action(ArgAction::Append).value_name(value).allow_hyphen_values(true),
         });
     }
-    command = command.arg(
-        Arg::new("config")
-            .long("config")
-            .value_name("FILE")
-            .value_parser(value_parser!(OsString))
-            .help("The configuration file [default: /etc/trainit/config.toml if it exists] [TRAINIT_CONFIG]"),
-    );
+    if sub.on != 0 {
+        command = command.arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .value_parser(value_parser!(OsString))
+                .help("The configuration file [default: /etc/trainit/config.toml if it exists] [TRAINIT_CONFIG]"),
+        );
+    }
     command.args((sub.operands)())
 }
 
 fn collect(sub: &'static Sub, matches: &ArgMatches) -> Result<Parsed, Refusal> {
     let mut flags = BTreeMap::new();
-    for setting in SETTINGS.iter().filter(|s| s.on & sub.on != 0) {
+    for setting in all().filter(|s| s.on & sub.on != 0) {
         if setting.takes == Takes::Switch {
             if matches.get_flag(setting.name) {
                 flags.insert(setting.name, vec!["true".to_owned()]);
@@ -195,7 +218,7 @@ fn collect(sub: &'static Sub, matches: &ArgMatches) -> Result<Parsed, Refusal> {
         on: sub.on,
         flags,
         operands,
-        config: matches.get_one::<OsString>("config").cloned(),
+        config: matches.try_get_one::<OsString>("config").ok().flatten().cloned(),
     })
 }
 
@@ -258,7 +281,7 @@ mod tests {
         let Err(Refusal::Shown(text)) = parse(["trainit", "run", "--help"].map(OsString::from).to_vec()) else {
             panic!("no help");
         };
-        for setting in SETTINGS.iter().filter(|s| s.on & on::RUN != 0) {
+        for setting in all().filter(|s| s.on & on::RUN != 0) {
             assert!(text.contains(&format!("--{}", setting.name)) && text.contains(&setting.variable()), "{text}");
         }
     }

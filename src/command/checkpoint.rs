@@ -118,6 +118,7 @@ async fn push(mirror: &mut Mirror, settle: Duration, as_json: bool, dry: bool) -
             code: exit::FENCED,
         }),
         Outcome::Failed { message, code } => fail(&MirrorError { message, code }),
+        Outcome::OutOfTime { why } => fail(&MirrorError { message: why, code: exit::STORE }),
     })
 }
 

@@ -39,10 +39,15 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     match cluster::resolve(options, env, &[]) {
         Ok(resolved) => {
             let discovery = gpu::discover(gpu_timeout, env);
-            let source = preempt::pick(run.preemption, env, &machine::local_facts);
+            let mut sources = preempt::pick(run.preemption, env, &machine::local_facts)
+                .into_iter()
+                .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
             let mut object = object(&resolved, &values, &discovery);
-            object["preemption"] =
-                source.map_or(Value::Null, |(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
+            object["preemption"] = sources.next().unwrap_or(Value::Null);
+            let others: Vec<Value> = sources.collect();
+            if !others.is_empty() {
+                object["preemption"]["others"] = others.into();
+            }
             let text = if as_json { format!("{object:#}\n") } else { text(&object, &discovery) };
             u8::from(stdio::print(&text).is_err())
         }

@@ -2,10 +2,12 @@
 
 pub mod checkpoint;
 pub mod cluster;
+pub mod completions;
 pub mod env;
 pub mod gpu_probe;
 pub mod gpus;
 pub mod inspect;
+pub mod licenses;
 pub mod report_metric;
 pub mod run;
 
@@ -39,6 +41,8 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
         ("checkpoint", _) => checkpoint::main(&parsed, &env),
         ("inspect", _) => inspect::main(&parsed, &env),
         ("env", _) => env::main(&parsed, &env),
+        ("completions", _) => completions::main(&parsed),
+        ("licenses", _) => licenses::main(),
         (other, _) => refuse(&[format!("trainit {other} is not there yet")]),
     }
 }

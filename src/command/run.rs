@@ -12,9 +12,11 @@ use crate::edge::clock::Clock;
 use crate::edge::metrics_file::MetricsFile;
 use crate::edge::signals::Mask;
 use crate::edge::{gpu, limits, machine, stdio};
+use crate::rules::cluster::spec::Platform;
 use crate::rules::env::Env;
 use crate::rules::job::ChildFacts;
 use crate::rules::preempt;
+use crate::rules::signal::Signal;
 use crate::settings::cluster::read as read_cluster;
 use crate::settings::metrics::{Collected, Target};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
@@ -23,6 +25,9 @@ use crate::supervisor::{self, GpuWatch, Job, Lookout, Metrics, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
+/// What Slurm users send before the end: passed on, and a reason to commit what is complete.
+const SLURM_CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
+
 /// Supervises the command; returns trainit's exit code.
 #[inline(never)]
 pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
@@ -30,7 +35,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     stdio::hold_closed();
     let (values, complaints) = values(&parsed, &env);
     let mut reader = Reader::new(&values, complaints);
-    let settings = read(&mut reader);
+    let mut settings = read(&mut reader);
     let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
     let options = read_cluster(&mut reader);
     let gpus = settings::gpus::read(&mut reader, parsed.on, &env);
@@ -60,8 +65,11 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         Ok(count) => count,
         Err(unmet) => return not_started(&unmet, settings.verdict_file.as_deref(), Some("gpu_demand")),
     };
-    let lookout = preempt::pick(settings.preemption, &env, &machine::local_facts)
-        .map(|(source, endpoint)| Lookout { source, endpoint });
+    let sources = preempt::pick(settings.preemption, &env, &machine::local_facts);
+    let lookout = (!sources.is_empty()).then_some(Lookout { sources, leads: settings.leads });
+    if resolved.spec.platform == Platform::Slurm {
+        settings.policy.checkpoint_on = SLURM_CHECKPOINT.to_vec();
+    }
     let node_rank = resolved.spec.node_rank;
     let watch = watched(gpus, &env);
     let job = Job {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::defs::{SETTINGS, Setting, Takes, find};
+use super::defs::{Setting, Takes, all, find};
 use crate::rules::env::Env;
 
 /// Where a value came from.
@@ -73,14 +73,14 @@ impl Values {
         complaints: &mut Vec<Complaint>,
     ) -> Values {
         let mut given = BTreeMap::new();
-        for setting in SETTINGS.iter().filter(|s| s.on & on != 0 && !s.default.is_empty()) {
+        for setting in all().filter(|s| s.on & on != 0 && !s.default.is_empty()) {
             let values = vec![setting.default.to_owned()];
             given.insert(setting.name, Given { values, source: Source::Default });
         }
         if let Some(file) = file {
             read_file(on, file, &mut given, complaints);
         }
-        for setting in SETTINGS.iter().filter(|s| s.on & on != 0) {
+        for setting in all().filter(|s| s.on & on != 0) {
             if let Some(text) = env.given(&setting.variable()) {
                 let values = match setting.takes {
                     Takes::Many(_) => text.lines().filter(|l| !l.trim().is_empty()).map(str::to_owned).collect(),
@@ -234,7 +234,7 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
         return Vec::new();
     }
     let known: Vec<String> =
-        SETTINGS.iter().map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
+        all().map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
     names.retain(|name| !known.iter().any(|k| k == name));
     names.sort_unstable();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -292,7 +292,7 @@ fn read_file(on: u8, file: &ConfigFile, given: &mut BTreeMap<&'static str, Given
         let line = line_at(key.span().start);
         let name = key.get_ref().replace('_', "-");
         let Some(setting) = find(&name) else {
-            let known: Vec<&str> = SETTINGS.iter().map(|s| s.name).collect();
+            let known: Vec<&str> = all().map(|s| s.name).collect();
             let message = format!("unknown key {:?}{}", key.get_ref(), hint(&name, &known));
             complaints.push(Complaint { place: place(line), message });
             continue;

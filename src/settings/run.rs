@@ -12,6 +12,9 @@ use crate::rules::signal::Signal;
 /// Restarts where there is a checkpoint to go on from.
 const MAX_RESTARTS_WITH_CHECKPOINTS: u32 = 3;
 
+/// What `sbatch --signal` means without a time.
+const SLURMS_LEAD: Duration = Duration::from_secs(60);
+
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
@@ -48,6 +51,8 @@ pub struct RunSettings {
     pub verdict_file: Option<PathBuf>,
     /// Who is asked about preemptions.
     pub preemption: preempt::Choice,
+    /// What their notices without a time mean.
+    pub leads: preempt::Leads,
 }
 
 /// Reads them; mistakes are noted in the reader and a default stands in.
@@ -67,6 +72,8 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
             .choice("stopped-exit-code", &[("143", StoppedCode::Always143), ("child", StoppedCode::Child)])
             .unwrap_or(StoppedCode::Always143),
         preempt_signal: reader.parse("preempt-signal", signal_or_none).unwrap_or(default.preempt_signal),
+        preempt_on: reader.each("preempt-on", announcing),
+        checkpoint_on: Vec::new(),
         max_restarts: reader.count("max-restarts").map_or(default_restarts, |n| u32::try_from(n).unwrap_or(u32::MAX)),
         backoff_first: backoff.map_or(default.backoff_first, |b| b.0),
         backoff_max: backoff.map_or(default.backoff_max, |b| b.1),
@@ -91,6 +98,14 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
             .unwrap_or(LogLevel::Info),
         verdict_file: reader.text("verdict-file").map(PathBuf::from),
         preemption: preemption(reader),
+        leads: preempt::Leads {
+            preemption: reader
+                .parse("preemption-lead", duration::parse)
+                .unwrap_or(preempt::Leads::default().preemption),
+            maintenance: reader
+                .parse("maintenance-lead", duration::parse)
+                .unwrap_or(preempt::Leads::default().maintenance),
+        },
     }
 }
 
@@ -119,6 +134,21 @@ fn signal_or_none(text: &str) -> Result<Option<Signal>, String> {
     if text.trim() == "0" { Ok(None) } else { signal(text).map(Some) }
 }
 
+/// `USR1`, `USR1@120` (seconds, as Slurm writes them) or `USR1@2m`.
+fn announcing(text: &str) -> Result<(Signal, Duration), String> {
+    let (name, lead) = text.split_once('@').map_or((text, None), |(name, lead)| (name, Some(lead.trim())));
+    let lead = match lead {
+        None => SLURMS_LEAD,
+        Some(seconds) if seconds.parse::<u32>().is_ok() => Duration::from_secs(seconds.parse().unwrap_or_default()),
+        Some(other) => duration::parse(other)?,
+    };
+    let signal = signal(name)?;
+    if matches!(signal, Signal::KILL | Signal::STOP | Signal::CHLD) {
+        return Err(format!("{signal} cannot announce anything; expected one that can be caught, such as USR1"));
+    }
+    Ok((signal, lead))
+}
+
 fn rewrite(text: &str) -> Result<(Signal, Option<Signal>), String> {
     let (from, to) =
         text.split_once(':').ok_or_else(|| format!("expected FROM:TO such as TERM:INT, found {text:?}"))?;
@@ -143,7 +173,7 @@ fn backoff(text: &str) -> Result<(Duration, Duration), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::defs::{SETTINGS, on};
+    use super::super::defs::{all, on};
     use super::super::layers::Values;
     use super::*;
     use crate::rules::env::Env;
@@ -162,7 +192,7 @@ mod tests {
         let (settings, complaints) = read_from(&[]);
         assert_eq!(settings.policy, Policy::default());
         assert!(complaints.is_empty(), "{complaints:?}");
-        assert!(SETTINGS.iter().any(|s| s.name == "stop-grace" && s.default == "25s"));
+        assert!(all().any(|s| s.name == "stop-grace" && s.default == "25s"));
     }
 
     #[test]
@@ -177,6 +207,16 @@ mod tests {
         let (settings, _) = read_from(&[("TRAINIT_REWRITE_SIGNAL", "TERM:INT\n10:0")]);
         let usr1 = Signal::parse("USR1").expect("a signal");
         assert_eq!(settings.policy.rewrite, [(Signal::TERM, Some(Signal::INT)), (usr1, None)]);
+    }
+
+    #[test]
+    fn a_signal_that_announces_the_end_says_how_long_before_as_slurm_writes_it() {
+        let (settings, complaints) = read_from(&[("TRAINIT_PREEMPT_ON", "USR1@120\nSIGUSR2\n12@3m")]);
+        let signal = |name| Signal::parse(name).expect("a signal");
+        let seconds: Vec<(Signal, u64)> = settings.policy.preempt_on.iter().map(|(s, t)| (*s, t.as_secs())).collect();
+        assert_eq!(seconds, [(signal("USR1"), 120), (signal("USR2"), 60), (signal("USR2"), 180)]);
+        assert!(complaints.is_empty(), "{complaints:?}");
+        assert_eq!(read_from(&[("TRAINIT_PREEMPT_ON", "KILL@1\nUSR1@x\nFOO")]).1.len(), 3);
     }
 
     #[test]

@@ -26,5 +26,6 @@ mod preemption;
 mod report_metric;
 mod resume;
 mod scraped_metrics;
+mod shipping;
 mod terminal;
 mod walls;

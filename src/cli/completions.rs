@@ -1,0 +1,101 @@
+//! Completion scripts for shells, written by clap_complete from the same tree that reads the command line.
+//!
+//! What a flag takes is known from its value's name in the list: words in small letters are the choices, DIR is a
+//! directory, PATH and FILE are files.
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command, ValueHint};
+use clap_complete::Shell;
+
+use super::{SUBS, build, root};
+use crate::settings::defs::{Takes, find};
+
+/// The shells that there is a script for.
+pub const SHELLS: &[&str] = &["bash", "zsh", "fish"];
+/// The deeds of `trainit checkpoint`.
+const DEEDS: &[&str] = &["list", "verify", "push", "pull", "prune"];
+
+/// The script; `None` for another shell.
+pub fn script(shell: &str) -> Option<String> {
+    let shell = match shell {
+        "bash" => Shell::Bash,
+        "zsh" => Shell::Zsh,
+        "fish" => Shell::Fish,
+        _ => return None,
+    };
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut tree(), "trainit", &mut text);
+    String::from_utf8(text).ok()
+}
+
+/// The whole tree, with what a shell can guess of each value.
+fn tree() -> Command {
+    root().subcommands(SUBS.iter().map(|sub| build(sub, true).mut_args(hinted)))
+}
+
+fn hinted(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        "command" => return arg.value_hint(ValueHint::CommandWithArguments),
+        "config" => return arg.value_hint(ValueHint::FilePath),
+        "DEED" => return arg.value_parser(PossibleValuesParser::new(DEEDS)),
+        "SHELL" => return arg.value_parser(PossibleValuesParser::new(SHELLS)),
+        _ => {}
+    }
+    match find(arg.get_id().as_str()).map(|setting| setting.takes) {
+        Some(Takes::One(value) | Takes::Many(value)) => match value {
+            "DIR" => arg.value_hint(ValueHint::DirPath),
+            "PATH" | "FILE" => arg.value_hint(ValueHint::FilePath),
+            _ => match words(value) {
+                Some(words) => arg.value_parser(PossibleValuesParser::new(words)),
+                None => arg,
+            },
+        },
+        _ => arg,
+    }
+}
+
+/// `["leader", "group"]` of `leader|group`; `None` where a part stands for other words (`N|gpu`).
+fn words(value: &'static str) -> Option<Vec<&'static str>> {
+    let words: Vec<&str> = value.split('|').collect();
+    let are_words = words.iter().all(|word| !word.contains(|c: char| c.is_ascii_uppercase() || !c.is_ascii_graphic()));
+    (words.len() > 1 && are_words).then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::defs::all;
+
+    #[test]
+    fn every_shell_is_offered_every_flag_and_subcommand() {
+        for shell in SHELLS {
+            let text = script(shell).expect(shell);
+            for setting in all() {
+                let in_fish = format!("-l {} ", setting.name);
+                assert!(
+                    text.contains(&format!("--{}", setting.name)) || text.contains(&in_fish),
+                    "{shell}: {setting:?}"
+                );
+            }
+            assert!(SUBS.iter().all(|sub| text.contains(sub.name)), "{shell}");
+            assert!(text.contains("leader") && text.contains("prune"), "{shell} is not offered the choices");
+        }
+        assert!(script("tcsh").is_none());
+    }
+
+    #[test]
+    fn choices_are_words_and_placeholders_are_not() {
+        assert_eq!(words("leader|group").as_deref(), Some(&["leader", "group"][..]));
+        assert_eq!(words("143|child").as_deref(), Some(&["143", "child"][..]));
+        assert_eq!(words("N|gpu"), None);
+        assert_eq!(words("DURATION"), None);
+    }
+
+    #[test]
+    fn the_deeds_are_those_of_the_help() {
+        let mut tree = tree();
+        let checkpoint = tree.find_subcommand_mut("checkpoint").expect("there is one");
+        let help = checkpoint.get_arguments().find(|arg| arg.get_id() == "DEED").and_then(Arg::get_help);
+        assert_eq!(help.map(ToString::to_string).unwrap_or_default().replace(" or ", ", "), DEEDS.join(", "));
+    }
+}

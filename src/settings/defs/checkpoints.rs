@@ -1,0 +1,49 @@
+//! The settings under the heading "Checkpoints".
+
+use super::{Setting, on, one, switch};
+
+const TOPIC: &str = "Checkpoints";
+
+/// In the order of `--help`.
+pub(super) const SETTINGS: &[Setting] = &[
+    one("checkpoint-dir", "DIR", TOPIC, on::STORE, "", "Where the trainer writes its checkpoints"),
+    one(
+        "checkpoint-store",
+        "URL",
+        TOPIC,
+        on::STORE,
+        "",
+        "Where complete checkpoints are committed, and restored from on the next start (file:///path)",
+    ),
+    one("checkpoint-format", "auto|NAME", TOPIC, on::STORE, "auto", "How the trainer writes checkpoints"),
+    one("marker", "NAME", TOPIC, on::STORE, "", "A checkpoint is a directory, complete when it holds this file"),
+    one("step-regex", "REGEX", TOPIC, on::STORE, "", "Finds the step in a checkpoint's name (first group)"),
+    one(
+        "settle",
+        "DURATION",
+        TOPIC,
+        on::STORE,
+        "2s",
+        "A checkpoint must lie unchanged for this long before it is copied",
+    ),
+    one(
+        "mirror-interval",
+        "DURATION",
+        TOPIC,
+        on::RUN,
+        "30s",
+        "How often to look for a new checkpoint to commit while training",
+    ),
+    one("keep-last", "N", TOPIC, on::RUN | on::CHECKPOINT, "3", "Committed checkpoints to keep in the store"),
+    one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N"),
+    one(
+        "restore",
+        "latest|required|none",
+        TOPIC,
+        on::RUN | on::CHECKPOINT,
+        "latest",
+        "Resume from the newest complete checkpoint if there is one, only with one, or never",
+    ),
+    one("restore-step", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Resume from the checkpoint of this step"),
+    switch("dry-run", TOPIC, on::CHECKPOINT, "Say what push or prune would do, and do nothing"),
+];

@@ -1,0 +1,62 @@
+//! The settings under the heading "Cluster".
+
+use super::{Setting, many, on, one};
+
+const TOPIC: &str = "Cluster";
+
+/// In the order of `--help`.
+pub(super) const SETTINGS: &[Setting] = &[
+    one(
+        "platform",
+        "NAME",
+        TOPIC,
+        on::CLUSTER,
+        "",
+        "Read the cluster from this platform's variables only (vertex, tf_config, none, ...) [default: the first that is there]",
+    ),
+    one(
+        "nnodes",
+        "N",
+        TOPIC,
+        on::CLUSTER,
+        "",
+        "Number of training nodes; completes or overrides what the platform says",
+    ),
+    one("node-rank", "R", TOPIC, on::CLUSTER, "", "This node's rank, from 0"),
+    one("leader", "HOST:PORT", TOPIC, on::CLUSTER, "", "Where node rank 0 listens for the rendezvous"),
+    one("hostname", "NAME", TOPIC, on::CLUSTER, "", "This replica's own name [default: the host name]"),
+    one("pool2", "ps|reducer|worker", TOPIC, on::CLUSTER, "ps", "What Vertex AI's worker pool 2 is"),
+    one(
+        "tf-config",
+        "rewrite|keep",
+        TOPIC,
+        on::CLUSTER,
+        "rewrite",
+        "Whether TF_CONFIG may be rewritten for TensorFlow 2 (master becomes chief)",
+    ),
+    one(
+        "leader-self",
+        "own-name|keep",
+        TOPIC,
+        on::CLUSTER,
+        "own-name",
+        "On Vertex AI, rank 0 dials itself by its own host name, or by the published name",
+    ),
+    one(
+        "rank-pools",
+        "training|all",
+        TOPIC,
+        on::CLUSTER,
+        "training",
+        "Which replicas get ranks: chief and workers, or every pool in order",
+    ),
+    one(
+        "nproc",
+        "N|gpu",
+        TOPIC,
+        on::CLUSTER,
+        "",
+        "Processes to start on this node, each with its rank; gpu is one for each GPU [default: one, as a node]",
+    ),
+    many("framework", "NAME", TOPIC, on::ENV, "Only the variables of this framework"),
+];

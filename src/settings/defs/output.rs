@@ -1,0 +1,28 @@
+//! The settings under the heading "Output".
+
+use super::{Setting, on, one, switch};
+
+const TOPIC: &str = "Output";
+
+/// In the order of `--help`.
+pub(super) const SETTINGS: &[Setting] = &[
+    one(
+        "log-format",
+        "auto|text|json",
+        TOPIC,
+        on::RUN,
+        "auto",
+        "Log lines on stderr: auto is text on a terminal, JSON otherwise",
+    ),
+    one("log-level", "LEVEL", TOPIC, on::RUN, "info", "error, warn, info or debug"),
+    one("verdict-file", "PATH", TOPIC, on::RUN, "", "Also write the verdict, one JSON object, to this file"),
+    switch("json", TOPIC, on::INSPECT | on::GPUS | on::CHECKPOINT, "Print one JSON object"),
+    one(
+        "format",
+        "shell|dotenv|json",
+        TOPIC,
+        on::ENV,
+        "shell",
+        "shell is for eval; dotenv and json are for other tools",
+    ),
+];

@@ -1,0 +1,48 @@
+//! The settings under the heading "Preemption".
+
+use super::{Setting, many, on, one};
+
+const TOPIC: &str = "Preemption";
+
+/// In the order of `--help`.
+pub(super) const SETTINGS: &[Setting] = &[
+    one(
+        "preemption",
+        "auto|off|gce|aws|azure",
+        TOPIC,
+        on::RUN | on::INSPECT,
+        "auto",
+        "Where notices come from beside SIGTERM; auto asks a cloud only on local evidence that this is that cloud",
+    ),
+    one(
+        "preempt-signal",
+        "SIGNAL",
+        TOPIC,
+        on::RUN,
+        "TERM",
+        "What the trainer gets when a preemption is known; 0 for nothing",
+    ),
+    many(
+        "preempt-on",
+        "SIGNAL[@TIME]",
+        TOPIC,
+        on::RUN,
+        "A signal that announces the machine's end in TIME (60s), as Slurm's --signal=B:USR1@120 does: USR1@120",
+    ),
+    one(
+        "preemption-lead",
+        "DURATION",
+        TOPIC,
+        on::RUN,
+        "30s",
+        "How long GCE's preemption notice runs ahead (120s where the machine was made with that)",
+    ),
+    one(
+        "maintenance-lead",
+        "DURATION",
+        TOPIC,
+        on::RUN,
+        "60s",
+        "How long GCE's notice of maintenance that ends the machine runs ahead (1h for machines with GPUs)",
+    ),
+];

@@ -1,0 +1,25 @@
+//! The settings under the heading "Restarting".
+
+use super::{Setting, on, one};
+
+const TOPIC: &str = "Restarting";
+
+/// In the order of `--help`.
+pub(super) const SETTINGS: &[Setting] = &[
+    one(
+        "max-restarts",
+        "N",
+        TOPIC,
+        on::RUN,
+        "",
+        "Restarts after a crash without a newer checkpoint in between [default: 3 with --checkpoint-dir, else 0]",
+    ),
+    one(
+        "restart-backoff",
+        "FIRST..MAX",
+        TOPIC,
+        on::RUN,
+        "1s..60s",
+        "Pause before a restart: FIRST, doubled each time up to MAX",
+    ),
+];

@@ -1,0 +1,43 @@
+//! The settings under the heading "Stopping".
+
+use super::{Setting, many, on, one};
+
+const TOPIC: &str = "Stopping";
+
+/// In the order of `--help`.
+pub(super) const SETTINGS: &[Setting] = &[
+    one(
+        "stop-grace",
+        "DURATION",
+        TOPIC,
+        on::RUN,
+        "25s",
+        "How long the process tree has after the first SIGTERM before SIGKILL; later signals never move it",
+    ),
+    one(
+        "signal-target",
+        "leader|group",
+        TOPIC,
+        on::RUN,
+        "leader",
+        "Who gets forwarded signals: the main child, or its whole process group as dumb-init does",
+    ),
+    many("rewrite-signal", "FROM:TO", TOPIC, on::RUN, "Forward FROM as TO, names or numbers; TO 0 drops it"),
+    many("remap-exit", "FROM:TO", TOPIC, on::RUN, "Leave with TO where the exit code would be FROM"),
+    one(
+        "stopped-exit-code",
+        "143|child",
+        TOPIC,
+        on::RUN,
+        "143",
+        "After a SIGTERM or preemption: always 143, or the child's own code",
+    ),
+    one(
+        "parent-death-signal",
+        "SIGNAL",
+        TOPIC,
+        on::RUN,
+        "KILL",
+        "What the child gets if trainit itself dies (where trainit is not PID 1); 0 for nothing",
+    ),
+];

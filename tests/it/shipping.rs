@@ -1,0 +1,86 @@
+//! What goes with the file: completions for shells, licences, the version.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use crate::support::Trainit;
+
+fn script(shell: &str) -> String {
+    Trainit::new(["completions", shell]).output().expect_code(0).out()
+}
+
+/// What bash offers after these words.
+fn offered(words: &[&str]) -> Vec<String> {
+    let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    let (last, before) = (words[words.len() - 1], words[words.len() - 2]);
+    let ask = format!(
+        "{}\nCOMP_WORDS=({}); COMP_CWORD={}; _trainit trainit '{last}' '{before}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        script("bash"),
+        quoted.join(" "),
+        words.len() - 1
+    );
+    let output = Command::new("bash").args(["--norc", "-c", &ask]).output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_subcommands_flags_and_their_values() {
+    assert_eq!(offered(&["trainit", "rep"]), ["report-metric"]);
+    assert_eq!(offered(&["trainit", "run", "--stop-g"]), ["--stop-grace"]);
+    assert_eq!(offered(&["trainit", "run", "--signal-target", ""]), ["leader", "group"]);
+    assert!(offered(&["trainit", "checkpoint", "pr"]).contains(&"prune".to_owned()));
+}
+
+#[test]
+fn each_shell_can_read_its_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = script(shell);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &script).unwrap();
+        match Command::new(shell).arg("-n").arg(file.path()).output() {
+            Ok(output) => assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {output:?}"),
+            Err(_) => eprintln!("skipped: {shell} is not there to read its completions"),
+        }
+        assert!(script.contains("stop-grace"), "{shell}");
+    }
+}
+
+#[test]
+fn another_shell_is_one_line_and_125() {
+    let done = Trainit::new(["completions", "tcsh"]).output().expect_code(125);
+    assert_eq!(done.err().lines().count(), 1);
+    assert!(done.err().contains("bash, zsh, fish"), "{}", done.err());
+    Trainit::new(["completions"]).output().expect_code(125);
+}
+
+#[test]
+fn licenses_name_every_crate_that_is_in_the_lock_file_and_each_text_once() {
+    let text = Trainit::new(["licenses"]).output().expect_code(0).out();
+    let lock = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock")).unwrap();
+    let (list, texts) = text.split_once("\n==== [1]").unwrap();
+    let entries: Vec<&str> = list.lines().filter(|line| line.contains('[') && !line.starts_with(' ')).collect();
+    for must in ["clap ", "tokio ", "serde ", "Rust's standard library "] {
+        assert!(entries.iter().any(|entry| entry.starts_with(must)), "{must}is not in: {list}");
+    }
+    for entry in entries.iter().filter(|entry| !entry.starts_with("Rust's") && !entry.starts_with("musl")) {
+        let (name, version) = entry.split_once(',').unwrap().0.split_once(' ').unwrap();
+        assert!(lock.contains(&format!("name = \"{name}\"\nversion = \"{version}\"")), "{entry} is not in Cargo.lock");
+    }
+    // Test tools are no part of the file.
+    assert!(!entries.iter().any(|entry| entry.starts_with("proptest") || entry.starts_with("tempfile")), "{list}");
+    let named: BTreeSet<&str> =
+        entries.iter().flat_map(|e| e.split(' ')).filter(|word| word.starts_with('[')).collect();
+    for number in named.iter().filter(|number| **number != "[1]") {
+        assert!(texts.contains(&format!("\n==== {number} ")), "{number} has no text");
+    }
+}
+
+#[test]
+fn the_version_names_commit_target_and_features() {
+    let out = Trainit::new(["--version"]).output().expect_code(0).out();
+    assert!(out.starts_with(concat!("trainit ", env!("CARGO_PKG_VERSION"), " (")), "{out}");
+    assert!(
+        out.contains("unknown-linux-") && out.contains(if cfg!(debug_assertions) { "development build" } else { "," })
+    );
+}
