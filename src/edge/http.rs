@@ -1,7 +1,7 @@
-//! One HTTP/1.1 GET to a metadata server: no redirects, no proxy, no TLS, a small body.
+//! One HTTP/1.1 request to a metadata server: no redirects, no proxy, no TLS, a small body.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -10,12 +10,14 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::rules::preempt::{Answer, Question};
+use super::clock;
+use crate::rules::preempt::{Answer, Method, Question};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BODY_LIMIT: usize = 64 * 1024;
 
-/// Asks `endpoint` (`host:port`). Errors: any failure, a time-out included, as text for a debug line.
+/// Asks `endpoint` (`host:port`, or `host:port/path` where every path lies under one). Errors: any failure, a time-out
+/// included, as text for a debug line.
 pub async fn ask(endpoint: &str, question: &Question) -> Result<Answer, String> {
     timeout(question.timeout, exchange(endpoint, question))
         .await
@@ -24,15 +26,24 @@ pub async fn ask(endpoint: &str, question: &Question) -> Result<Answer, String> 
 
 async fn exchange(endpoint: &str, question: &Question) -> Result<Answer, String> {
     let text = |error: io::Error| error.to_string();
-    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(endpoint))
+    let (host, base) = endpoint.split_once('/').map_or((endpoint, String::new()), |(h, b)| (h, format!("/{b}")));
+    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(host))
         .await
         .map_err(|_| format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))?
         .map_err(text)?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-    let mut request = Request::get(question.path.as_str()).header("Host", endpoint);
-    for (name, value) in question.headers {
-        request = request.header(*name, *value);
+    let method = match question.method {
+        Method::Get => hyper::Method::GET,
+        Method::Put => hyper::Method::PUT,
+    };
+    let path = format!("{base}{}", question.path);
+    let mut request = Request::builder().method(method).uri(path).header("Host", host);
+    if question.method == Method::Put {
+        request = request.header("Content-Length", "0");
+    }
+    for (name, value) in &question.headers {
+        request = request.header(*name, value.as_str());
     }
     let request = request.body(Empty::<Bytes>::new()).map_err(|e| e.to_string())?;
     let exchange = async {
@@ -44,7 +55,8 @@ async fn exchange(endpoint: &str, question: &Question) -> Result<Answer, String>
             .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
             .collect();
         let body = Limited::new(response.into_body(), BODY_LIMIT).collect().await.map_err(|e| e.to_string())?;
-        Ok(Answer { status, headers, body: String::from_utf8_lossy(&body.to_bytes()).into_owned() })
+        let received_unix = clock::wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs().cast_signed());
+        Ok(Answer { status, headers, body: String::from_utf8_lossy(&body.to_bytes()).into_owned(), received_unix })
     };
     tokio::pin!(exchange);
     // The connection must be driven beside the request; when it ends first, the request knows.

@@ -4,7 +4,13 @@ use std::fs;
 
 use crate::rules::preempt::LocalFacts;
 
-/// The firmware's product name; empty where it is not shown.
+/// What the firmware says; empty where it is not shown.
 pub fn local_facts() -> LocalFacts {
-    LocalFacts { dmi_product: fs::read_to_string("/sys/class/dmi/id/product_name").unwrap_or_default() }
+    let fact = |name: &str| fs::read_to_string(format!("/sys/class/dmi/id/{name}")).unwrap_or_default();
+    LocalFacts {
+        product_name: fact("product_name"),
+        sys_vendor: fact("sys_vendor"),
+        bios_version: fact("bios_version"),
+        chassis_asset_tag: fact("chassis_asset_tag"),
+    }
 }

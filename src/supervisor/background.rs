@@ -14,9 +14,11 @@ use tokio::sync::mpsc as orders;
 
 use super::keeper::{Checkpoints, Keeper};
 use super::lookout::Lookout;
+use crate::edge::clock::Clock;
 use crate::edge::wake::Bell;
 use crate::rules::exit;
 use crate::rules::job::{Event, Flushed};
+use crate::rules::preempt::Word;
 
 /// The work there is for the thread.
 #[derive(Debug, Default)]
@@ -32,7 +34,14 @@ pub struct Work {
 pub(super) enum Order {
     Restore,
     Refresh,
+    /// The last commit; when it must be through, by the thread's clock.
     Flush(Option<Duration>),
+    /// The commit under way must be through by then.
+    Hurry(Duration),
+    /// Look at once and often; `notice`: the end is near.
+    Hasten {
+        notice: bool,
+    },
 }
 
 /// The supervisor's end of the thread.
@@ -49,8 +58,9 @@ struct Thread {
     events: mpsc::Receiver<Event>,
     bell: Bell,
     incarnation: Arc<AtomicU64>,
-    /// An order that waits for its answer.
-    pending: Option<Order>,
+    clock: Clock,
+    /// Orders that wait for their answers, oldest first.
+    pending: VecDeque<Order>,
 }
 
 /// The thread's end.
@@ -95,12 +105,12 @@ impl Background {
         let (bell, incarnation) = (Bell::new()?, Arc::new(AtomicU64::new(0)));
         let teller = Teller { events: event_sender, bell: bell.clone(), incarnation: Arc::clone(&incarnation) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let farewell = Farewell(bell.clone());
+        let (farewell, clock) = (Farewell(bell.clone()), Clock::start());
         thread::Builder::new().name("background".to_owned()).spawn(move || {
             let _farewell = farewell;
-            runtime.block_on(carry_out(work, order_receiver, teller));
+            runtime.block_on(carry_out(work, order_receiver, teller, clock));
         })?;
-        let thread = Thread { orders: order_sender, events, bell, incarnation, pending: None };
+        let thread = Thread { orders: order_sender, events, bell, incarnation, clock, pending: VecDeque::new() };
         Ok(Background { thread: Some(thread), unanswered: VecDeque::new() })
     }
 
@@ -118,7 +128,7 @@ impl Background {
             match thread.events.try_recv() {
                 Ok(event) => {
                     if matches!(event, Event::Restored { .. } | Event::NotRestored { .. } | Event::Flushed(_)) {
-                        thread.pending = None;
+                        thread.pending.pop_front();
                     }
                     events.push(event);
                 }
@@ -126,13 +136,13 @@ impl Background {
                 Err(mpsc::TryRecvError::Disconnected) => break,
             }
         }
-        let pending = thread.pending.take();
+        let pending = std::mem::take(&mut thread.pending);
         tracing::error!(
             code = "background_died",
             "the thread that moves checkpoints died; what is committed is safe, nothing more will be"
         );
         self.thread = None;
-        events.extend(pending.map(dead));
+        events.extend(pending.into_iter().map(dead));
         events
     }
 
@@ -145,7 +155,21 @@ impl Background {
     }
 
     pub(super) fn flush(&mut self, left: Option<Duration>) {
-        self.order(Order::Flush(left));
+        let by = self.thread.as_ref().and_then(|t| Some(t.clock.now() + left?));
+        self.order(Order::Flush(by));
+    }
+
+    /// These two have no answer, and without a thread no sense.
+    pub(super) fn hurry(&mut self, left: Duration) {
+        if let Some(thread) = &self.thread {
+            let _ = thread.orders.send(Order::Hurry(thread.clock.now() + left));
+        }
+    }
+
+    pub(super) fn hasten(&mut self, notice: bool) {
+        if let Some(thread) = &self.thread {
+            let _ = thread.orders.send(Order::Hasten { notice });
+        }
     }
 
     /// This run's number in the store, once it is claimed.
@@ -162,7 +186,7 @@ impl Background {
         if let Some(thread) = &mut self.thread
             && thread.orders.send(order).is_ok()
         {
-            thread.pending = Some(order);
+            thread.pending.push_back(order);
         } else {
             self.unanswered.push_back(dead(order));
         }
@@ -174,23 +198,36 @@ fn dead(order: Order) -> Event {
     let detail = "the thread that moves checkpoints is dead; what is committed is safe, start the job again".to_owned();
     match order {
         Order::Restore | Order::Refresh => Event::NotRestored { code: exit::STORE, detail },
-        Order::Flush(_) => Event::Flushed(Flushed::Failed(detail)),
+        _ => Event::Flushed(Flushed::Failed(detail)),
     }
 }
 
-async fn carry_out(work: Work, orders: orders::UnboundedReceiver<Order>, teller: Teller) {
+async fn carry_out(work: Work, orders: orders::UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
     let watch = async {
         if let Some(lookout) = work.lookout {
             let teller = teller.clone();
             lookout
-                .watch(move |notice| teller.tell(Event::Preempted { source: notice.source, lead: notice.lead }))
+                .watch(move |word| {
+                    if let Some(event) = heard(word) {
+                        teller.tell(event);
+                    }
+                })
                 .await;
         }
         std::future::pending::<()>().await;
     };
-    let keep = Keeper::new(work.checkpoints, teller.clone()).work(orders);
+    let keep = Keeper::new(work.checkpoints, teller.clone(), clock).work(orders);
     tokio::select! {
         () = watch => {}
         () = keep => {}
     }
+}
+
+fn heard(word: Word) -> Option<Event> {
+    Some(match word {
+        Word::Leaving(notice) => Event::Preempted { source: notice.source, lead: notice.lead },
+        Word::Soon(why) => Event::Warned { why },
+        Word::Frozen { length, text } => Event::Frozen { length, why: text },
+        Word::Remark(_) => return None,
+    })
 }

@@ -21,6 +21,8 @@ use crate::rules::exit;
 
 /// How long the store has to say, when the time is up, whether the commit is through.
 const LAST_WORD: Duration = Duration::from_millis(200);
+/// What is smaller says nothing about the store's throughput.
+const TELLING_BYTES: u64 = 1 << 20;
 /// Files under way at once.
 const CONCURRENCY: usize = 4;
 
@@ -57,6 +59,11 @@ pub enum Outcome {
     Fenced {
         /// The newer run's attempt.
         by: Attempt,
+    },
+    /// There was not enough time to commit it.
+    OutOfTime {
+        /// One line.
+        why: String,
     },
     /// It could not be committed.
     Failed {
@@ -98,6 +105,7 @@ impl Mirror {
                 None => Outcome::Changed { why },
             },
             Err(Stop::Fenced(by)) => Outcome::Fenced { by },
+            Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
             Err(Stop::Failed(message)) => Outcome::Failed { message, code: exit::STORE },
         }
     }
@@ -128,16 +136,18 @@ impl Mirror {
             let left = limit.saturating_sub(self.clock.now().saturating_sub(begun));
             let needed = bytes as f64 / throughput.max(1.0);
             if needed > left.as_secs_f64() {
-                return Err(Stop::Failed(format!(
+                return Err(Stop::OutOfTime(format!(
                     "{} needs about {needed:.1} s to commit and {:.1} s are left: not started; the last committed one stands",
                     local.candidate.unit,
                     left.as_secs_f64()
                 )));
             }
         }
+        // Waiting for the checkpoint to settle is no part of what its commit takes.
+        let sending = self.clock.now();
         let stamp = self.commit(&local, bytes, progress).await?;
-        let seconds = self.clock.now().saturating_sub(begun).as_secs_f64();
-        if bytes > 0 {
+        let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
+        if bytes >= TELLING_BYTES {
             self.throughput = Some(bytes as f64 / seconds.max(0.001));
         }
         let outcome = Outcome::Committed { step: local.age.step, unit: local.candidate.unit.clone(), bytes, seconds };
@@ -158,7 +168,7 @@ impl Mirror {
         let names = tokio::time::timeout(LAST_WORD, names).await.ok().flatten().unwrap_or_default();
         match names.into_iter().find(|name| Some(&name.stamp) == ours.as_ref()) {
             Some(name) => Ok(Outcome::UpToDate { step: Some(name.step) }),
-            None => Err(Stop::Failed(format!(
+            None => Err(Stop::OutOfTime(format!(
                 "no time left after {:.1} s to commit the newest checkpoint; the last committed one stands",
                 limit.as_secs_f64()
             ))),

@@ -93,6 +93,8 @@ impl Effects {
         match action {
             Action::Restore => self.background.restore(),
             Action::Refresh => self.background.refresh(),
+            Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
+            Action::Hasten { notice } => self.background.hasten(notice),
             Action::Flush { deadline } => self.background.flush(deadline.map(|at| at.saturating_sub(now))),
             Action::Spawn { attempt, resume } => return self.spawn(attempt, resume.as_ref()),
             Action::Announce { deadline } => self.announce(deadline.saturating_sub(now)),

@@ -2,6 +2,7 @@
 //! It runs on the background thread; what to do with its news is the machine's to decide.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -20,6 +21,12 @@ const LAST_LOOKS: u32 = 4;
 /// Between two words of progress to the supervisor.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
+/// Under a notice: how long a checkpoint must have lain unchanged, and between two looks.
+const NOTICE_SETTLE: Duration = Duration::from_millis(500);
+const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two looks after a warning that leaves more time.
+const WARNED_INTERVAL: Duration = Duration::from_secs(5);
+
 /// What to keep, and how often to look.
 #[derive(Debug)]
 pub struct Checkpoints {
@@ -37,27 +44,31 @@ pub(super) struct Keeper {
     interval: Duration,
     mirror: Option<Mirror>,
     teller: Teller,
+    clock: Clock,
     /// The last complaint, so that a store that stays away is one line and not one each interval.
     said: String,
 }
 
 impl Keeper {
-    pub(super) fn new(checkpoints: Option<Checkpoints>, teller: Teller) -> Keeper {
+    pub(super) fn new(checkpoints: Option<Checkpoints>, teller: Teller, clock: Clock) -> Keeper {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.settle, c.interval));
-        Keeper { checkpoints, settle, interval, mirror: None, teller, said: String::new() }
+        Keeper { checkpoints, settle, interval, mirror: None, teller, clock, said: String::new() }
     }
 
     /// Carries out orders until the supervisor is gone; between them, looks for new checkpoints.
     pub(super) async fn work(mut self, mut orders: UnboundedReceiver<Order>) {
         let mut pause = self.interval;
         let mut is_training = false;
+        let mut inbox = Inbox { clock: self.clock, held: VecDeque::new() };
         loop {
-            let order = if is_training {
+            let order = if let Some(order) = inbox.held.pop_front() {
+                Some(order)
+            } else if is_training {
                 tokio::select! {
                     biased;
                     order = orders.recv() => order,
                     () = tokio::time::sleep(pause) => {
-                        pause = self.look().await;
+                        pause = inbox.during(&mut orders, self.look()).await.unwrap_or(self.interval);
                         continue;
                     }
                 }
@@ -66,16 +77,36 @@ impl Keeper {
             };
             match order {
                 None => return,
+                Some(Order::Hasten { notice }) => {
+                    self.hasten(notice);
+                    pause = Duration::ZERO;
+                }
+                // What was to be through earlier is through already.
+                Some(Order::Hurry(_)) => {}
                 Some(Order::Restore) => {
                     is_training = self.restore().await;
                     pause = self.interval;
                 }
-                Some(Order::Refresh) => self.refresh().await,
-                Some(Order::Flush(left)) => {
+                Some(Order::Refresh) => {
+                    // Cut off, it has no answer; a flush is next then.
+                    inbox.during(&mut orders, self.refresh()).await;
+                }
+                Some(Order::Flush(by)) => {
                     is_training = false;
-                    self.flush(left).await;
+                    if inbox.during(&mut orders, self.flush(by)).await.is_none() {
+                        self.flush(Some(self.clock.now())).await;
+                    }
                 }
             }
+        }
+    }
+
+    fn hasten(&mut self, notice: bool) {
+        if notice {
+            self.settle = self.settle.min(NOTICE_SETTLE);
+            self.interval = self.interval.min(NOTICE_INTERVAL);
+        } else {
+            self.interval = self.interval.min(WARNED_INTERVAL);
         }
     }
 
@@ -114,7 +145,7 @@ impl Keeper {
         let outcome = self.commit(Duration::ZERO, None).await;
         match outcome {
             Some(Outcome::Fenced { by }) => return self.tell_fenced(&by.to_string()),
-            Some(Outcome::Failed { message, .. }) => self.complain(message),
+            Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => self.complain(message),
             _ => {}
         }
         let Some(mirror) = &mut self.mirror else { return self.tell_restored(None) };
@@ -129,12 +160,12 @@ impl Keeper {
     /// One look while training goes on. How long to wait for the next.
     async fn look(&mut self) -> Duration {
         match self.commit(self.settle, None).await {
-            Some(Outcome::Committed { step, .. }) => {
+            Some(Outcome::Committed { step, seconds, .. }) => {
                 self.said.clear();
-                self.teller.tell(Event::Committed { step });
+                self.teller.tell(Event::Committed { step, took: Duration::from_secs_f64(seconds) });
             }
             Some(Outcome::Fenced { by }) => self.tell_fenced(&by.to_string()),
-            Some(Outcome::Failed { message, .. }) => self.complain(message),
+            Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => self.complain(message),
             // Not settled yet: there is no need to wait for a whole interval.
             Some(Outcome::Changed { why }) => {
                 tracing::debug!("a checkpoint is being written: {why}");
@@ -147,10 +178,9 @@ impl Keeper {
     }
 
     /// The last commit of the run. Nobody of ours writes any more.
-    async fn flush(&mut self, left: Option<Duration>) {
-        let clock = Clock::start();
+    async fn flush(&mut self, by: Option<Duration>) {
         for last in (0..LAST_LOOKS).map(|n| n + 1 == LAST_LOOKS) {
-            let left = left.map(|left| left.saturating_sub(clock.now()));
+            let left = by.map(|by| by.saturating_sub(self.clock.now()));
             let flushed = match self.commit(Duration::ZERO, left).await {
                 None => Flushed::Done { step: None },
                 Some(Outcome::Committed { step, bytes, seconds, .. }) => {
@@ -164,6 +194,7 @@ impl Keeper {
                 }
                 Some(Outcome::Fenced { by }) => return self.tell_fenced(&by.to_string()),
                 Some(Outcome::Failed { message, .. }) => Flushed::Failed(message),
+                Some(Outcome::OutOfTime { why }) => Flushed::OutOfTime(why),
                 Some(Outcome::Changed { why }) if last => Flushed::Failed(format!(
                     "the newest checkpoint keeps changing although no process of the job is left ({why}), so it is not \
                      committed; the last committed one stands; find out who else writes to the checkpoint directory"
@@ -216,5 +247,40 @@ impl Keeper {
                 exit::FENCED
             ),
         });
+    }
+}
+
+/// Orders that come while something is being done.
+struct Inbox {
+    clock: Clock,
+    held: VecDeque<Order>,
+}
+
+impl Inbox {
+    /// Does it, keeping what comes meanwhile for later; cut off (`None`) where an order says by when the last commit must
+    /// be through, or when nobody is left to give orders.
+    async fn during<T>(&mut self, orders: &mut UnboundedReceiver<Order>, deed: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(deed);
+        let mut by: Option<Duration> = None;
+        loop {
+            let left = by.map(|by| by.saturating_sub(self.clock.now()));
+            tokio::select! {
+                biased;
+                done = &mut deed => return Some(done),
+                order = orders.recv() => {
+                    let order = order?;
+                    let limit = match order {
+                        Order::Hurry(by) => Some(by),
+                        Order::Flush(by) => by,
+                        _ => None,
+                    };
+                    by = [by, limit].into_iter().flatten().min();
+                    if !matches!(order, Order::Hurry(_)) {
+                        self.held.push_back(order);
+                    }
+                }
+                () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return None,
+            }
+        }
     }
 }

@@ -1,28 +1,31 @@
-//! Asks a preemption source, for as long as the job lives, and says when the machine goes away. Whatever goes wrong
+//! Asks preemption sources, for as long as the job lives, and says when the machine goes away. Whatever goes wrong
 //! here stays here: the trainer is not touched by a metadata server's failure.
 
 use crate::edge::clock::{self, Clock};
 use crate::edge::http;
-use crate::rules::preempt::{Notice, Source, Watch};
+use crate::rules::preempt::{Leads, Source, Watch, Word};
 
 /// What to watch.
 #[derive(Debug, Clone)]
 pub struct Lookout {
-    /// The source.
-    pub source: &'static Source,
-    /// Its `host:port`.
-    pub endpoint: String,
+    /// The sources, each with its endpoint.
+    pub sources: Vec<(&'static Source, String)>,
+    /// What a notice without a time means.
+    pub leads: Leads,
 }
 
 impl Lookout {
-    /// Watches every key of the source; `tell` is called at each notice. Never returns.
-    pub(super) async fn watch(self, tell: impl Fn(Notice) + Clone + 'static) {
-        let watches = (self.source.watches)().into_iter().map(|key| follow(key, self.endpoint.clone(), tell.clone()));
-        futures_util::future::join_all(watches).await;
+    /// Watches every loop of each source; `tell` is called with all but remarks, which are logged. Never returns.
+    pub(super) async fn watch(self, tell: impl Fn(Word) + Clone + 'static) {
+        let all = self.sources.iter().flat_map(|(source, endpoint)| {
+            let watches = (source.watches)(&self.leads).into_iter();
+            watches.map(|watch| follow(watch, endpoint.clone(), tell.clone()))
+        });
+        futures_util::future::join_all(all).await;
     }
 }
 
-async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Notice)) {
+async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Word)) {
     loop {
         let question = key.question();
         let since = Clock::start();
@@ -31,11 +34,11 @@ async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Notice)
             tracing::debug!(path = question.path, "the metadata server at {endpoint} did not answer: {error}");
         }
         let heard = key.heard(answer.as_ref().ok(), since.now(), random());
-        if let Some(remark) = heard.remark {
-            tracing::warn!(code = "preemption_watch", "{remark}");
-        }
-        if let Some(notice) = heard.notice {
-            tell(notice);
+        for word in heard.words {
+            match word {
+                Word::Remark(remark) => tracing::warn!(code = "preemption_watch", "{remark}"),
+                word => tell(word),
+            }
         }
         tokio::time::sleep(heard.pause).await;
     }

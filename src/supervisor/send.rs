@@ -22,6 +22,7 @@ pub(super) enum Stop {
     Changed(String),
     Fenced(Attempt),
     Failed(String),
+    OutOfTime(String),
 }
 
 impl From<StoreError> for Stop {

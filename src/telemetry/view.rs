@@ -20,11 +20,20 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         Event::MainEnded { end, .. } if machine.is_stopping() => tracing::info!("{command} ended with {end}"),
         Event::MainEnded { end, .. } => tracing::warn!("{command} ended with {end}"),
         Event::Reaped { pid, end } => tracing::debug!(pid, "reaped a process of the tree: {end}"),
+        Event::Signal { signal, sender } if machine.announces(*signal) => {
+            let left = machine.leaves_by().unwrap_or_default().saturating_sub(now).as_secs();
+            tracing::warn!(sender, "preempted (signal {signal}): the machine goes away in {left} s");
+        }
         Event::Signal { signal, sender } => told_signal(*signal, *sender, now, actions),
         Event::Preempted { source, lead } => {
             tracing::warn!("preempted ({source}): the machine goes away in {} s", lead.as_secs());
         }
-        Event::Committed { step } => tracing::info!(step, "checkpoint committed"),
+        Event::Warned { why } => {
+            tracing::warn!(code = "preemption_hint", "{why}; training goes on, a checkpoint soon is wise")
+        }
+        Event::Frozen { why, .. } => tracing::warn!(code = "preemption_hint", "{why}"),
+        Event::Committed { step, .. } => tracing::info!(step, "checkpoint committed"),
+        Event::Flushed(Flushed::OutOfTime(why)) => tracing::warn!("{why}"),
         Event::Flushed(Flushed::Done { step: Some(step) }) => tracing::info!(step, "the newest checkpoint is safe"),
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),

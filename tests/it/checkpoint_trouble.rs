@@ -132,7 +132,10 @@ fn with_too_few_descriptors_it_fails_in_one_line_and_nothing_is_lost() {
         ];
         let script = format!("ulimit -n {limit}; exec \"$@\"");
         let done = Trainit::through(&["sh", "-c", &script, "sh"], args).output();
-        assert_eq!(done.err().lines().count(), usize::from(done.code() != 0), "limit {limit}: {}", done.err());
+        // Committed, but no descriptor free to take the pins away: said, and no failure.
+        let only_pins_stayed = done.code() == 0 && done.err().contains("cannot remove .trainit/pin");
+        let told = usize::from(done.code() != 0 || only_pins_stayed);
+        assert_eq!(done.err().lines().count(), told, "limit {limit}: {}", done.err());
         assert!(place.steps().contains(&1), "limit {limit}: {}", done.err());
         assert_eq!(place.steps()[0] == 2, done.code() == 0, "limit {limit}");
     }

@@ -30,7 +30,7 @@ impl Loop {
     fn new(fake: &FakeNvml, interval_ms: u64) -> Loop {
         let env = Env::from_pairs([
             ("TRAINIT_GPU_PROBE", binary().to_str().unwrap().to_owned()),
-            ("TRAINIT_NVML_LIBRARY", fake.library_dir().join("libnvidia-ml.so.1").to_str().unwrap().to_owned()),
+            ("TRAINIT_NVML_LIBRARY", fake.dir_of_library().join("libnvidia-ml.so.1").to_str().unwrap().to_owned()),
             ("FAKE_NVML", fake.path("scenario").to_str().unwrap().to_owned()),
         ]);
         let interval = Duration::from_millis(interval_ms);

@@ -51,7 +51,7 @@ fn the_table_has_a_line_for_each_gpu_and_one_for_the_driver() {
 fn the_library_is_found_by_the_loader_s_own_search_too() {
     let fake = FakeNvml::new(&[]);
     let args = ["gpus", "--json"];
-    let done = Trainit::new(args).env("LD_LIBRARY_PATH", fake.library_dir()).env("FAKE_NVML", fake.path("scenario"));
+    let done = Trainit::new(args).env("LD_LIBRARY_PATH", fake.dir_of_library()).env("FAKE_NVML", fake.path("scenario"));
     assert_eq!(object(&done.output().expect_code(0))["gpus"].as_array().unwrap().len(), 2);
 }
 
@@ -60,7 +60,7 @@ fn the_toolkits_stub_is_never_taken() {
     let fake = FakeNvml::new(&[]);
     let stubs = fake.path("stubs");
     std::fs::create_dir(&stubs).unwrap();
-    std::fs::copy(fake.library_dir().join("libnvidia-ml.so.1"), stubs.join("libnvidia-ml.so.1")).unwrap();
+    std::fs::copy(fake.dir_of_library().join("libnvidia-ml.so.1"), stubs.join("libnvidia-ml.so.1")).unwrap();
     let done = Trainit::new(["gpus", "--json"]).env("LD_LIBRARY_PATH", stubs).env("FAKE_NVML", fake.path("scenario"));
     assert_eq!(object(&done.output().expect_code(0))["source"], "none");
     assert!(fake.calls().is_empty(), "{:?}", fake.calls());
@@ -223,7 +223,7 @@ fn the_probe_inherits_nothing_but_the_environment() {
     let fake = FakeNvml::new(&["nvmlInit_v2 sleep 1"]);
     let ignoring = ["env", "--ignore-signal=PIPE", "--ignore-signal=TERM", "--block-signal=HUP"];
     let mut trainit = Trainit::through(&ignoring, ["gpus", "--json"]);
-    trainit = trainit.env("TRAINIT_NVML_LIBRARY", fake.library_dir().join("libnvidia-ml.so.1"));
+    trainit = trainit.env("TRAINIT_NVML_LIBRARY", fake.dir_of_library().join("libnvidia-ml.so.1"));
     trainit
         .env("FAKE_NVML", fake.path("scenario"))
         .stdin(std::fs::File::open("/dev/zero").unwrap())
@@ -363,7 +363,7 @@ fn a_hanging_nvml_leaves_the_device_nodes_to_count() {
     }
     let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
     let trainit = with_devices("touch nvidiactl nvidia0 nvidia1").args(["--gpu-timeout", "300ms"]);
-    let library = fake.library_dir().join("libnvidia-ml.so.1");
+    let library = fake.dir_of_library().join("libnvidia-ml.so.1");
     let done = trainit.env("TRAINIT_NVML_LIBRARY", library).env("FAKE_NVML", fake.path("scenario")).output();
     let object = object(&done.expect_code(0));
     assert_eq!((&object["source"], object["gpus"].as_array().unwrap().len()), (&json!("procfs"), 2), "{object}");
@@ -378,7 +378,7 @@ fn a_missing_module_and_missing_nodes_are_told_apart() {
     }
     let fake = FakeNvml::new(&["nvmlInit_v2 return 9"]);
     let ask = |setup: &str| {
-        let trainit = with_devices(setup).env("TRAINIT_NVML_LIBRARY", fake.library_dir().join("libnvidia-ml.so.1"));
+        let trainit = with_devices(setup).env("TRAINIT_NVML_LIBRARY", fake.dir_of_library().join("libnvidia-ml.so.1"));
         problem(&object(&trainit.env("FAKE_NVML", fake.path("scenario")).output().expect_code(0))).to_owned()
     };
     assert!(ask("rmdir /proc/driver/nvidia/gpus /proc/driver/nvidia").contains("kernel module is not loaded"));
@@ -394,7 +394,7 @@ fn without_proc_the_probe_still_starts() {
     let fake = FakeNvml::new(&[]);
     let hide = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"];
     let trainit = Trainit::through(&hide, ["gpus", "--json"]).env("FAKE_NVML", fake.path("scenario"));
-    let done = trainit.env("TRAINIT_NVML_LIBRARY", fake.library_dir().join("libnvidia-ml.so.1")).output();
+    let done = trainit.env("TRAINIT_NVML_LIBRARY", fake.dir_of_library().join("libnvidia-ml.so.1")).output();
     assert_eq!(object(&done.expect_code(0))["gpus"].as_array().unwrap().len(), 2);
 }
 

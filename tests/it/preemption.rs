@@ -1,97 +1,49 @@
-//! Notices: SIGTERM and a metadata server that speaks the real protocol, on loopback.
+//! Notices: SIGTERM, other signals, and the clouds' metadata servers, which speak their real protocols on loopback.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use crate::support::metadata::{Metadata, Reply, Request, Stage, ok, status};
 use crate::support::{Running, Trainit};
 
 const WAITING: &str = "trap 'echo told; cat \"$TRAINIT_PREEMPTION_FILE\"; exit 0' TERM; echo ready; \
                        while :; do sleep 0.01; done";
 
-/// How the server answers for `preempted`.
-#[derive(Clone, Copy, PartialEq, Debug)]
-enum Mood {
-    /// As documented: hangs on `wait_for_change` until the value differs from the ETag's.
-    Honest,
-    /// Accepts and never answers.
-    BlackHole,
-    /// 503 with HTML.
-    Broken,
-    /// 200 TRUE, but not Google's.
-    Impostor,
-    /// A redirect to a page that says TRUE.
-    Redirect,
+fn waiting(variable: &str, at: &str) -> Running {
+    Trainit::run(["sh", "-c", WAITING]).env(variable, at).start()
 }
 
-struct Metadata {
-    at: String,
-    state: Arc<(Mutex<bool>, Condvar)>,
+fn google(etag: &str, body: &str) -> Reply {
+    let headers = vec![("Metadata-Flavor", "Google".to_owned()), ("ETag", etag.to_owned())];
+    Reply::Answer("200 OK", headers, body.to_owned())
 }
 
-impl Metadata {
-    fn start(mood: Mood) -> Metadata {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap().to_string();
-        let state = Arc::new((Mutex::new(false), Condvar::new()));
-        let shared = Arc::clone(&state);
-        // The threads end with the test process; each serves one connection.
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = Arc::clone(&shared);
-                std::thread::spawn(move || serve(stream, mood, &shared));
-            }
-        });
-        Metadata { at, state }
+/// As documented: `preempted` hangs on `wait_for_change` until the value differs from the ETag's; it turns with the stage.
+fn gce(request: &Request, stage: &Stage<'_>) -> Reply {
+    if request.header("metadata-flavor") != Some("Google") {
+        return status("403 Forbidden");
     }
-
-    fn preempt(&self) {
-        *self.state.0.lock().unwrap() = true;
-        self.state.1.notify_all();
+    if !request.path.starts_with("/computeMetadata/v1/instance/preempted") {
+        return Reply::Answer("404 Not Found", vec![("Metadata-Flavor", "Google".to_owned())], String::new());
     }
-
-    fn run(&self) -> Running {
-        Trainit::run(["sh", "-c", WAITING]).env("GCE_METADATA_HOST", &self.at).start()
+    let mut now = stage.now();
+    if request.path.contains("wait_for_change=true") && request.path.contains("last_etag=e0") {
+        now = stage.wait_while(0);
     }
-}
-
-fn serve(mut stream: TcpStream, mood: Mood, state: &(Mutex<bool>, Condvar)) {
-    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-    let request = lines.next().unwrap_or_default();
-    let headers: Vec<String> = lines.by_ref().take_while(|l| !l.is_empty()).map(|l| l.to_lowercase()).collect();
-    let flavored = headers.iter().any(|h| h == "metadata-flavor: google");
-    let (status, flavor, body) = match mood {
-        Mood::BlackHole => loop {
-            std::thread::park();
-        },
-        Mood::Broken => ("503 Service Unavailable", "Google", "<html>TRUE</html>".to_owned()),
-        Mood::Impostor => ("200 OK", "Other", "TRUE".to_owned()),
-        Mood::Redirect => ("302 Found", "Google", "TRUE".to_owned()),
-        Mood::Honest if !flavored => ("403 Forbidden", "Google", String::new()),
-        Mood::Honest if request.contains("/instance/preempted") => {
-            let mut preempted = state.0.lock().unwrap();
-            if request.contains("wait_for_change=true") && request.contains("last_etag=FALSE") {
-                preempted = state.1.wait_while(preempted, |p| !*p).unwrap();
-            }
-            ("200 OK", "Google", if *preempted { "TRUE" } else { "FALSE" }.to_owned())
-        }
-        Mood::Honest => ("404 Not Found", "Google", String::new()),
-    };
-    let etag = body.clone();
-    let _ = write!(
-        stream,
-        "HTTP/1.1 {status}\r\nMetadata-Flavor: {flavor}\r\nETag: {etag}\r\nLocation: /true\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    if now == 0 { google("e0", "FALSE") } else { google("e1", "TRUE") }
 }
 
 #[test]
 fn a_metadata_notice_stops_the_trainer_with_its_deadline_in_the_file() {
-    let server = Metadata::start(Mood::Honest);
-    let running = server.run();
+    let server = Metadata::start(gce);
+    let running = waiting("GCE_METADATA_HOST", &server.at);
     running.after_line("ready");
-    server.preempt();
+    server.after_question("last_etag=e0", 1);
+    let turned = Instant::now();
+    server.turn();
+    running.after_line("told");
+    // Some milliseconds on a quiet machine (scripts/bench-preempt); this one may be crowded.
+    assert!(turned.elapsed() < Duration::from_secs(2), "told after {:?}", turned.elapsed());
     let done = running.finish().expect_code(143);
     assert!(done.out().contains("told\n20"), "the file holds an RFC 3339 time: {}", done.out());
     let verdict = done.verdict();
@@ -101,31 +53,56 @@ fn a_metadata_notice_stops_the_trainer_with_its_deadline_in_the_file() {
 
 #[test]
 fn a_change_before_the_first_question_is_not_lost() {
-    let server = Metadata::start(Mood::Honest);
-    server.preempt();
-    let done = server.run().finish().expect_code(143);
+    let server = Metadata::start(gce);
+    server.turn();
+    let done = waiting("GCE_METADATA_HOST", &server.at).finish().expect_code(143);
     assert_eq!(done.verdict()["reason"], "preempted");
 }
 
 #[test]
 fn a_metadata_server_that_lies_or_hangs_neither_stops_nor_delays_the_trainer() {
-    for mood in [Mood::BlackHole, Mood::Broken, Mood::Impostor, Mood::Redirect] {
-        let server = Metadata::start(mood);
+    type Mood = (&'static str, fn() -> Reply);
+    let moods: [Mood; 8] = [
+        ("black hole", || Reply::Hang),
+        ("broken", || Reply::Answer("503 Service Unavailable", vec![], "<html>TRUE</html>".into())),
+        ("impostor", || ok("TRUE")),
+        ("redirect", || Reply::Answer("302 Found", vec![("Location", "/true".into())], "TRUE".into())),
+        ("closed", || Reply::Close),
+        ("half a body", || Reply::Half("TRUE")),
+        ("endless", || Reply::Endless),
+        ("garbage", || google("x", "\u{0}TRUE\u{1}")),
+    ];
+    for (mood, reply) in moods {
+        let server = Metadata::start(move |_, _| reply());
         let start = Instant::now();
-        let done = Trainit::run(["sh", "-c", "exit 0"]).env("GCE_METADATA_HOST", &server.at).output().expect_code(0);
-        assert!(start.elapsed() < Duration::from_secs(5), "{mood:?} cost {:?}", start.elapsed());
-        assert_eq!(done.verdict()["reason"], "finished", "{mood:?}");
+        let mut trainit = Trainit::run(["sh", "-c", "exit 0"]);
+        for variable in ["GCE_METADATA_HOST", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "TRAINIT_AZURE_METADATA_ENDPOINT"] {
+            trainit = trainit.env(variable, &server.at);
+        }
+        let done = trainit.output().expect_code(0);
+        assert!(start.elapsed() < Duration::from_secs(5), "{mood} cost {:?}", start.elapsed());
+        assert_eq!(done.verdict()["reason"], "finished", "{mood}");
     }
 }
 
 #[test]
 fn a_refused_metadata_server_is_said_once_and_training_goes_on() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let running = Trainit::run(["sh", "-c", WAITING]).env("GCE_METADATA_HOST", nobody.to_string()).start();
-    running.after_log("does not tell preempted");
-    let done = running.stop().expect_code(143);
-    assert_eq!(done.verdict()["reason"], "stopped");
-    assert_eq!(done.err().matches("does not tell preempted").count(), 1, "{}", done.err());
+    let runs = [
+        ("GCE_METADATA_HOST", "preempted"),
+        ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "spot/instance-action"),
+        ("TRAINIT_AZURE_METADATA_ENDPOINT", "scheduledevents"),
+    ]
+    .map(|(variable, key)| {
+        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        (waiting(variable, &nobody.to_string()), key)
+    });
+    for (running, key) in runs {
+        let text = format!("does not tell {key}");
+        running.after_log(&text);
+        let done = running.stop().expect_code(143);
+        assert_eq!(done.verdict()["reason"], "stopped");
+        assert_eq!(done.err().matches(&text).count(), 1, "{}", done.err());
+    }
 }
 
 #[test]
@@ -134,10 +111,106 @@ fn preemption_off_asks_nobody() {
     listener.set_nonblocking(true).unwrap();
     let at = listener.local_addr().unwrap().to_string();
     Trainit::new(["run", "--preemption", "off", "--", "sh", "-c", "sleep 0.2"])
-        .env("GCE_METADATA_HOST", at)
+        .env("GCE_METADATA_HOST", &at)
+        .env("AWS_EC2_METADATA_SERVICE_ENDPOINT", &at)
+        .env("TRAINIT_AZURE_METADATA_ENDPOINT", &at)
         .output()
         .expect_code(0);
     assert!(listener.accept().is_err(), "somebody was asked");
+}
+
+/// IMDSv2: no key without the token that belongs to the stage; a new stage makes the old token void.
+fn imds(key: &'static str, body: &'static str) -> impl Fn(&Request, &Stage<'_>) -> Reply {
+    move |request, stage| {
+        let now = stage.now();
+        let token = format!("token-{now}");
+        if request.path == "/latest/api/token" {
+            let ttl = request.header("x-aws-ec2-metadata-token-ttl-seconds").unwrap_or_default().to_owned();
+            let is_good = request.method == "PUT" && (1..=21600).contains(&ttl.parse::<u32>().unwrap_or(0));
+            return if is_good { ok(token) } else { status("400 Bad Request") };
+        }
+        if request.header("x-aws-ec2-metadata-token") != Some(&token) {
+            return status("401 Unauthorized");
+        }
+        if request.path == format!("/latest/meta-data/{key}") && now > 0 {
+            return ok(body);
+        }
+        if request.path.ends_with("maintenance/scheduled") { ok("[]") } else { status("404 Not Found") }
+    }
+}
+
+#[test]
+fn a_spot_interruption_is_heard_through_a_token_that_expired_meanwhile() {
+    // However far the time: two minutes are the most that is documented.
+    let server =
+        Metadata::start(imds("spot/instance-action", r#"{"action": "terminate", "time": "2999-01-01T00:00:00Z"}"#));
+    let running = waiting("AWS_EC2_METADATA_SERVICE_ENDPOINT", &format!("http://{}/", server.at));
+    running.after_line("ready");
+    server.after_question("rebalance", 1);
+    server.turn();
+    let done = running.finish().expect_code(143);
+    assert!(done.out().contains("told\n20"), "{}", done.out());
+    let verdict = done.verdict();
+    assert_eq!(verdict["reason"], "preempted");
+    assert!(verdict["detail"].as_str().unwrap().contains("aws spot terminate"), "{verdict}");
+    let asked = server.asked();
+    assert_eq!(asked.iter().filter(|q| *q == "PUT /latest/api/token").count(), 2, "{asked:?}");
+}
+
+#[test]
+fn a_rebalance_recommendation_is_a_hint_and_no_stop() {
+    let server = Metadata::start(imds("events/recommendations/rebalance", r#"{"noticeTime": "2026-01-01T00:00:00Z"}"#));
+    server.turn();
+    let running = waiting("AWS_EC2_METADATA_SERVICE_ENDPOINT", &server.at);
+    running.after_log("training goes on");
+    server.after_question("spot/instance-action", 2);
+    let done = running.stop().expect_code(143);
+    assert_eq!(done.verdict()["reason"], "stopped");
+}
+
+/// Scheduled Events of a machine named vm_0; the event comes with the stage.
+fn azure(kind: &'static str, vm: &'static str) -> impl Fn(&Request, &Stage<'_>) -> Reply {
+    move |request, stage| {
+        if request.header("metadata") != Some("true") || !request.path.contains("api-version=") {
+            return status("400 Bad Request");
+        }
+        if request.path.starts_with("/metadata/instance/compute/name?") {
+            return ok("vm_0");
+        }
+        let event = format!(
+            r#"{{"EventId": "e", "EventType": "{kind}", "ResourceType": "VirtualMachine", "Resources": ["{vm}"],
+                "EventStatus": "Scheduled", "NotBefore": "Mon, 11 Apr 2022 22:26:58 GMT", "DurationInSeconds": 5}}"#
+        );
+        let (incarnation, events) = if stage.now() == 0 { (1, String::new()) } else { (2, event) };
+        let body = format!(r#"{{"DocumentIncarnation": {incarnation}, "Events": [{events}]}}"#);
+        Reply::Answer("200 OK", vec![("Date", "Mon, 11 Apr 2022 22:26:28 GMT".to_owned())], body)
+    }
+}
+
+#[test]
+fn an_azure_preemption_of_this_machine_stops_the_trainer_at_the_servers_time() {
+    let server = Metadata::start(azure("Preempt", "vm_0"));
+    let running = waiting("TRAINIT_AZURE_METADATA_ENDPOINT", &server.at);
+    running.after_line("ready");
+    server.after_question("scheduledevents", 1);
+    server.turn();
+    let done = running.finish().expect_code(143);
+    assert!(done.err().contains("preempted (azure preempt): the machine goes away in 30 s"), "{}", done.err());
+    assert_eq!(done.verdict()["reason"], "preempted");
+}
+
+#[test]
+fn another_machines_event_and_a_freeze_stop_nothing() {
+    for (kind, vm) in [("Preempt", "vm_1"), ("Freeze", "vm_0")] {
+        let server = Metadata::start(azure(kind, vm));
+        server.turn();
+        let running = waiting("TRAINIT_AZURE_METADATA_ENDPOINT", &server.at);
+        running.after_line("ready");
+        server.after_question("scheduledevents", 2);
+        let done = running.stop().expect_code(143);
+        assert_eq!(done.verdict()["reason"], "stopped", "{kind}");
+        assert_eq!(kind == "Freeze", done.err().contains("freeze"), "{}", done.err());
+    }
 }
 
 #[test]
@@ -156,4 +229,15 @@ fn another_preempt_signal_is_sent_where_it_is_asked_for() {
     running.after_line("ready");
     let done = running.stop().expect_code(143);
     assert!(done.out().contains("usr1"), "{}", done.out());
+}
+
+#[test]
+fn a_signal_that_announces_the_end_is_a_notice_with_its_own_deadline() {
+    let running = Trainit::new(["run", "--preempt-on", "USR1@120", "--", "sh", "-c", WAITING]).start();
+    running.after_line("ready");
+    running.signal(libc::SIGUSR1);
+    let done = running.finish().expect_code(143);
+    assert!(done.out().contains("told\n20"), "{}", done.out());
+    assert!(done.err().contains("the machine goes away in 120 s"), "{}", done.err());
+    assert_eq!(done.verdict()["reason"], "preempted");
 }

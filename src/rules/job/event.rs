@@ -27,6 +27,8 @@ pub enum Flushed {
     },
     /// A commit was owed and could not be made; the text says why and what to do.
     Failed(String),
+    /// There was no time for it; what was committed before stands.
+    OutOfTime(String),
 }
 
 /// Something that happened.
@@ -90,12 +92,26 @@ pub enum Event {
         /// How long until the machine goes away.
         lead: Duration,
     },
+    /// The machine may go away or be slow before long; no reason to stop.
+    Warned {
+        /// One line about it.
+        why: String,
+    },
+    /// The machine will stand still; silence is no hang meanwhile.
+    Frozen {
+        /// From now on.
+        length: Duration,
+        /// One line about it.
+        why: String,
+    },
     /// A timer that was armed is due.
     Due(Timer),
     /// A checkpoint was committed while training went on.
     Committed {
         /// Its step, where known.
         step: Option<u64>,
+        /// How long that took.
+        took: Duration,
     },
     /// A long transfer moved on.
     Transferring,
@@ -124,8 +140,10 @@ pub enum Timer {
     Sweep,
     /// The pause before a restart is over.
     Backoff,
-    /// The last commit makes no progress.
+    /// The last commit makes no progress, or its time is up.
     FlushLimit,
+    /// The end that was announced long ago is near.
+    Leave,
 }
 
 /// Who gets a signal.
@@ -177,6 +195,16 @@ pub enum Action {
     Flush {
         /// When it must be through, if that is known.
         deadline: Option<Uptime>,
+    },
+    /// The commit under way must be through earlier than was said.
+    Hurry {
+        /// By when.
+        deadline: Uptime,
+    },
+    /// Look for a checkpoint to commit at once, and often from now on.
+    Hasten {
+        /// The end is near: what is complete is taken after a short rest already.
+        notice: bool,
     },
     /// Leave.
     Exit(Box<super::Outcome>),

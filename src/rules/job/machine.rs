@@ -17,6 +17,7 @@ use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
 
 mod ending;
+mod leaving;
 mod stopping;
 
 /// How long a process may resist SIGKILL before it is named and left behind.
@@ -27,6 +28,8 @@ const TERM_SWEEP: Duration = Duration::from_millis(200);
 const NEXT_SWEEP: Duration = Duration::from_millis(10);
 /// A commit that moves no byte for this long is given up.
 const FLUSH_LIMIT: Duration = Duration::from_secs(300);
+/// What the commit's own word may take after its time is up.
+const LAST_WORD: Duration = Duration::from_millis(500);
 /// Signals kept for a command that is not running yet; more than this nobody sends.
 const HELD_SIGNALS: usize = 256;
 
@@ -78,12 +81,18 @@ pub struct Machine {
     attempt: u32,
     started_at: Uptime,
     resume: Option<Resume>,
+    /// Where the last attempt went on from.
+    resumed_step: Option<u64>,
     committed: Option<u64>,
     stop: Option<Stop>,
     /// When everything left gets SIGKILL, once that is set.
     deadline: Option<Uptime>,
-    /// When the machine itself goes away, where a notice said so.
-    leave_by: Option<Uptime>,
+    /// When the machine itself goes away, where a notice said so, and when we must be gone.
+    leave_by: Option<(Uptime, Uptime)>,
+    /// Who announced an end that is far away: the trainer is not told yet.
+    late: Option<String>,
+    /// What the last commit took.
+    commit_took: Option<Duration>,
     /// How the main child of this attempt ended.
     ended: Option<(End, bool)>,
     /// INT, HUP or QUIT was passed on at this time: a death soon after is an answer.
@@ -107,10 +116,13 @@ impl Machine {
             attempt: 0,
             started_at: Uptime::ZERO,
             resume: None,
+            resumed_step: None,
             committed: None,
             stop: None,
             deadline: None,
             leave_by: None,
+            late: None,
+            commit_took: None,
             ended: None,
             asked: None,
             killing: false,
@@ -136,6 +148,16 @@ impl Machine {
         self.committed
     }
 
+    /// When the machine goes away, where that was announced.
+    pub fn leaves_by(&self) -> Option<Uptime> {
+        self.leave_by.map(|(end, _)| end)
+    }
+
+    /// Whether this signal announces the machine's end.
+    pub fn announces(&self, signal: Signal) -> bool {
+        self.policy.preempt_on.iter().any(|(s, _)| *s == signal)
+    }
+
     /// Whether the end has been asked for from outside.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_some()
@@ -158,14 +180,15 @@ impl Machine {
             Event::TreeEmpty => self.on_tree_empty(now),
             Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
             Event::Preempted { source, lead } => self.on_preempted(now, source, lead),
+            Event::Warned { .. } => self.hasten(false),
+            Event::Frozen { .. } => Vec::new(),
             Event::Due(timer) => self.on_due(now, timer),
-            Event::Committed { step } => {
+            Event::Committed { step, took } => {
                 self.note_commit(step);
-                Vec::new()
+                self.commit_took = Some(took);
+                self.on_natural_end(now)
             }
-            Event::Transferring if self.state == State::Flushing => {
-                vec![Action::Arm(Timer::FlushLimit, now + FLUSH_LIMIT)]
-            }
+            Event::Transferring if self.state == State::Flushing => vec![self.flush_limit(now)],
             Event::Transferring => Vec::new(),
             Event::Flushed(flushed) => self.on_flushed(flushed),
             Event::GpuFailed { detail } => self.on_gpu_failed(now, detail),
@@ -178,6 +201,7 @@ impl Machine {
         self.attempt += 1;
         self.ended = None;
         self.asked = None;
+        self.resumed_step = self.resume.as_ref().and_then(|r| r.step);
         vec![Action::Spawn { attempt: self.attempt, resume: self.resume.clone() }]
     }
 
@@ -269,6 +293,11 @@ impl Machine {
         actions
     }
 
+    /// The trainer did what it was to do, and nobody stopped it.
+    fn succeeded(&self) -> bool {
+        self.stop.is_none() && self.ended_well()
+    }
+
     fn ended_well(&self) -> bool {
         matches!(self.ended, Some((End::Code(0), _)))
     }
@@ -302,7 +331,14 @@ impl Machine {
             return self.finish();
         }
         self.state = State::Flushing;
-        vec![Action::Arm(Timer::FlushLimit, now + FLUSH_LIMIT), Action::Flush { deadline: self.leave_by }]
+        vec![self.flush_limit(now), Action::Flush { deadline: self.leave_by.map(|(_, gone)| gone) }]
+    }
+
+    /// As long as bytes move, but never beyond the end that was announced.
+    fn flush_limit(&self, now: Uptime) -> Action {
+        let limit = now + FLUSH_LIMIT;
+        let at = self.leave_by.map_or(limit, |(_, gone)| limit.min(gone + LAST_WORD));
+        Action::Arm(Timer::FlushLimit, at)
     }
 
     fn on_flushed(&mut self, flushed: Flushed) -> Vec<Action> {
@@ -315,6 +351,12 @@ impl Machine {
                 self.finish()
             }
             Flushed::Failed(detail) => self.lost_commit(detail),
+            // Nothing was promised to be in time: a stop stays a stop.
+            Flushed::OutOfTime(detail) if self.stop.is_some() => {
+                self.gave_up = detail;
+                self.finish()
+            }
+            Flushed::OutOfTime(detail) => self.lost_commit(detail),
         }
     }
 
@@ -344,6 +386,12 @@ impl Machine {
                 actions
             }
             (Timer::Backoff, State::Waiting) => self.spawn(),
+            (Timer::Leave, _) => self.on_end_near(now),
+            (Timer::FlushLimit, State::Flushing) if self.leave_by.is_some_and(|(_, gone)| gone <= now) => self
+                .on_flushed(Flushed::OutOfTime(
+                    "the time was up before the newest checkpoint was committed; the last committed one stands"
+                        .to_owned(),
+                )),
             (Timer::FlushLimit, State::Flushing) => self.lost_commit(format!(
                 "the last commit moved no byte for {} s; the store hangs, so the newest checkpoint is not safe; \
                  check the store and start again",
@@ -361,3 +409,5 @@ impl Machine {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_leaving;

@@ -2,6 +2,7 @@
 //!
 //! Deliberately absent: processes, clocks, descriptors, and which cloud this is.
 
+mod budget;
 mod child;
 mod event;
 mod machine;

@@ -29,6 +29,10 @@ pub struct Policy {
     pub stopped_code: StoppedCode,
     /// What the trainer gets when the job is stopped or preempted; `None`: only the file tells it.
     pub preempt_signal: Option<Signal>,
+    /// Signals that announce the machine's end, and how long before it.
+    pub preempt_on: Vec<(Signal, Duration)>,
+    /// Signals that are passed on and mean a checkpoint soon, too.
+    pub checkpoint_on: Vec<Signal>,
     /// Restarts without a newer checkpoint in between.
     pub max_restarts: u32,
     /// Pause before the first restart; doubled each time.
@@ -65,6 +69,8 @@ impl Default for Policy {
             remap_exit: Vec::new(),
             stopped_code: StoppedCode::Always143,
             preempt_signal: Some(Signal::TERM),
+            preempt_on: Vec::new(),
+            checkpoint_on: Vec::new(),
             max_restarts: 0,
             backoff_first: Duration::from_secs(1),
             backoff_max: Duration::from_secs(60),

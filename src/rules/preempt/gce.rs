@@ -1,78 +1,83 @@
-//! Google Compute Engine's metadata server (contracts/preemption.md, section 1): `preempted` and `maintenance-event`,
-//! each by a hanging GET that returns when the value changes.
+//! Google Compute Engine's metadata server (contracts/preemption.md, section 1): `preempted`, `maintenance-event` and
+//! `upcoming-maintenance`, each by a hanging GET that returns when the value changes.
 //!
 //! Example: `GET /computeMetadata/v1/instance/preempted` with `Metadata-Flavor: Google` answers `FALSE` and an ETag.
 
 use std::time::Duration;
 
-use super::watch::{Answer, Heard, Notice, Question, Watch};
-use super::{LocalFacts, Source};
+use serde_json::Value as Json;
+
+use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
+use super::{Leads, LocalFacts, Source, endpoint_of};
 use crate::rules::env::Env;
 
 /// The line in the list.
 pub(super) const SOURCE: Source = Source {
     name: "gce",
     named_endpoint,
-    default_endpoint: "169.254.169.254:80",
+    default_endpoint: |_| "169.254.169.254:80".to_owned(),
     is_here,
-    watches: || vec![Box::new(Key::new(PREEMPTED)), Box::new(Key::new(MAINTENANCE))],
+    watches: |leads| {
+        [PREEMPTED, MAINTENANCE, UPCOMING]
+            .into_iter()
+            .map(|meaning| Box::new(Key::new(meaning, *leads)) as Box<dyn Watch>)
+            .collect()
+    },
 };
 
 /// What the server waits for a change before it answers with the old value.
 const SERVER_WAIT: Duration = Duration::from_secs(120);
 /// A whole hanging request; without a limit a dead connection would hang for ever.
 const HANGING_TIMEOUT: Duration = Duration::from_secs(130);
-/// A plain request.
-const PLAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Tries in a row before the watch goes quiet.
-const TRIES: u32 = 3;
-/// Between two tries once it is quiet: the server may come back.
-const QUIET_PAUSE: Duration = Duration::from_secs(60);
 /// A server that does not wait must not be asked in a tight loop.
 const SHORTEST_ROUND: Duration = Duration::from_secs(1);
-/// Without the opt-in notice, the machine is off some 30 s after the value turns.
-const PREEMPTION_LEAD: Duration = Duration::from_secs(30);
-/// The documented warning before a host maintenance that ends the machine.
-const MAINTENANCE_LEAD: Duration = Duration::from_secs(60);
 
 /// The SDKs' variables, host with or without a port.
 fn named_endpoint(env: &Env) -> Option<String> {
-    let host = env.given("GCE_METADATA_HOST").or_else(|| env.given("GCE_METADATA_IP"))?.trim();
-    Some(if host.contains(':') { host.to_owned() } else { format!("{host}:80") })
+    env.given("GCE_METADATA_HOST").or_else(|| env.given("GCE_METADATA_IP")).and_then(endpoint_of)
 }
 
-fn is_here(facts: &LocalFacts) -> bool {
-    matches!(facts.dmi_product.trim(), "Google Compute Engine" | "Google")
+fn is_here(_: &Env, facts: &LocalFacts) -> bool {
+    matches!(facts.product_name.trim(), "Google Compute Engine" | "Google")
 }
 
 /// A key's name and what its values mean.
 #[derive(Debug, Clone, Copy)]
 struct Meaning {
     key: &'static str,
-    read: fn(&str) -> Option<Value>,
+    query: &'static str,
+    read: fn(&str, &Leads) -> Option<Value>,
+    /// Whether a server without the key is worth a line: some machine types have not all of them.
+    is_owed: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Value {
     Nothing,
     Going(Duration),
     Remark(&'static str),
+    Soon(String),
 }
 
 const PREEMPTED: Meaning = Meaning {
     key: "preempted",
-    read: |body| match body {
+    query: "",
+    is_owed: true,
+    read: |body, leads| match body {
         "FALSE" => Some(Value::Nothing),
-        "TRUE" => Some(Value::Going(PREEMPTION_LEAD)),
+        "TRUE" => Some(Value::Going(leads.preemption)),
         _ => None,
     },
 };
 
+/// It changes a minute ahead only where somebody has read it before.
 const MAINTENANCE: Meaning = Meaning {
     key: "maintenance-event",
-    read: |body| match body {
+    query: "",
+    is_owed: false,
+    read: |body, leads| match body {
         "NONE" => Some(Value::Nothing),
-        "TERMINATE_ON_HOST_MAINTENANCE" => Some(Value::Going(MAINTENANCE_LEAD)),
+        "TERMINATE_ON_HOST_MAINTENANCE" => Some(Value::Going(leads.maintenance)),
         "MIGRATE_ON_HOST_MAINTENANCE" => {
             Some(Value::Remark("this machine is being moved to another host; training goes on after a short pause"))
         }
@@ -80,18 +85,44 @@ const MAINTENANCE: Meaning = Meaning {
     },
 };
 
+const UPCOMING: Meaning =
+    Meaning { key: "upcoming-maintenance", query: "alt=json", is_owed: false, read: |body, _| upcoming(body) };
+
+/// `NONE`, or an object with a status and a window. The spelling of its fields varies, and it may be wrapped in one more
+/// object. What has neither (an `error`) says nothing.
+fn upcoming(body: &str) -> Option<Value> {
+    if body.trim_matches('"') == "NONE" {
+        return Some(Value::Nothing);
+    }
+    let json: Json = serde_json::from_str(body).ok()?;
+    let object = json.get("Upcoming maintenance").unwrap_or(&json).as_object()?;
+    let field = |names: [&str; 3]| names.iter().find_map(|name| object.get(*name)?.as_str());
+    let status = field(["maintenance_status", "maintenanceStatus", "status"]);
+    let start = field(["window_start_time", "windowStartTime", "startTime"]);
+    if status.is_none() && start.is_none() {
+        return None;
+    }
+    let words = |text: &str| text.chars().filter(|c| !c.is_control()).take(64).collect::<String>();
+    Some(Value::Soon(format!(
+        "maintenance of this machine is {}{}",
+        status.map_or("announced".to_owned(), |s| words(s).to_lowercase()),
+        start.map_or(String::new(), |at| format!(", from {}", words(at)))
+    )))
+}
+
 #[derive(Debug)]
 struct Key {
     meaning: Meaning,
+    leads: Leads,
     /// Of the last good answer; without it a change between two questions would be lost.
     etag: Option<String>,
-    failures: u32,
+    failures: Failures,
     last: Option<Value>,
 }
 
 impl Key {
-    fn new(meaning: Meaning) -> Key {
-        Key { meaning, etag: None, failures: 0, last: None }
+    fn new(meaning: Meaning, leads: Leads) -> Key {
+        Key { meaning, leads, etag: None, failures: Failures::default(), last: None }
     }
 
     /// The value and ETag of a good answer.
@@ -100,54 +131,51 @@ impl Key {
         if answer.status != 200 || !ours {
             return None;
         }
-        let value = (self.meaning.read)(answer.body.trim())?;
+        let value = (self.meaning.read)(answer.body.trim(), &self.leads)?;
         Some((value, answer.header("etag").map(str::to_owned)))
+    }
+
+    fn word(&self, value: Value) -> Option<Word> {
+        Some(match value {
+            Value::Nothing => return None,
+            Value::Going(lead) => Word::Leaving(Notice { source: format!("gce {}", self.meaning.key), lead }),
+            Value::Remark(text) => Word::Remark(text.to_owned()),
+            Value::Soon(text) => Word::Soon(text),
+        })
     }
 }
 
 impl Watch for Key {
     fn question(&self) -> Question {
-        let path = format!("/computeMetadata/v1/instance/{}", self.meaning.key);
-        let headers = &[("Metadata-Flavor", "Google")];
-        match &self.etag {
-            Some(etag) => Question {
-                path: format!(
-                    "{path}?wait_for_change=true&timeout_sec={}&last_etag={}",
-                    SERVER_WAIT.as_secs(),
-                    escaped(etag)
-                ),
-                headers,
-                timeout: HANGING_TIMEOUT,
-            },
-            None => Question { path, headers, timeout: PLAIN_TIMEOUT },
+        let mut query: Vec<String> =
+            Some(self.meaning.query.to_owned()).filter(|q| !q.is_empty()).into_iter().collect();
+        if let Some(etag) = &self.etag {
+            let wait = SERVER_WAIT.as_secs();
+            query.push(format!("wait_for_change=true&timeout_sec={wait}&last_etag={}", escaped(etag)));
+        }
+        let mark = if query.is_empty() { "" } else { "?" };
+        Question {
+            method: Method::Get,
+            path: format!("/computeMetadata/v1/instance/{}{mark}{}", self.meaning.key, query.join("&")),
+            headers: vec![("Metadata-Flavor", "Google".to_owned())],
+            timeout: if self.etag.is_some() { HANGING_TIMEOUT } else { PLAIN_TIMEOUT },
         }
     }
 
     fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard {
         let Some((value, etag)) = answer.and_then(|a| self.read(a)) else {
-            self.failures = self.failures.saturating_add(1);
             self.etag = None;
-            let remark = (self.failures == TRIES).then(|| {
-                format!(
-                    "the metadata server does not tell {}; a preemption will be noticed by SIGTERM only until it does",
-                    self.meaning.key
-                )
-            });
-            let pause =
-                if self.failures >= TRIES { QUIET_PAUSE } else { Duration::from_secs(1 << (self.failures - 1)) };
-            return Heard { notice: None, remark, pause: pause.mul_f64(0.8 + 0.4 * random.clamp(0.0, 1.0)) };
+            let (pause, is_the_one) = self.failures.another(random);
+            let is_said = is_the_one && self.meaning.is_owed;
+            return Heard { words: is_said.then(|| unheard("gce", self.meaning.key)).into_iter().collect(), pause };
         };
-        self.failures = 0;
+        self.failures.over();
         self.etag = etag;
-        let is_news = self.last.replace(value) != Some(value);
+        let is_news = self.last.as_ref() != Some(&value);
+        self.last = Some(value.clone());
         let waits = self.etag.is_some();
         let pause = if is_news && waits { Duration::ZERO } else { SHORTEST_ROUND.saturating_sub(took) };
-        let (notice, remark) = match value {
-            Value::Going(lead) if is_news => (Some(Notice { source: format!("gce {}", self.meaning.key), lead }), None),
-            Value::Remark(text) if is_news => (None, Some(text.to_owned())),
-            _ => (None, None),
-        };
-        Heard { notice, remark, pause }
+        Heard { words: self.word(value).filter(|_| is_news).into_iter().collect(), pause }
     }
 }
 
@@ -163,39 +191,51 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::watch::tests::notices;
     use super::*;
 
     const SOON: Duration = Duration::from_millis(5);
 
     fn answer(status: u16, flavor: &str, body: &str) -> Answer {
         let headers = vec![("metadata-flavor".into(), flavor.into()), ("etag".into(), "e/1".into())];
-        Answer { status, headers, body: body.into() }
+        Answer { status, headers, body: body.into(), received_unix: 0 }
     }
 
     fn good(body: &str) -> Answer {
         answer(200, "Google", body)
     }
 
+    fn key(meaning: Meaning) -> Key {
+        Key::new(meaning, Leads::default())
+    }
+
     #[test]
     fn true_is_a_notice_of_thirty_seconds_once() {
-        let mut key = Key::new(PREEMPTED);
-        assert_eq!(key.heard(Some(&good("FALSE\n")), SOON, 0.5).notice, None);
-        let notice = key.heard(Some(&good("TRUE")), SOON, 0.5).notice.expect("a notice");
-        assert_eq!((notice.source.as_str(), notice.lead), ("gce preempted", PREEMPTION_LEAD));
-        assert_eq!(key.heard(Some(&good("TRUE")), SOON, 0.5).notice, None);
+        let mut key = key(PREEMPTED);
+        assert_eq!(key.heard(Some(&good("FALSE\n")), SOON, 0.5).words, []);
+        assert_eq!(notices(&key.heard(Some(&good("TRUE")), SOON, 0.5)), [("gce preempted".into(), 30)]);
+        assert_eq!(key.heard(Some(&good("TRUE")), SOON, 0.5).words, []);
+    }
+
+    #[test]
+    fn the_lead_is_the_users_where_the_machine_was_made_with_another_one() {
+        let leads = Leads { preemption: Duration::from_secs(120), maintenance: Duration::from_secs(3600) };
+        assert_eq!(notices(&Key::new(PREEMPTED, leads).heard(Some(&good("TRUE")), SOON, 0.5))[0].1, 120);
+        let ends = good("TERMINATE_ON_HOST_MAINTENANCE");
+        assert_eq!(notices(&Key::new(MAINTENANCE, leads).heard(Some(&ends), SOON, 0.5))[0].1, 3600);
     }
 
     #[test]
     fn a_machine_that_is_preempted_already_is_noticed_by_the_first_answer() {
-        assert!(Key::new(PREEMPTED).heard(Some(&good("TRUE")), SOON, 0.5).notice.is_some());
+        assert_eq!(notices(&key(PREEMPTED).heard(Some(&good("TRUE")), SOON, 0.5)).len(), 1);
     }
 
     #[test]
     fn the_first_question_is_plain_and_the_next_one_carries_the_etag() {
-        let mut key = Key::new(PREEMPTED);
+        let mut key = key(PREEMPTED);
         assert_eq!(key.question().path, "/computeMetadata/v1/instance/preempted");
         key.heard(Some(&good("FALSE")), SOON, 0.5);
-        assert!(key.question().path.ends_with("?wait_for_change=true&timeout_sec=120&last_etag=e%2F1"));
+        assert!(key.question().path.ends_with("/preempted?wait_for_change=true&timeout_sec=120&last_etag=e%2F1"));
         assert!(key.question().timeout > SERVER_WAIT);
     }
 
@@ -211,43 +251,83 @@ mod tests {
             good(""),
         ];
         for strange in strange {
-            let heard = Key::new(PREEMPTED).heard(Some(&strange), SOON, 0.5);
-            assert_eq!(heard.notice, None, "{strange:?}");
+            let heard = key(PREEMPTED).heard(Some(&strange), SOON, 0.5);
+            assert_eq!(heard.words, [], "{strange:?}");
             assert!(heard.pause > Duration::ZERO);
         }
     }
 
     #[test]
     fn after_an_error_it_asks_plainly_again_so_that_no_change_is_lost() {
-        let mut key = Key::new(PREEMPTED);
+        let mut key = key(PREEMPTED);
         key.heard(Some(&good("FALSE")), SOON, 0.5);
         key.heard(None, SOON, 0.5);
         assert!(!key.question().path.contains("wait_for_change"));
-        assert!(key.heard(Some(&good("TRUE")), SOON, 0.5).notice.is_some());
+        assert_eq!(notices(&key.heard(Some(&good("TRUE")), SOON, 0.5)).len(), 1);
     }
 
     #[test]
     fn a_storm_of_failures_is_one_remark_and_one_try_a_minute() {
-        let mut key = Key::new(MAINTENANCE);
+        let mut key = key(PREEMPTED);
         let heard: Vec<Heard> = (0..50).map(|_| key.heard(Some(&answer(404, "Google", "")), SOON, 0.5)).collect();
-        assert_eq!(heard.iter().filter(|h| h.remark.is_some()).count(), 1);
+        assert_eq!(heard.iter().map(|h| h.words.len()).sum::<usize>(), 1);
         assert_eq!(heard[0].pause, Duration::from_secs(1));
-        assert_eq!(heard[49].pause, QUIET_PAUSE);
+        assert_eq!(heard[49].pause, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_key_that_some_machines_lack_is_not_missed_aloud() {
+        for meaning in [MAINTENANCE, UPCOMING] {
+            let mut key = key(meaning);
+            assert!((0..50).all(|_| key.heard(Some(&answer(404, "Google", "")), SOON, 0.5).words.is_empty()));
+        }
+    }
+
+    #[test]
+    fn a_day_of_watching_by_a_fake_clock_is_a_question_every_two_minutes_and_no_word() {
+        let (mut key, mut clock, mut questions) = (key(PREEMPTED), Duration::ZERO, 0);
+        while clock < Duration::from_secs(24 * 3600) {
+            let took = if key.etag.is_some() { SERVER_WAIT } else { SOON };
+            let heard = key.heard(Some(&good("FALSE")), took, 0.5);
+            assert_eq!(heard.words, []);
+            clock += took + heard.pause;
+            questions += 1;
+        }
+        assert!((700..=722).contains(&questions), "{questions}");
     }
 
     #[test]
     fn a_server_that_does_not_wait_is_asked_once_a_second_at_most() {
-        let mut key = Key::new(PREEMPTED);
+        let mut key = key(PREEMPTED);
         key.heard(Some(&good("FALSE")), SOON, 0.5);
         assert!(key.heard(Some(&good("FALSE")), SOON, 0.5).pause > Duration::from_millis(900));
     }
 
     #[test]
     fn maintenance_that_ends_the_machine_is_a_notice_and_a_move_is_a_remark() {
-        let mut key = Key::new(MAINTENANCE);
+        let mut key = key(MAINTENANCE);
         let moved = key.heard(Some(&good("MIGRATE_ON_HOST_MAINTENANCE")), SOON, 0.5);
-        assert!(moved.notice.is_none() && moved.remark.is_some());
+        assert!(matches!(moved.words[..], [Word::Remark(_)]), "{moved:?}");
         let ends = key.heard(Some(&good("TERMINATE_ON_HOST_MAINTENANCE")), SOON, 0.5);
-        assert_eq!(ends.notice.map(|n| n.lead), Some(MAINTENANCE_LEAD));
+        assert_eq!(notices(&ends), [("gce maintenance-event".into(), 60)]);
+    }
+
+    #[test]
+    fn upcoming_maintenance_asks_for_a_checkpoint_soon_however_it_is_spelled() {
+        let mut key = key(UPCOMING);
+        assert_eq!(key.question().path, "/computeMetadata/v1/instance/upcoming-maintenance?alt=json");
+        key.heard(Some(&good("NONE")), SOON, 0.5);
+        assert!(key.question().path.contains("?alt=json&wait_for_change=true"));
+        for body in [
+            r#"{"maintenance_status": "PENDING", "window_start_time": "2026-12-01T00:00:00Z", "can_reschedule": "true"}"#,
+            r#"{"maintenanceStatus": "ONGOING", "type": "UNSCHEDULED"}"#,
+            r#"{"Upcoming maintenance": {"startTime": "2026-12-02T00:00:00Z"}}"#,
+        ] {
+            let heard = key.heard(Some(&good(body)), SOON, 0.5);
+            assert!(matches!(&heard.words[..], [Word::Soon(_)]), "{body}: {heard:?}");
+            assert_eq!(key.heard(Some(&good(body)), SOON, 0.5).words, [], "once");
+        }
+        let error = r#"{ "error": "no notifications have been received yet, try again later" }"#;
+        assert_eq!(key.heard(Some(&good(error)), SOON, 0.5).words, []);
     }
 }

@@ -1,6 +1,8 @@
-//! The words that all sources share: a question, its answer, a notice.
+//! The words that all sources share: a question, its answer, and what is known from it.
 
 use std::time::Duration;
+
+use super::when;
 
 /// The machine goes away.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,13 +13,42 @@ pub struct Notice {
     pub lead: Duration,
 }
 
-/// One HTTP GET.
+/// What a source has to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Word {
+    /// The machine goes away at a known time.
+    Leaving(Notice),
+    /// It may go away before long, or will be slow for a while: a checkpoint soon is wise, stopping is not.
+    Soon(String),
+    /// The machine will stand still for a while; silence then is no hang.
+    Frozen {
+        /// From now on, the standstill included.
+        length: Duration,
+        /// One line about it.
+        text: String,
+    },
+    /// Worth a line in the log, once.
+    Remark(String),
+}
+
+/// The verb of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Asks for a token.
+    Put,
+}
+
+/// One HTTP request without a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
+    /// The verb.
+    pub method: Method,
     /// Path and query.
     pub path: String,
     /// Headers beside Host.
-    pub headers: &'static [(&'static str, &'static str)],
+    pub headers: Vec<(&'static str, String)>,
     /// For the whole request, the server's own waiting included.
     pub timeout: Duration,
 }
@@ -31,6 +62,8 @@ pub struct Answer {
     pub headers: Vec<(String, String)>,
     /// The body, at most 64 KiB; bytes that are not UTF-8 are replaced.
     pub body: String,
+    /// This machine's wall clock when it came, seconds since 1970.
+    pub received_unix: i64,
 }
 
 impl Answer {
@@ -38,23 +71,93 @@ impl Answer {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
+
+    /// How long from the answer until `unix`, by the server's own clock where it says what that is. A time that is past
+    /// is now.
+    pub fn until(&self, unix: i64) -> Duration {
+        let now = self.header("date").and_then(when::http_date).unwrap_or(self.received_unix);
+        Duration::from_secs(u64::try_from(unix.saturating_sub(now)).unwrap_or(0))
+    }
 }
 
 /// What an answer means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
-    /// The machine goes away.
-    pub notice: Option<Notice>,
-    /// Worth a line in the log, once.
-    pub remark: Option<String>,
+    /// What is known from it; mostly nothing.
+    pub words: Vec<Word>,
     /// How long to wait before the next question.
     pub pause: Duration,
 }
 
-/// One key of one source.
+impl Heard {
+    /// Nothing to say; the next question after `pause`.
+    pub fn nothing(pause: Duration) -> Heard {
+        Heard { words: Vec::new(), pause }
+    }
+}
+
+/// One loop of questions to one source.
 pub trait Watch: Send {
     /// What to ask next.
     fn question(&self) -> Question;
     /// Takes an answer (`None`: there was none in time), how long it took, and a random number from 0 to 1.
     fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard;
+}
+
+/// A plain request to a server that is on the same machine.
+pub(super) const PLAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Tries in a row before a watch goes quiet.
+pub(super) const TRIES: u32 = 3;
+/// Between two tries once it is quiet: the server may come back.
+const QUIET_PAUSE: Duration = Duration::from_secs(60);
+
+/// Counts failures in a row: a few quick tries, one complaint, then a try a minute.
+#[derive(Debug, Default)]
+pub(super) struct Failures(u32);
+
+impl Failures {
+    /// Another one: how long to wait, and whether this is the one to speak about.
+    pub(super) fn another(&mut self, random: f64) -> (Duration, bool) {
+        self.0 = self.0.saturating_add(1);
+        let pause = if self.0 >= TRIES { QUIET_PAUSE } else { Duration::from_secs(1 << (self.0 - 1)) };
+        (pause.mul_f64(0.8 + 0.4 * random.clamp(0.0, 1.0)), self.0 == TRIES)
+    }
+
+    /// An answer that could be read.
+    pub(super) fn over(&mut self) {
+        self.0 = 0;
+    }
+}
+
+/// The one line about a server that does not tell.
+pub(super) fn unheard(cloud: &str, what: &str) -> Word {
+    Word::Remark(format!(
+        "the metadata server of {cloud} does not tell {what}: no notice can be had from it, a preemption will be noticed by SIGTERM only until it does"
+    ))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// The notices among the words.
+    pub(in super::super) fn notices(heard: &Heard) -> Vec<(String, u64)> {
+        heard
+            .words
+            .iter()
+            .filter_map(|word| match word {
+                Word::Leaving(notice) => Some((notice.source.clone(), notice.lead.as_secs())),
+                _ => None,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_time_left_is_by_the_servers_clock_where_it_has_one() {
+        let mut answer = Answer { received_unix: 1_000_000, ..Answer::default() };
+        assert_eq!(answer.until(1_000_030).as_secs(), 30);
+        assert_eq!(answer.until(999_000).as_secs(), 0, "past is now");
+        answer.headers.push(("date".into(), "Mon, 12 Jan 1970 13:46:50 GMT".into()));
+        assert_eq!(answer.until(1_000_030).as_secs(), 20);
+    }
 }

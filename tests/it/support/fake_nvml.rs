@@ -19,7 +19,7 @@ pub enum Driver {
 /// A scenario in a directory of its own, with the library beside it.
 pub struct FakeNvml {
     dir: tempfile::TempDir,
-    library: &'static Path,
+    file: &'static Path,
 }
 
 impl FakeNvml {
@@ -29,7 +29,7 @@ impl FakeNvml {
     }
 
     pub fn of(driver: Driver, lines: &[&str]) -> FakeNvml {
-        let fake = FakeNvml { dir: tempfile::tempdir().unwrap(), library: library(driver) };
+        let fake = FakeNvml { dir: tempfile::tempdir().unwrap(), file: library(driver) };
         fake.play(lines);
         fake
     }
@@ -48,13 +48,13 @@ impl FakeNvml {
     }
 
     /// The library's directory, for `LD_LIBRARY_PATH`.
-    pub fn library_dir(&self) -> &Path {
-        self.library.parent().unwrap()
+    pub fn dir_of_library(&self) -> &Path {
+        self.file.parent().unwrap()
     }
 
     /// trainit with this driver under it.
     pub fn trainit(&self, args: &[&str]) -> Trainit {
-        Trainit::new(args).env("TRAINIT_NVML_LIBRARY", self.library).env("FAKE_NVML", self.path("scenario"))
+        Trainit::new(args).env("TRAINIT_NVML_LIBRARY", self.file).env("FAKE_NVML", self.path("scenario"))
     }
 
     /// `trainit gpus --json` with this driver, as an object.

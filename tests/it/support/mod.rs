@@ -4,6 +4,7 @@
 
 pub mod checkpoints;
 pub mod fake_nvml;
+pub mod metadata;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};

@@ -15,11 +15,14 @@ impl Machine {
             StoppedCode::Always143 => exit::STOPPED,
             StoppedCode::Child => child_code,
         };
-        let ended = match self.ended {
+        let mut ended = match self.ended {
             Some((end, _)) => format!("the command ended with {end}"),
             None if self.attempt == 0 => "the command had not been started".to_owned(),
             None => "the command could not be ended".to_owned(),
         };
+        if !self.gave_up.is_empty() {
+            ended = format!("{ended}; {}", self.gave_up);
+        }
         match cause {
             Cause::Signal { sender } => {
                 let by = match sender {
@@ -66,7 +69,7 @@ impl Machine {
             child: self.ended.map(|(end, _)| end),
             oom: self.ended.is_some_and(|(_, oom)| oom),
             attempts: self.attempt,
-            resumed_step: self.resume.as_ref().and_then(|r| r.step),
+            resumed_step: self.resumed_step,
             committed_step: self.committed,
             detail,
         }))]

@@ -1,7 +1,5 @@
 //! How a job is asked to stop: signals, notices, a failing GPU, a newer run. One deadline, which never moves later.
 
-use std::time::Duration;
-
 use super::{Cause, HELD_SIGNALS, Machine, State, Stop};
 use crate::rules::exit::End;
 use crate::rules::job::event::{Action, Timer, Uptime};
@@ -16,6 +14,9 @@ impl Machine {
         if sender.is_none() && self.policy.child_has_terminal {
             return Vec::new();
         }
+        if let Some((_, lead)) = self.policy.preempt_on.iter().find(|(s, _)| *s == signal).copied() {
+            return self.on_preempted(now, format!("signal {signal}"), lead);
+        }
         let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
         match self.state {
             State::Running { .. } | State::Launching if signal == Signal::TERM => {
@@ -25,7 +26,11 @@ impl Machine {
                 if as_signal.asks_to_leave() {
                     self.asked = Some(now);
                 }
-                vec![self.send(as_signal)]
+                let mut actions = vec![self.send(as_signal)];
+                if self.policy.checkpoint_on.contains(&signal) {
+                    actions.extend(self.hasten(false));
+                }
+                actions
             }
             State::Launching => {
                 if as_signal.asks_to_leave() {
@@ -36,7 +41,7 @@ impl Machine {
             }
             State::Restoring | State::Refreshing | State::Waiting if signal == Signal::TERM => {
                 self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: true });
-                self.finish()
+                self.flush(now)
             }
             State::Restoring | State::Refreshing | State::Waiting if as_signal.asks_to_leave() => {
                 let code = End::Signal(as_signal).code();
@@ -67,28 +72,6 @@ impl Machine {
             actions.extend(self.deliver(signal));
         }
         actions
-    }
-
-    pub(super) fn on_preempted(&mut self, now: Uptime, source: String, lead: Duration) -> Vec<Action> {
-        let first = self.stop.is_none();
-        self.leave_by = Some(self.leave_by.map_or(now + lead, |set| set.min(now + lead)));
-        let kill_at = now + lead * 5 / 6;
-        match self.state {
-            State::Running { .. } | State::Launching => {
-                self.stop.get_or_insert(Stop { cause: Cause::Notice { source }, told: true });
-                let mut actions = self.begin_stop(kill_at);
-                if first && let Some(signal) = self.policy.preempt_signal {
-                    actions.extend(self.deliver(signal));
-                }
-                actions
-            }
-            State::Draining => self.set_deadline(kill_at).into_iter().collect(),
-            State::Restoring | State::Refreshing | State::Waiting => {
-                self.stop.get_or_insert(Stop { cause: Cause::Notice { source }, told: true });
-                self.finish()
-            }
-            State::Flushing | State::Done => Vec::new(),
-        }
     }
 
     /// A running trainer is stopped as by a preemption; what is over or stopping already keeps its own reason.

@@ -3,15 +3,15 @@
 use super::*;
 use crate::rules::job::{Outcome, StoppedCode, Target};
 
-fn secs(s: f64) -> Uptime {
+pub(super) fn secs(s: f64) -> Uptime {
     Duration::from_secs_f64(s)
 }
 
-fn with_store() -> Policy {
+pub(super) fn with_store() -> Policy {
     Policy { checkpoints: true, store: true, max_restarts: 3, ..Policy::default() }
 }
 
-fn running(policy: Policy) -> Machine {
+pub(super) fn running(policy: Policy) -> Machine {
     let mut machine = Machine::new(policy);
     machine.step(secs(0.0), Event::Started);
     if machine.policy.checkpoints {
@@ -22,27 +22,27 @@ fn running(policy: Policy) -> Machine {
     machine
 }
 
-fn term() -> Event {
+pub(super) fn term() -> Event {
     Event::Signal { signal: Signal::TERM, sender: Some(0) }
 }
 
-fn ended(code: u8) -> Event {
+pub(super) fn ended(code: u8) -> Event {
     Event::MainEnded { end: End::Code(code), oom: false }
 }
 
-fn outcome(actions: Vec<Action>) -> Outcome {
+pub(super) fn outcome(actions: Vec<Action>) -> Outcome {
     match actions.into_iter().next_back() {
         Some(Action::Exit(outcome)) => *outcome,
         other => panic!("no exit but {other:?}"),
     }
 }
 
-fn leader(signal: Signal) -> Action {
+pub(super) fn leader(signal: Signal) -> Action {
     Action::Signal { target: Target::Leader, signal }
 }
 
 /// Feeds a machine, always at the same instant.
-fn feed(machine: &mut Machine, now: f64, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
+pub(super) fn feed(machine: &mut Machine, now: f64, events: impl IntoIterator<Item = Event>) -> Vec<Action> {
     events.into_iter().flat_map(|event| machine.step(secs(now), event)).collect()
 }
 
@@ -62,11 +62,16 @@ fn a_preempted_life_checkpoints_commits_and_leaves_with_143() {
     let told = machine.step(secs(60.0), Event::Preempted { source: "gce preempted".into(), lead: secs(30.0) });
     assert_eq!(
         told,
-        [Action::Announce { deadline: secs(85.0) }, Action::Arm(Timer::Grace, secs(85.0)), leader(Signal::TERM)]
+        [
+            Action::Announce { deadline: secs(85.0) },
+            Action::Arm(Timer::Grace, secs(85.0)),
+            leader(Signal::TERM),
+            Action::Hasten { notice: true }
+        ]
     );
     machine.step(secs(63.4), ended(0));
     let flush = machine.step(secs(63.4), Event::TreeEmpty);
-    assert_eq!(flush.last(), Some(&Action::Flush { deadline: Some(secs(90.0)) }));
+    assert_eq!(flush.last(), Some(&Action::Flush { deadline: Some(secs(88.0)) }));
     let end = outcome(machine.step(secs(65.0), Event::Flushed(Flushed::Done { step: Some(40) })));
     assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Preempted, 143, Some(40)));
 }
@@ -112,7 +117,7 @@ fn a_second_notice_never_extends_the_deadline_and_may_bring_it_forward() {
     machine.step(secs(1.0), notice(20.0));
     assert!(!machine.step(secs(2.0), notice(60.0)).iter().any(|a| matches!(a, Action::Arm(..))));
     let sooner = machine.step(secs(3.0), notice(6.0));
-    assert!(sooner.contains(&Action::Arm(Timer::Grace, secs(8.0))), "{sooner:?}");
+    assert!(sooner.contains(&Action::Arm(Timer::Grace, secs(6.0))), "{sooner:?}");
 }
 
 #[test]
@@ -322,18 +327,21 @@ mod any_life {
             Just(Event::Reaped { pid: 9, end: End::Code(0) }),
             Just(Event::TreeEmpty),
             (signal, proptest::option::of(0..9u32)).prop_map(|(signal, sender)| Event::Signal { signal, sender }),
-            (0..90u64).prop_map(|s| Event::Preempted { source: "x".into(), lead: Duration::from_secs(s) }),
+            (0..900u64).prop_map(|s| Event::Preempted { source: "x".into(), lead: Duration::from_secs(s) }),
             prop_oneof![
                 Just(Timer::Grace),
                 Just(Timer::Stuck),
                 Just(Timer::Sweep),
                 Just(Timer::Backoff),
-                Just(Timer::FlushLimit)
+                Just(Timer::FlushLimit),
+                Just(Timer::Leave)
             ]
             .prop_map(Event::Due),
-            Just(Event::Committed { step: Some(3) }),
+            Just(Event::Committed { step: Some(3), took: Duration::from_secs(1) }),
             Just(Event::Transferring),
             Just(Event::Flushed(Flushed::Done { step: None })),
+            Just(Event::Flushed(Flushed::OutOfTime(String::new()))),
+            Just(Event::Warned { why: String::new() }),
             Just(Event::Fenced { detail: String::new() }),
         ]
     }

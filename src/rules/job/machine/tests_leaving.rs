@@ -1,0 +1,182 @@
+//! Notices at every moment of a life, and what becomes of the last commit's time.
+
+use super::tests::*;
+use super::*;
+
+fn notice(lead: f64) -> Event {
+    Event::Preempted { source: "azure reboot".into(), lead: secs(lead) }
+}
+
+fn committed(step: u64, took: f64) -> Event {
+    Event::Committed { step: Some(step), took: secs(took) }
+}
+
+fn is_told(actions: &[Action]) -> bool {
+    actions.contains(&leader(Signal::TERM))
+}
+
+#[test]
+fn what_the_last_commit_took_is_kept_free_of_the_trainers_time() {
+    let mut machine = running(with_store());
+    machine.step(secs(10.0), committed(10, 8.0));
+    let told = machine.step(secs(60.0), notice(30.0));
+    assert!(told.contains(&Action::Arm(Timer::Grace, secs(78.0))), "{told:?}");
+}
+
+#[test]
+fn an_end_far_away_is_acted_upon_at_the_next_commit() {
+    let mut machine = running(with_store());
+    let told = machine.step(secs(0.5), notice(900.0));
+    assert_eq!(told, [Action::Arm(Timer::Leave, secs(780.5))]);
+    assert!(!machine.is_stopping());
+    let left = machine.step(secs(40.0), committed(10, 1.0));
+    assert!(is_told(&left) && left.contains(&Action::Disarm(Timer::Leave)), "{left:?}");
+}
+
+#[test]
+fn an_end_far_away_is_acted_upon_two_minutes_before_it_at_the_latest() {
+    let mut machine = running(with_store());
+    machine.step(secs(0.5), notice(900.0));
+    let left = machine.step(secs(780.5), Event::Due(Timer::Leave));
+    assert!(is_told(&left) && left.contains(&Action::Arm(Timer::Grace, secs(880.5))), "{left:?}");
+}
+
+#[test]
+fn maintenance_days_ahead_stops_nothing_today() {
+    let mut machine = running(with_store());
+    machine.step(secs(0.5), notice(3.0 * 86_400.0));
+    assert_eq!(machine.step(secs(40.0), committed(10, 1.0)), []);
+    assert!(is_told(&machine.step(secs(3.0 * 86_400.0 - 1000.0), committed(20, 1.0))));
+}
+
+#[test]
+fn a_near_notice_after_a_far_one_is_acted_upon_at_once() {
+    let mut machine = running(with_store());
+    machine.step(secs(0.5), notice(900.0));
+    assert!(is_told(&machine.step(secs(5.0), notice(30.0))));
+    assert_eq!(machine.step(secs(780.5), Event::Due(Timer::Leave)), []);
+}
+
+#[test]
+fn a_restart_goes_on_while_the_end_is_far_and_not_when_it_is_near() {
+    let mut machine = running(Policy { max_restarts: 2, ..Policy::default() });
+    machine.step(secs(0.5), notice(900.0));
+    feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
+    assert_eq!(machine.state, State::Waiting);
+    let end = outcome(machine.step(secs(101.0), notice(30.0)));
+    assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Preempted, 143, 1));
+}
+
+#[test]
+fn a_notice_while_restoring_starts_nothing() {
+    let mut machine = Machine::new(with_store());
+    machine.step(secs(0.0), Event::Started);
+    let end = outcome(machine.step(secs(0.5), notice(30.0)));
+    assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Preempted, 143, 0));
+}
+
+#[test]
+fn a_notice_in_the_pause_or_the_look_before_a_restart_still_commits() {
+    for events in [vec![], vec![Event::Restored { resume: None, committed: None }]] {
+        let mut machine = running(with_store());
+        feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
+        feed(&mut machine, 100.0, events);
+        let actions = machine.step(secs(100.0), notice(30.0));
+        assert!(actions.contains(&Action::Flush { deadline: Some(secs(128.0)) }), "{actions:?}");
+        let end = outcome(machine.step(secs(101.0), Event::Flushed(Flushed::Done { step: Some(7) })));
+        assert_eq!((end.reason, end.committed_step), (Reason::Preempted, Some(7)));
+    }
+}
+
+#[test]
+fn a_notice_after_the_trainer_finished_hurries_the_commit_and_changes_no_reason() {
+    let mut machine = running(with_store());
+    feed(&mut machine, 1.0, [ended(0), Event::TreeEmpty]);
+    let actions = machine.step(secs(2.0), notice(30.0));
+    assert_eq!(actions, [Action::Arm(Timer::FlushLimit, secs(30.5)), Action::Hurry { deadline: secs(30.0) }]);
+    let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(7) })));
+    assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
+}
+
+#[test]
+fn a_second_notice_while_committing_hurries_only_if_it_is_sooner() {
+    let mut machine = running(with_store());
+    feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty]);
+    assert!(machine.step(secs(2.0), notice(120.0)).contains(&Action::Hurry { deadline: secs(29.0) }), "never later");
+    assert!(machine.step(secs(2.0), notice(15.0)).contains(&Action::Hurry { deadline: secs(16.0) }));
+}
+
+#[test]
+fn a_crash_that_a_notice_finds_still_draining_is_not_restarted() {
+    let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
+    feed(&mut machine, 1.0, [ended(1), notice(30.0)]);
+    let end = outcome(machine.step(secs(2.0), Event::TreeEmpty));
+    assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
+}
+
+#[test]
+fn a_success_that_a_notice_finds_still_draining_stays_one() {
+    let mut machine = running(Policy::default());
+    feed(&mut machine, 1.0, [ended(0), notice(30.0)]);
+    assert_eq!(outcome(machine.step(secs(2.0), Event::TreeEmpty)).exit_code, 0);
+}
+
+#[test]
+fn a_commit_that_the_time_did_not_suffice_for_leaves_a_preemption_one_and_names_the_step_that_stands() {
+    let mut machine = running(with_store());
+    machine.step(secs(0.5), committed(40, 1.0));
+    feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty]);
+    let late = Flushed::OutOfTime("step-50 needs 90 s".into());
+    let end = outcome(machine.step(secs(2.0), Event::Flushed(late)));
+    assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Preempted, 143, Some(40)));
+    assert!(end.detail.contains("step-50 needs 90 s"), "{}", end.detail);
+}
+
+#[test]
+fn a_commit_that_says_nothing_is_not_waited_for_beyond_the_end() {
+    let mut machine = running(with_store());
+    let actions = feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty, Event::Transferring]);
+    let limits = actions.iter().filter(|a| **a == Action::Arm(Timer::FlushLimit, secs(29.5))).count();
+    assert_eq!(limits, 2, "{actions:?}");
+    let end = outcome(machine.step(secs(29.5), Event::Due(Timer::FlushLimit)));
+    assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
+}
+
+#[test]
+fn a_warning_asks_for_a_checkpoint_and_for_nothing_else() {
+    let mut machine = running(with_store());
+    let warned = machine.step(secs(1.0), Event::Warned { why: "rebalance".into() });
+    assert_eq!(warned, [Action::Hasten { notice: false }]);
+    assert!(!machine.is_stopping());
+    assert_eq!(running(Policy::default()).step(secs(1.0), Event::Warned { why: String::new() }), []);
+}
+
+#[test]
+fn a_signal_can_announce_the_end_and_is_then_a_notice() {
+    let usr1 = Signal::USR1;
+    let mut machine = running(Policy { preempt_on: vec![(usr1, secs(120.0))], ..with_store() });
+    let told = machine.step(secs(1.0), Event::Signal { signal: usr1, sender: Some(1) });
+    assert!(is_told(&told) && told.contains(&Action::Arm(Timer::Grace, secs(101.0))), "{told:?}");
+    feed(&mut machine, 2.0, [ended(0), Event::TreeEmpty]);
+    let end = outcome(machine.step(secs(2.0), Event::Flushed(Flushed::Done { step: None })));
+    assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
+    assert!(end.detail.contains("SIGUSR1"), "{}", end.detail);
+}
+
+#[test]
+fn a_signal_for_a_checkpoint_is_passed_on_as_well() {
+    let mut machine = running(Policy { checkpoint_on: vec![Signal::USR1], ..with_store() });
+    let actions = machine.step(secs(1.0), Event::Signal { signal: Signal::USR1, sender: Some(1) });
+    assert_eq!(actions, [leader(Signal::USR1), Action::Hasten { notice: false }]);
+}
+
+#[test]
+fn the_verdict_names_the_step_of_the_last_attempt_and_not_of_the_one_that_never_came() {
+    let mut machine = running(with_store());
+    feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
+    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5) });
+    machine.step(secs(101.0), Event::Restored { resume, committed: Some(5) });
+    machine.step(secs(101.0), term());
+    let end = outcome(machine.step(secs(101.0), Event::Flushed(Flushed::Done { step: Some(5) })));
+    assert_eq!((end.reason, end.resumed_step), (Reason::Stopped, None));
+}
