@@ -196,7 +196,8 @@ fn a_log_that_nobody_reads_any_more_does_not_end_the_command() {
 #[test]
 fn a_log_that_nobody_reads_in_time_does_not_hold_up_a_signal() {
     let (mut log, mut log_writer) = std::io::pipe().unwrap();
-    let mut trainit = Trainit::run(["sh", "-c", "trap 'echo got; exit' TERM; echo ready; while :; do sleep 0.01; done"]);
+    let mut trainit =
+        Trainit::run(["sh", "-c", "trap 'echo got; exit' TERM; echo ready; while :; do sleep 0.01; done"]);
     let mut child = trainit.command().stdout(Stdio::piped()).stderr(log_writer.try_clone().unwrap()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(said.next().unwrap().unwrap(), "ready");
