@@ -36,8 +36,11 @@ fn stop_grace(variables: &[(String, String)]) -> Duration {
     given.map_or(STOP_GRACE, |(_, text)| duration::parse(text).unwrap())
 }
 
-/// The pods of a manifest: each with its spec and its containers.
-fn pods(manifest: &Value) -> Vec<(Map<String, Value>, Vec<Map<String, Value>>)> {
+/// A pod's spec and its containers.
+type Pod = (Map<String, Value>, Vec<Map<String, Value>>);
+
+/// The pods of a manifest.
+fn pods(manifest: &Value) -> Vec<Pod> {
     let mut found = Vec::new();
     objects(manifest, &mut |object| {
         if let Some(containers) = object.get("containers").and_then(Value::as_array) {
