@@ -14,7 +14,9 @@ use crate::edge::signals::Mask;
 use crate::edge::{gpu, limits, machine, stdio};
 use crate::rules::cluster::spec::Platform;
 use crate::rules::env::Env;
-use crate::rules::job::ChildFacts;
+use crate::rules::framework::Launch;
+use crate::rules::gpu::Discovery;
+use crate::rules::job::{ChildFacts, Processes};
 use crate::rules::preempt;
 use crate::rules::signal::Signal;
 use crate::settings::cluster::read as read_cluster;
@@ -48,7 +50,9 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     if !mistakes.is_empty() {
         return not_started(&mistakes, settings.verdict_file.as_deref(), None);
     }
-    let resolved = match cluster::resolve(options, &env, &[]) {
+    let mut found = None;
+    let discover = || gpu::discover(gpus.timeout, &env);
+    let resolved = match cluster::resolve(options, &env, &[], || found.insert(discover()).clone()) {
         Ok(resolved) => resolved,
         Err(error) => {
             return not_started(&[error.to_string()], settings.verdict_file.as_deref(), Some(error.code));
@@ -57,11 +61,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     for warning in &resolved.warnings {
         tracing::warn!(code = warning.code, "{}", warning.message);
     }
-    if resolved.launches.len() > 1 {
-        let mistake = "--nproc above 1 is not there yet; start one process, or torchrun";
-        return not_started(&[mistake.to_owned()], settings.verdict_file.as_deref(), None);
-    }
-    let gpu_count = match gpu_count(&gpus, &env) {
+    let gpu_count = match gpu_count(&gpus, &env, found) {
         Ok(count) => count,
         Err(unmet) => return not_started(&unmet, settings.verdict_file.as_deref(), Some("gpu_demand")),
     };
@@ -71,12 +71,19 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         settings.policy.checkpoint_on = SLURM_CHECKPOINT.to_vec();
     }
     let node_rank = resolved.spec.node_rank;
+    settings.policy.processes = processes(&resolved.launches);
+    let names = if settings.rank_prefix {
+        names(settings.policy.processes)
+    } else {
+        vec![String::new(); resolved.launches.len()]
+    };
     let watch = watched(gpus, &env);
     let job = Job {
         policy: settings.policy,
         argv: parsed.operands,
         env,
-        changes: resolved.changes(),
+        changes: resolved.launches.into_iter().map(|launch| launch.changes).collect(),
+        names,
         hostfile: resolved.hostfile,
         facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), gpu_count, ..ChildFacts::default() },
         death_signal: settings.death_signal,
@@ -119,13 +126,27 @@ fn metrics(collected: Collected) -> Metrics {
     }
 }
 
-/// How many GPUs the command is told of: the device nodes, known at once; or, where something is demanded of them, what
-/// NVML says. Errors: the demands that are not met.
-fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env) -> Result<usize, Vec<String>> {
-    if !gpus.demands.any() {
+/// How many there are, and where their ranks begin.
+fn processes(launches: &[Launch]) -> Processes {
+    let first = launches.first().and_then(|launch| launch.process.as_ref());
+    let count = u32::try_from(launches.len()).unwrap_or(u32::MAX);
+    Processes { count, first_rank: first.map_or(0, |process| process.rank) }
+}
+
+/// What stands before each line of each process's output.
+fn names(processes: Processes) -> Vec<String> {
+    (0..processes.count)
+        .map(|local_rank| format!("[rank {}] ", processes.first_rank.saturating_add(local_rank)))
+        .collect()
+}
+
+/// How many GPUs the command is told of: the device nodes, known at once; or, where something is demanded of them or their
+/// number was asked for, what NVML says. Errors: the demands that are not met.
+fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env, found: Option<Discovery>) -> Result<usize, Vec<String>> {
+    if found.is_none() && !gpus.demands.any() {
         return Ok(gpu::device_count() as usize);
     }
-    let found = gpu::discover(gpus.timeout, env);
+    let found = found.unwrap_or_else(|| gpu::discover(gpus.timeout, env));
     let unmet = gpus.demands.unmet(&found, env.get("CUDA_VISIBLE_DEVICES"));
     if unmet.is_empty() { Ok(found.gpus.len()) } else { Err(unmet) }
 }

@@ -8,6 +8,7 @@ pub mod exit;
 pub mod framework;
 pub mod gpu;
 pub mod job;
+pub mod lines;
 pub mod metric;
 pub mod preempt;
 pub mod signal;

@@ -47,6 +47,8 @@ pub struct RunSettings {
     pub log_format: LogFormat,
     /// Which are written.
     pub log_level: LogLevel,
+    /// The rank stands before each line of the output of several processes.
+    pub rank_prefix: bool,
     /// A file for the verdict.
     pub verdict_file: Option<PathBuf>,
     /// Who is asked about preemptions.
@@ -79,6 +81,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         backoff_max: backoff.map_or(default.backoff_max, |b| b.1),
         checkpoints: has_checkpoints,
         store: has_checkpoints && reader.text("checkpoint-store").is_some(),
+        processes: default.processes,
         child_has_terminal: false,
     };
     RunSettings {
@@ -96,6 +99,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
                 ],
             )
             .unwrap_or(LogLevel::Info),
+        rank_prefix: reader.choice("output-prefix", &[("rank", true), ("none", false)]).unwrap_or(true),
         verdict_file: reader.text("verdict-file").map(PathBuf::from),
         preemption: preemption(reader),
         leads: preempt::Leads {

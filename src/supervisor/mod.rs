@@ -9,9 +9,12 @@ mod gpu_desk;
 pub mod gpus;
 mod job_control;
 mod keeper;
+mod leaders;
 mod lookout;
 pub mod mirror;
+mod outlet;
 pub mod output;
+mod ranks;
 mod reporter;
 pub mod restore;
 pub mod retention;
@@ -49,8 +52,10 @@ pub struct Job {
     pub argv: Vec<OsString>,
     /// The environment trainit was given.
     pub env: Env,
-    /// What the frameworks' rules change in it.
-    pub changes: Changes,
+    /// What the frameworks' rules change in it, for each process to start, by local rank. At least one.
+    pub changes: Vec<Changes>,
+    /// What stands before each line of each process's output, by local rank; nothing where there is one process.
+    pub names: Vec<String>,
     /// The content of a host file for MPI, written where the child finds it.
     pub hostfile: Option<String>,
     /// What the child is told of trainit.
@@ -185,19 +190,22 @@ impl Supervisor {
     }
 
     fn reap(&mut self) {
-        loop {
+        let mut ended = Vec::new();
+        let is_empty = loop {
             match reaper::wait() {
-                Wait::Ended { pid, end } => {
-                    let now = self.now();
-                    self.queue.extend(self.effects.ended(now, pid, end));
-                }
+                Wait::Ended { pid, end } => ended.push((pid, end)),
                 Wait::Stopped { pid, signal } => self.effects.stopped(pid, signal),
-                Wait::Nothing => return,
-                Wait::Empty => {
-                    self.queue.extend(self.effects.tree_is_empty());
-                    return;
-                }
+                Wait::Nothing => break false,
+                Wait::Empty => break true,
             }
+        };
+        let now = self.now();
+        self.effects.leaders.in_order(&mut ended);
+        for (pid, end) in ended {
+            self.queue.extend(self.effects.ended(now, pid, end));
+        }
+        if is_empty {
+            self.queue.extend(self.effects.tree_is_empty());
         }
     }
 }

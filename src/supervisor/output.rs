@@ -6,13 +6,15 @@
 //! Deliberately absent: any of this where no metric is looked for (the trainer then inherits our descriptors).
 
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use super::outlet::Outlet;
+use super::ranks::Search;
 use super::reporter::{Reporter, Sink};
 use crate::edge::metrics_file::MetricsFile;
 use crate::edge::pipe::{self, Reader};
@@ -110,20 +112,23 @@ impl Collectors {
 
     fn pump(&mut self, to: BorrowedFd<'static>) -> io::Result<OwnedFd> {
         let (from, child_end) = pipe::pair()?;
-        self.pumps.push(Pump::start(from, to, Arc::clone(&self.patterns), self.reporter.sink())?);
+        let (patterns, sink) = (Arc::clone(&self.patterns), self.reporter.sink());
+        self.pumps.push(Pump::start(move |over| {
+            Flow { from, outlet: Outlet::new(to), over, patterns, sink }.run();
+        })?);
         Ok(child_end)
+    }
+
+    /// What to look for, where somebody else passes the output on.
+    pub(super) fn search(&mut self) -> Search {
+        self.used = true;
+        let (patterns, sink) = (Arc::clone(&self.patterns), self.reporter.sink());
+        Search { patterns, sink, stdout: self.stdout, stderr: self.stderr }
     }
 
     /// The attempt's process tree is gone: passes on what it left in the pipes.
     pub fn drain(&mut self) {
-        for pump in self.pumps.drain(..) {
-            if !pump.finish(PATIENCE) {
-                tracing::warn!(
-                    "the end of the trainer's output is not passed on: who reads trainit's output has taken nothing for {}",
-                    humantime::format_duration(PATIENCE)
-                );
-            }
-        }
+        self.pumps.drain(..).for_each(Pump::end);
     }
 
     /// The run is over: writes the last metrics and gives the last value of each tag.
@@ -150,7 +155,7 @@ fn tags<'a>(patterns: &'a [Pattern], report: &'a [String]) -> Vec<&'a str> {
 
 /// The thread of one stream.
 #[derive(Debug)]
-struct Pump {
+pub(super) struct Pump {
     /// Rung when no writer of ours is left, so that an empty pipe is at its end even if somebody holds it open.
     over: Bell,
     /// Hangs up when the thread has gone.
@@ -158,15 +163,27 @@ struct Pump {
 }
 
 impl Pump {
-    fn start(from: Reader, to: BorrowedFd<'static>, patterns: Arc<[Pattern]>, sink: Sink) -> io::Result<Pump> {
+    /// A thread that passes on until the end of its stream, or until the bell is rung and nothing is left. Errors: as
+    /// eventfd(2) and pthread_create(3).
+    pub(super) fn start(run: impl FnOnce(Bell) + Send + 'static) -> io::Result<Pump> {
         let over = Bell::new()?;
         let (going, gone) = mpsc::channel();
         let bell = over.clone();
         thread::Builder::new().name("output".to_owned()).spawn(move || {
-            Flow { from, to, over: bell, patterns, sink, unread: false, told: false }.run();
+            run(bell);
             drop(going);
         })?;
         Ok(Pump { over, gone })
+    }
+
+    /// No writer of ours is left: passes on what there is, as long as somebody reads it.
+    pub(super) fn end(self) {
+        if !self.finish(PATIENCE) {
+            tracing::warn!(
+                "the end of the trainer's output is not passed on: who reads trainit's output has taken nothing for {}",
+                humantime::format_duration(PATIENCE)
+            );
+        }
     }
 
     /// Whether all was passed on within the limit.
@@ -179,14 +196,10 @@ impl Pump {
 /// What the thread of a stream knows.
 struct Flow {
     from: Reader,
-    to: BorrowedFd<'static>,
+    outlet: Outlet,
     over: Bell,
     patterns: Arc<[Pattern]>,
     sink: Sink,
-    /// Nobody reads our stream any more.
-    unread: bool,
-    /// A lost piece of output was told of.
-    told: bool,
 }
 
 impl Flow {
@@ -199,7 +212,7 @@ impl Flow {
             match self.from.read(&mut buffer) {
                 Ok(Some(0)) => break,
                 Ok(Some(count)) => {
-                    self.pass_on(&buffer[..count]);
+                    self.outlet.pass_on(&buffer[..count]);
                     scraper.feed(&self.patterns, &buffer[..count], &mut hits);
                     self.report(&mut hits);
                 }
@@ -221,20 +234,6 @@ impl Flow {
     fn report(&self, hits: &mut Vec<Hit>) {
         if !hits.is_empty() {
             self.sink.take(hits.drain(..).map(|(which, found)| (self.patterns[which].tag(), found)));
-        }
-    }
-
-    fn pass_on(&mut self, bytes: &[u8]) {
-        if self.unread {
-            return;
-        }
-        if let Err(error) = stdio::write_all(self.to.as_raw_fd(), bytes) {
-            self.unread = matches!(error.kind(), ErrorKind::BrokenPipe) || error.raw_os_error() == Some(libc::EBADF);
-            if !self.told {
-                self.told = true;
-                let kept = if self.unread { "the rest is dropped" } else { "a part is lost" };
-                tracing::warn!("the trainer's output cannot be passed on, {kept}; training goes on: {error}");
-            }
         }
     }
 }

@@ -42,7 +42,7 @@ pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
         Some(End::Signal(signal)) => (None, Some(signal.number())),
         None => (None, None),
     };
-    json!({
+    let mut object = json!({
         "reason": outcome.reason.word(),
         "exit_code": outcome.exit_code,
         "child_code": code,
@@ -55,7 +55,12 @@ pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
         "peak_memory_bytes": facts.peak_memory_bytes,
         "seconds": (facts.seconds * 1000.0).round() / 1000.0,
         "detail": outcome.detail,
-    })
+    });
+    // Of several processes on this node: whose end it was.
+    if let Some(rank) = outcome.rank {
+        object["rank"] = Value::from(rank);
+    }
+    object
 }
 
 /// An outcome for a job that never began, with the complaint as its sentence.
@@ -64,6 +69,7 @@ pub fn not_started(detail: String) -> Outcome {
         reason: Reason::NotStarted,
         exit_code: exit::NOT_STARTED,
         child: None,
+        rank: None,
         oom: false,
         attempts: 0,
         resumed_step: None,

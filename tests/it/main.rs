@@ -24,6 +24,7 @@ mod init;
 mod inspect;
 mod manifests;
 mod metrics_file;
+mod nproc;
 mod preemption;
 mod report_metric;
 mod resume;

@@ -50,10 +50,10 @@ pub enum Event {
         /// What, where, why it matters, what to do.
         detail: String,
     },
-    /// The command is running (exec succeeded).
+    /// The command is running (exec succeeded), as often as it was to be started.
     Spawned {
-        /// The main child.
-        pid: i32,
+        /// The main children, by local rank.
+        pids: Vec<i32>,
     },
     /// The command could not be started: the code (125, 126 or 127) and why.
     NotSpawned {
@@ -61,9 +61,13 @@ pub enum Event {
         code: u8,
         /// What, why, what to do.
         detail: String,
+        /// Other processes of the attempt were started.
+        others: bool,
     },
-    /// The main child ended.
+    /// A main child ended.
     MainEnded {
+        /// Which.
+        local_rank: u32,
         /// How.
         end: End,
         /// The memory limit's own counter of kills rose during this attempt.
@@ -149,9 +153,9 @@ pub enum Timer {
 /// Who gets a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// The main child.
+    /// Each main child.
     Leader,
-    /// The main child's process group.
+    /// Each main child's process group.
     Group,
 }
 
@@ -162,7 +166,7 @@ pub enum Action {
     Restore,
     /// Between attempts: commit what is complete and find the newest; answer with `Restored` or `NotRestored`.
     Refresh,
-    /// Start the command; answer with `Spawned` or `NotSpawned`.
+    /// Start the command, once for each of the policy's processes; answer with `Spawned` or `NotSpawned`.
     Spawn {
         /// From 1.
         attempt: u32,

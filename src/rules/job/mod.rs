@@ -13,5 +13,5 @@ mod verdict;
 pub use child::{ChildFacts, child_variables};
 pub use event::{Action, Event, Flushed, Resume, Target, Timer, Uptime};
 pub use machine::{Machine, State};
-pub use policy::{Policy, StoppedCode};
+pub use policy::{Policy, Processes, StoppedCode};
 pub use verdict::{Outcome, Reason};

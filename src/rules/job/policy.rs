@@ -14,6 +14,15 @@ pub enum StoppedCode {
     Child,
 }
 
+/// The processes of one attempt: so many main children, each with a rank of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processes {
+    /// At least one.
+    pub count: u32,
+    /// The rank of local rank 0.
+    pub first_rank: u32,
+}
+
 /// The rules of one `run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -43,6 +52,8 @@ pub struct Policy {
     pub checkpoints: bool,
     /// There is a store: a last commit is owed at the end.
     pub store: bool,
+    /// What is started.
+    pub processes: Processes,
     /// The terminal's own signals reach the child without us.
     pub child_has_terminal: bool,
 }
@@ -76,6 +87,7 @@ impl Default for Policy {
             backoff_max: Duration::from_secs(60),
             checkpoints: false,
             store: false,
+            processes: Processes { count: 1, first_rank: 0 },
             child_has_terminal: false,
         }
     }

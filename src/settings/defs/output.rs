@@ -15,6 +15,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Log lines on stderr: auto is text on a terminal, JSON otherwise",
     ),
     one("log-level", "LEVEL", TOPIC, on::RUN, "info", "error, warn, info or debug"),
+    one(
+        "output-prefix",
+        "rank|none",
+        TOPIC,
+        on::RUN,
+        "rank",
+        "Before each line of the output of several processes (--nproc): their rank, or nothing",
+    ),
     one("verdict-file", "PATH", TOPIC, on::RUN, "", "Also write the verdict, one JSON object, to this file"),
     switch("json", TOPIC, on::INSPECT | on::GPUS | on::CHECKPOINT, "Print one JSON object"),
     one(
