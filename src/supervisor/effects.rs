@@ -8,13 +8,14 @@ use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
 use super::leaders::Leaders;
 use super::output::{ChildEnds, Collectors};
+use super::pulse::PulseDesk;
 use super::ranks::Ranks;
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
 use crate::edge::run_dir::RunDir;
-use crate::edge::{clock, signals, terminal};
+use crate::edge::{clock, signals, terminal, threads};
 use crate::rules::env::Changes;
 use crate::rules::exit::{self, End};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
@@ -24,7 +25,11 @@ use crate::rules::signal::Signal;
 /// The name of the file that announces a preemption, in the run's own directory.
 const PREEMPTION_FILE: &str = "preemption";
 const HEARTBEAT_FILE: &str = "heartbeat";
+const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 const HOSTFILE: &str = "hostfile";
+
+/// Processes whose stacks are shown.
+const MOST_DUMPED: usize = 64;
 
 /// What became of an action.
 pub(super) enum Done {
@@ -43,6 +48,7 @@ pub(super) struct Effects {
     pub(super) background: Background,
     pub(super) gpus: GpuDesk,
     pub(super) collectors: Option<Collectors>,
+    pulse: PulseDesk,
     run_dir: Option<RunDir>,
     job_control: JobControl,
     /// SIGCHLD was ignored when trainit was started.
@@ -70,7 +76,9 @@ impl Effects {
             }
         }
         let several = job.changes.len() > 1;
+        let heard = collectors.as_ref().map(Collectors::heard).unwrap_or_default();
         Effects {
+            pulse: PulseDesk::new(job.facts.heartbeat_file.clone(), heard),
             gpus: GpuDesk::new(job.gpus.take()),
             ignore_chld: signals::keep_children(),
             leaders: Leaders::default(),
@@ -93,6 +101,7 @@ impl Effects {
         match *action {
             Action::Restore => self.background.restore(),
             Action::Refresh => self.background.refresh(),
+            Action::FallBack => self.background.fall_back(),
             Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
             Action::Hasten { notice } => self.background.hasten(notice),
             Action::Flush { deadline } => self.background.flush(deadline.map(|at| at.saturating_sub(now))),
@@ -101,6 +110,9 @@ impl Effects {
             Action::Signal { target, signal } => self.signal(target, signal),
             Action::TermTree => self.term_tree(),
             Action::KillTree => self.kill_tree(),
+            Action::Feel => return Done::Event(self.pulse.feel(now, self.tree())),
+            Action::DumpStacks => self.dump_stacks(),
+            Action::AbortTree => self.tree().into_iter().flatten().for_each(|d| self.kill_one(d.pid, Signal::ABRT)),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),
@@ -125,6 +137,9 @@ impl Effects {
             }
             let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
             events.push(Event::MainEnded { local_rank, end, oom: kills > self.oom_kills_before });
+            if self.leaders.alive().is_empty() {
+                events.extend(self.pulse.last_step());
+            }
         } else {
             events.push(Event::Reaped { pid, end });
         }
@@ -159,12 +174,17 @@ impl Effects {
     /// One process for each local rank.
     fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Done {
         self.termed.clear();
+        self.pulse.begin();
         let count = self.job.changes.len();
         self.leaders = Leaders::of(count);
         let mut ends = self.capture(count).into_iter();
         let mut facts = self.job.facts.clone();
         facts.incarnation = self.background.incarnation();
-        let about_attempt = child_variables(&facts, attempt, resume);
+        let mut about_attempt = child_variables(&facts, attempt, resume);
+        // Python then says on SIGABRT where each of its threads is.
+        if self.job.policy.hang.is_some() && self.job.env.given(FAULTHANDLER).is_none() {
+            about_attempt.set(FAULTHANDLER, "1".to_owned());
+        }
         for local_rank in 0..count {
             let mut changes = self.job.changes[local_rank].clone();
             changes.extend(about_attempt.clone());
@@ -199,7 +219,9 @@ impl Effects {
     /// own descriptors.
     fn capture(&mut self, count: usize) -> Vec<ChildEnds> {
         let captured = match (&mut self.ranks, &mut self.collectors) {
-            (Some(ranks), collectors) => ranks.capture(collectors.as_mut().map(Collectors::search).as_ref()),
+            (Some(ranks), collectors) => {
+                ranks.capture(&collectors.as_mut().map(Collectors::search).unwrap_or_default())
+            }
             (None, Some(collectors)) => collectors.capture().map(|ends| vec![ends]),
             (None, None) => return Vec::new(),
         };
@@ -296,7 +318,8 @@ impl Effects {
         for descendant in all {
             if self.termed.insert(descendant) {
                 self.kill_one(descendant.pid, Signal::TERM);
-                // A stopped process hears nothing but KILL until it is continued.
+            }
+            if descendant.is_stopped {
                 self.kill_one(descendant.pid, Signal::CONT);
             }
         }
@@ -321,7 +344,7 @@ impl Effects {
 
     /// Without /proc: everything in our PID namespace where we are its init, else the command's process group.
     fn signal_unseen(&mut self, signal: Signal) {
-        let nobody = Descendant { pid: -1, group: 0, started: 0 };
+        let nobody = Descendant { pid: -1, ..Descendant::default() };
         if signal == Signal::TERM && !self.termed.insert(nobody) {
             return;
         }
@@ -334,6 +357,16 @@ impl Effects {
     fn kill_one(&self, pid: i32, signal: Signal) {
         if let Err(error) = process::kill(pid, signal) {
             tracing::warn!(pid, "{signal} could not be sent: {error}");
+        }
+    }
+
+    fn dump_stacks(&self) {
+        let tree = self.tree().unwrap_or_default();
+        for process in tree.iter().take(MOST_DUMPED) {
+            tracing::warn!(code = "hung", "{}", threads::stacks(process.pid));
+        }
+        if tree.len() > MOST_DUMPED {
+            tracing::warn!(code = "hung", "{} more processes are not shown", tree.len() - MOST_DUMPED);
         }
     }
 

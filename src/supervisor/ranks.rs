@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::outlet::Outlet;
 use super::output::{ChildEnds, Pump};
@@ -23,13 +24,15 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// A pipe takes this much in one piece (PIPE_BUF), so that our own log's lines fall between lines.
 const PIECE_BYTES: usize = 4096;
 
-/// What to look for in rank 0's output, and where it goes.
-#[derive(Debug, Clone)]
+/// What to look for in the first rank's output and where it goes, and what to count.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Search {
     pub(super) patterns: Arc<[Pattern]>,
-    pub(super) sink: Sink,
+    pub(super) sink: Option<Sink>,
     pub(super) stdout: bool,
     pub(super) stderr: bool,
+    /// Bytes of all ranks that were passed on.
+    pub(super) heard: Arc<AtomicU64>,
 }
 
 /// The ranks' output of one run.
@@ -47,15 +50,14 @@ impl Ranks {
 
     /// Captures the streams of an attempt that is about to start; one pair for each rank. Errors: as pipe2(2) and
     /// pthread_create(3).
-    pub(super) fn capture(&mut self, search: Option<&Search>) -> io::Result<Vec<ChildEnds>> {
+    pub(super) fn capture(&mut self, search: &Search) -> io::Result<Vec<ChildEnds>> {
         let (stdout, stderr) = stdio::outputs();
         // One pipe a rank where both lead to one place: two would not keep the order.
         let both = pipe::is_same_file(stdout, stderr);
-        let for_stdout = search.filter(|s| s.stdout || (both && s.stderr));
-        let out = self.merge(stdout, for_stdout)?;
+        let out = self.merge(stdout, search, search.stdout || (both && search.stderr))?;
         let err = match both {
             true => out.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?,
-            false => self.merge(stderr, search.filter(|s| s.stderr))?,
+            false => self.merge(stderr, search, search.stderr)?,
         };
         let ends = out.into_iter().zip(err);
         Ok(ends.map(|(out, err)| ChildEnds { stdout: Some(out), stderr: Some(err) }).collect())
@@ -67,10 +69,11 @@ impl Ranks {
     }
 
     /// A thread for one of our streams; what each rank writes to.
-    fn merge(&mut self, to: BorrowedFd<'static>, search: Option<&Search>) -> io::Result<Vec<OwnedFd>> {
+    fn merge(&mut self, to: BorrowedFd<'static>, search: &Search, searched: bool) -> io::Result<Vec<OwnedFd>> {
         let pairs = self.names.iter().map(|_| pipe::pair()).collect::<io::Result<Vec<_>>>()?;
         let (readers, ends): (Vec<Reader>, Vec<OwnedFd>) = pairs.into_iter().unzip();
-        let (lines, search) = (Lines::of(self.names.iter().cloned()), search.cloned());
+        let (lines, mut search) = (Lines::of(self.names.iter().cloned()), search.clone());
+        search.sink = search.sink.filter(|_| searched);
         self.pumps.push(Pump::start(move |over| {
             Merge { readers: readers.into_iter().map(Some).collect(), lines, outlet: Outlet::new(to), search }
                 .run(&over);
@@ -85,7 +88,7 @@ struct Merge {
     readers: Vec<Option<Reader>>,
     lines: Lines,
     outlet: Outlet,
-    search: Option<Search>,
+    search: Search,
 }
 
 impl Merge {
@@ -112,6 +115,7 @@ impl Merge {
                     self.lines.finish(which, &mut out);
                 } else {
                     quiet = false;
+                    self.search.heard.fetch_add(read as u64, Ordering::Relaxed);
                     self.lines.feed(which, &buffer[..read], &mut out);
                 }
                 self.pass_on(&mut out);
@@ -147,14 +151,14 @@ impl Merge {
 
     /// Rank 0's output, or (empty) its end.
     fn look(&mut self, scraper: &mut Scraper, bytes: &[u8]) {
-        let Some(search) = &self.search else { return };
+        let Search { patterns, sink: Some(sink), .. } = &self.search else { return };
         let mut hits = Vec::new();
         match bytes.is_empty() {
-            true => scraper.finish(&search.patterns, &mut hits),
-            false => scraper.feed(&search.patterns, bytes, &mut hits),
+            true => scraper.finish(patterns, &mut hits),
+            false => scraper.feed(patterns, bytes, &mut hits),
         }
         if !hits.is_empty() {
-            search.sink.take(hits.drain(..).map(|(which, found)| (search.patterns[which].tag(), found)));
+            sink.take(hits.drain(..).map(|(which, found)| (patterns[which].tag(), found)));
         }
     }
 }

@@ -10,16 +10,19 @@
 use std::time::Duration;
 
 use super::event::{Action, Event, Flushed, Resume, Timer, Uptime};
+use super::hang::Watch;
 use super::policy::Policy;
-use super::restart::{Answer, Failure, Memory};
+use super::restart::Memory;
 use super::verdict::Reason;
 use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
 use leaders::Leaders;
 
 mod ending;
+mod hanging;
 mod leaders;
 mod leaving;
+mod restarting;
 mod stopping;
 
 /// How long a process may resist SIGKILL before it is named and left behind.
@@ -81,7 +84,11 @@ pub struct Machine {
     started_at: Uptime,
     resume: Option<Resume>,
     /// Where the last attempt went on from.
-    resumed_step: Option<u64>,
+    resumed: Option<Resume>,
+    /// An older checkpoint is looked for; the pause before it is tried.
+    falling_back: Option<Duration>,
+    /// What the next attempt does not go on from, although it is newer.
+    passed_over: Option<String>,
     committed: Option<u64>,
     stop: Option<Stop>,
     /// When everything left gets SIGKILL, once that is set.
@@ -106,6 +113,9 @@ pub struct Machine {
     /// Signals for a command that is not running yet.
     held: Vec<Signal>,
     memory: Memory,
+    watch: Option<Watch>,
+    /// Why this attempt was ended as hung.
+    hung: Option<String>,
     /// Why there was no further attempt.
     gave_up: String,
 }
@@ -119,7 +129,9 @@ impl Machine {
             attempt: 0,
             started_at: Uptime::ZERO,
             resume: None,
-            resumed_step: None,
+            resumed: None,
+            falling_back: None,
+            passed_over: None,
             committed: None,
             stop: None,
             deadline: None,
@@ -134,6 +146,8 @@ impl Machine {
             sweep_at: None,
             held: Vec::new(),
             memory: Memory::default(),
+            watch: None,
+            hung: None,
             gave_up: String::new(),
         }
     }
@@ -187,11 +201,13 @@ impl Machine {
             Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
             Event::Preempted { source, lead } => self.on_preempted(now, source, lead),
             Event::Warned { .. } => self.hasten(false),
-            Event::Frozen { .. } => Vec::new(),
+            Event::Frozen { length, .. } => self.on_frozen(now, length),
+            Event::Pulse(pulse) => self.on_pulse(now, pulse),
             Event::Due(timer) => self.on_due(now, timer),
             Event::Committed { step, took } => {
                 self.note_commit(step);
                 self.commit_took = Some(took);
+                self.alive(now, "a commit");
                 self.on_natural_end(now)
             }
             Event::Transferring if self.state == State::Flushing => vec![self.flush_limit(now)],
@@ -208,7 +224,9 @@ impl Machine {
         self.ended = None;
         self.leaders = Leaders::of(self.policy.processes);
         self.asked = None;
-        self.resumed_step = self.resume.as_ref().and_then(|r| r.step);
+        self.hung = None;
+        self.passed_over = None;
+        self.resumed = self.resume.clone();
         vec![Action::Spawn { attempt: self.attempt, resume: self.resume.clone() }]
     }
 
@@ -221,6 +239,7 @@ impl Machine {
                 self.memory.starts_from(step.max(committed));
                 self.spawn()
             }
+            State::Refreshing if self.falling_back.is_some() => self.on_fallen_back(now),
             State::Refreshing => {
                 self.memory.progressed(step.max(committed));
                 self.judge(now)
@@ -245,7 +264,8 @@ impl Machine {
         self.state = State::Running;
         self.started_at = now;
         let held = std::mem::take(&mut self.held);
-        held.into_iter().map(|signal| self.send(signal)).collect()
+        let sent: Vec<Action> = held.into_iter().map(|signal| self.send(signal)).collect();
+        self.watch(now).into_iter().chain(sent).collect()
     }
 
     /// A death may leave grandchildren behind that were not to be seen before: look again soon, but not at each of ten
@@ -274,7 +294,8 @@ impl Machine {
         if self.stop.is_none() {
             self.deadline = None;
         }
-        let crashed = self.stop.is_none() && !self.answered_a_request(now) && !self.ended_well();
+        let failed = self.hung.is_some() || !self.answered_a_request(now) && !self.ended_well();
+        let crashed = self.stop.is_none() && failed;
         if crashed && self.policy.max_restarts > 0 && self.policy.checkpoints {
             self.state = State::Refreshing;
             actions.push(Action::Refresh);
@@ -298,23 +319,6 @@ impl Machine {
     /// A main child died soon after a signal that asks to leave, and that somebody sent.
     fn answered_a_request(&self, now: Uptime) -> bool {
         self.asked.is_some_and(|asked| now.saturating_sub(asked) <= self.policy.stop_grace + STUCK_AFTER)
-    }
-
-    /// A crash: another attempt, or the end.
-    fn judge(&mut self, now: Uptime) -> Vec<Action> {
-        let Some((end, oom)) = self.ended else { return self.flush(now) };
-        let step = self.resume.as_ref().and_then(|r| r.step);
-        let failure = Failure { end, oom, lasted: now.saturating_sub(self.started_at), step };
-        match self.memory.judge(&self.policy, failure) {
-            Answer::After(pause) => {
-                self.state = State::Waiting;
-                vec![Action::Arm(Timer::Backoff, now + pause)]
-            }
-            Answer::No(why) => {
-                self.gave_up = why;
-                self.flush(now)
-            }
-        }
     }
 
     /// The tree is empty for good.
@@ -379,6 +383,7 @@ impl Machine {
                 actions
             }
             (Timer::Backoff, State::Waiting) => self.spawn(),
+            (Timer::Pulse, _) => self.on_look_due(now),
             (Timer::Leave, _) => self.on_end_near(now),
             (Timer::FlushLimit, State::Flushing) if self.leave_by.is_some_and(|(_, gone)| gone <= now) => self
                 .on_flushed(Flushed::OutOfTime(
@@ -402,5 +407,7 @@ impl Machine {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_hanging;
 #[cfg(test)]
 mod tests_leaving;

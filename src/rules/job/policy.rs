@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::event::Target;
+use super::hang::Hang;
 use crate::rules::signal::Signal;
 
 /// Which code a stopped job leaves with.
@@ -54,6 +55,10 @@ pub struct Policy {
     pub store: bool,
     /// What is started.
     pub processes: Processes,
+    /// Spreads the pauses of many jobs; `None`: each is exact.
+    pub seed: Option<u64>,
+    /// When silence is a hang; `None`: never.
+    pub hang: Option<Hang>,
     /// The terminal's own signals reach the child without us.
     pub child_has_terminal: bool,
 }
@@ -88,6 +93,8 @@ impl Default for Policy {
             checkpoints: false,
             store: false,
             processes: Processes { count: 1, first_rank: 0 },
+            seed: None,
+            hang: None,
             child_has_terminal: false,
         }
     }

@@ -44,6 +44,13 @@ impl Machine {
         let suffix = if self.gave_up.is_empty() { String::new() } else { format!("; {}", self.gave_up) };
         let suffix = format!("{}{suffix}", self.followed());
         let who = self.who();
+        if let Some(hung) = &self.hung {
+            let ended = match self.ended {
+                Some((end, _)) => format!("it was ended: {end}"),
+                None => "it could not be ended".to_owned(),
+            };
+            return self.exit(Reason::Hung, exit::HUNG, format!("the command hung: {hung}; {ended}{suffix}"));
+        }
         match self.ended {
             Some((End::Code(0), _)) => {
                 let who = self.ranks().map_or(who, |(first, last)| format!("each of the ranks {first} to {last}"));
@@ -75,7 +82,7 @@ impl Machine {
             rank: self.whose_rank(),
             oom: self.ended.is_some_and(|(_, oom)| oom),
             attempts: self.attempt,
-            resumed_step: self.resumed_step,
+            resumed_step: self.resumed.as_ref().and_then(|r| r.step),
             committed_step: self.committed,
             detail,
         }))]

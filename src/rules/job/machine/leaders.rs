@@ -3,7 +3,7 @@
 
 use super::{Machine, State, TERM_SWEEP};
 use crate::rules::exit::End;
-use crate::rules::job::event::{Action, Uptime};
+use crate::rules::job::event::{Action, Timer, Uptime};
 use crate::rules::job::policy::Processes;
 use crate::rules::signal::Signal;
 
@@ -52,7 +52,7 @@ impl Machine {
             _ => return Vec::new(),
         }
         if self.leaders.alive > 0 {
-            if end == End::Code(0) || self.stop.is_some() {
+            if end == End::Code(0) || self.stop.is_some() || self.hung.is_some() {
                 return Vec::new();
             }
             if self.answered_a_request(now) {
@@ -76,6 +76,9 @@ impl Machine {
     fn drain(&mut self, now: Uptime) -> Vec<Action> {
         self.state = State::Draining;
         let mut actions = Vec::new();
+        if self.watch.take().is_some() {
+            actions.push(Action::Disarm(Timer::Pulse));
+        }
         if self.deadline.is_none() {
             actions.extend(self.set_deadline(now + self.policy.stop_grace));
         }
