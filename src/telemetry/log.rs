@@ -9,8 +9,10 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::edge::{clock, stdio};
@@ -42,7 +44,9 @@ pub fn auto_format() -> Format {
 pub fn start(format: Format, level: Level) {
     let _ = FORMAT.set(format);
     let subscriber = tracing_subscriber::fmt().event_format(Lines(format)).with_max_level(level).with_writer(Stderr);
-    let _ = tracing::subscriber::set_global_default(subscriber.finish());
+    // Libraries have their own idea of what may be shown.
+    let ours = filter_fn(|line| line.target().starts_with(env!("CARGO_CRATE_NAME")));
+    let _ = tracing::subscriber::set_global_default(subscriber.finish().with(ours));
 }
 
 struct Lines(Format);

@@ -22,6 +22,7 @@ mod gpus;
 mod init;
 mod inspect;
 mod metrics_file;
+mod object_stores;
 mod preemption;
 mod report_metric;
 mod resume;
