@@ -4,6 +4,7 @@
 
 pub mod bucket;
 pub mod checkpoints;
+pub mod documents;
 pub mod fake_nvml;
 pub mod metadata;
 
