@@ -5,6 +5,7 @@ mod background;
 pub mod commit;
 mod effects;
 mod fetch;
+pub mod follow;
 mod gpu_desk;
 pub mod gpus;
 mod job_control;
