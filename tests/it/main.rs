@@ -21,6 +21,7 @@ mod followed_metrics;
 mod gpu_run;
 mod gpu_watch;
 mod gpus;
+mod hang;
 mod init;
 mod inspect;
 mod manifests;
