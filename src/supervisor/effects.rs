@@ -7,12 +7,13 @@ use super::background::Background;
 use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
 use super::output::{ChildEnds, Collectors};
+use super::pulse::PulseDesk;
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
 use crate::edge::run_dir::RunDir;
-use crate::edge::{clock, signals, terminal};
+use crate::edge::{clock, signals, terminal, threads};
 use crate::rules::exit::{self, End};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
@@ -21,7 +22,11 @@ use crate::rules::signal::Signal;
 /// The name of the file that announces a preemption, in the run's own directory.
 const PREEMPTION_FILE: &str = "preemption";
 const HEARTBEAT_FILE: &str = "heartbeat";
+const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 const HOSTFILE: &str = "hostfile";
+
+/// Processes whose stacks are shown.
+const MOST_DUMPED: usize = 64;
 
 /// What became of an action.
 pub(super) enum Done {
@@ -40,6 +45,7 @@ pub(super) struct Effects {
     pub(super) background: Background,
     pub(super) gpus: GpuDesk,
     pub(super) collectors: Option<Collectors>,
+    pulse: PulseDesk,
     run_dir: Option<RunDir>,
     job_control: JobControl,
     /// SIGCHLD was ignored when trainit was started.
@@ -67,7 +73,9 @@ impl Effects {
                 Err(error) => tracing::warn!("the host file for MPI could not be written: {error}"),
             }
         }
+        let heard = collectors.as_ref().map(Collectors::heard).unwrap_or_default();
         Effects {
+            pulse: PulseDesk::new(job.facts.heartbeat_file.clone(), heard),
             gpus: GpuDesk::new(job.gpus.take()),
             ignore_chld: signals::keep_children(),
             job,
@@ -89,6 +97,7 @@ impl Effects {
         match *action {
             Action::Restore => self.background.restore(),
             Action::Refresh => self.background.refresh(),
+            Action::FallBack => self.background.fall_back(),
             Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
             Action::Hasten { notice } => self.background.hasten(notice),
             Action::Flush { deadline } => self.background.flush(deadline.map(|at| at.saturating_sub(now))),
@@ -97,6 +106,9 @@ impl Effects {
             Action::Signal { target, signal } => self.signal(target, signal),
             Action::TermTree => self.term_tree(),
             Action::KillTree => self.kill_tree(),
+            Action::Feel => return Done::Event(self.pulse.feel(now, self.tree())),
+            Action::DumpStacks => self.dump_stacks(),
+            Action::AbortTree => self.tree().into_iter().flatten().for_each(|d| self.kill_one(d.pid, Signal::ABRT)),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),
@@ -120,6 +132,7 @@ impl Effects {
             self.gpus.close();
             let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
             events.push(Event::MainEnded { end, oom: kills > self.oom_kills_before });
+            events.extend(self.pulse.last_step());
         } else {
             events.push(Event::Reaped { pid, end });
         }
@@ -150,10 +163,15 @@ impl Effects {
 
     fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Done {
         self.termed.clear();
+        self.pulse.begin();
         let mut facts = self.job.facts.clone();
         facts.incarnation = self.background.incarnation();
         let mut changes = self.job.changes.clone();
         changes.extend(child_variables(&facts, attempt, resume));
+        // Python then says on SIGABRT where each of its threads is.
+        if self.job.policy.hang.is_some() && self.job.env.given(FAULTHANDLER).is_none() {
+            changes.set(FAULTHANDLER, "1".to_owned());
+        }
         let ends = self.capture();
         let launch = Launch {
             argv: &self.job.argv,
@@ -272,7 +290,8 @@ impl Effects {
         for descendant in all {
             if self.termed.insert(descendant) {
                 self.kill_one(descendant.pid, Signal::TERM);
-                // A stopped process hears nothing but KILL until it is continued.
+            }
+            if descendant.is_stopped {
                 self.kill_one(descendant.pid, Signal::CONT);
             }
         }
@@ -297,7 +316,7 @@ impl Effects {
 
     /// Without /proc: everything in our PID namespace where we are its init, else the command's process group.
     fn signal_unseen(&mut self, signal: Signal) {
-        let nobody = Descendant { pid: -1, group: 0, started: 0 };
+        let nobody = Descendant { pid: -1, ..Descendant::default() };
         if signal == Signal::TERM && !self.termed.insert(nobody) {
             return;
         }
@@ -308,6 +327,16 @@ impl Effects {
     fn kill_one(&self, pid: i32, signal: Signal) {
         if let Err(error) = process::kill(pid, signal) {
             tracing::warn!(pid, "{signal} could not be sent: {error}");
+        }
+    }
+
+    fn dump_stacks(&self) {
+        let tree = self.tree().unwrap_or_default();
+        for process in tree.iter().take(MOST_DUMPED) {
+            tracing::warn!(code = "hung", "{}", threads::stacks(process.pid));
+        }
+        if tree.len() > MOST_DUMPED {
+            tracing::warn!(code = "hung", "{} more processes are not shown", tree.len() - MOST_DUMPED);
         }
     }
 
