@@ -4,6 +4,7 @@
 mod background;
 pub mod commit;
 mod effects;
+mod fall_back;
 mod fetch;
 pub mod follow;
 mod gpu_desk;
