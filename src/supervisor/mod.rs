@@ -4,7 +4,9 @@
 mod background;
 pub mod commit;
 mod effects;
+mod fall_back;
 mod fetch;
+pub mod follow;
 mod gpu_desk;
 pub mod gpus;
 mod job_control;
