@@ -220,7 +220,8 @@ impl Effects {
     fn capture(&mut self, count: usize) -> Vec<ChildEnds> {
         let captured = match (&mut self.ranks, &mut self.collectors) {
             (Some(ranks), collectors) => {
-                ranks.capture(&collectors.as_mut().map(Collectors::search).unwrap_or_default())
+                let search = collectors.as_mut().map(Collectors::search).transpose();
+                search.and_then(|search| ranks.capture(&search.unwrap_or_default()))
             }
             (None, Some(collectors)) => collectors.capture().map(|ends| vec![ends]),
             (None, None) => return Vec::new(),
