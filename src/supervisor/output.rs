@@ -126,6 +126,11 @@ impl Collectors {
         }
     }
 
+    /// The last value of each tag so far.
+    pub fn last_values(&self) -> BTreeMap<String, String> {
+        self.reporter.last_values()
+    }
+
     /// The run is over: writes the last metrics and gives the last value of each tag.
     pub fn finish(mut self) -> BTreeMap<String, String> {
         self.drain();

@@ -27,5 +27,6 @@ mod report_metric;
 mod resume;
 mod scraped_metrics;
 mod shipping;
+mod status;
 mod terminal;
 mod walls;

@@ -19,6 +19,9 @@ use crate::rules::signal::Signal;
 mod ending;
 mod leaving;
 mod stopping;
+mod told;
+
+pub use told::Told;
 
 /// How long a process may resist SIGKILL before it is named and left behind.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
