@@ -121,7 +121,11 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        // Mostly nothing else is in it.
+        let _ = fs::remove_file(self.path(SOCKET));
+        if fs::remove_dir(&self.path).is_err() {
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Actions become deeds. What a deed brings about at once comes back as an event.
 
 use std::collections::HashSet;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use super::background::Background;
@@ -12,7 +11,7 @@ use super::status_desk::StatusDesk;
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
-use crate::edge::process::{self, Launch};
+use crate::edge::process::{self, Launch, NotLaunched};
 use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, PREEMPTION, RunDir, SOCKET};
 use crate::edge::{clock, signals, terminal};
 use crate::rules::exit::{self, End};
@@ -42,8 +41,6 @@ pub(super) struct Effects {
     job_control: JobControl,
     /// SIGCHLD was ignored when trainit was started.
     ignore_chld: bool,
-    /// A fork whose exec is not decided.
-    launching: Option<(i32, OwnedFd)>,
     /// The main child.
     main: Option<i32>,
     /// The last main child's process group, alive as long as one member is.
@@ -78,7 +75,6 @@ impl Effects {
             status,
             run_dir,
             job_control: JobControl::new(terminal::to_hand_on()),
-            launching: None,
             main: None,
             group: None,
             tree_empty: true,
@@ -88,14 +84,14 @@ impl Effects {
         }
     }
 
-    pub(super) fn perform(&mut self, now: Uptime, action: Action) -> Done {
-        match action {
+    pub(super) fn perform(&mut self, now: Uptime, action: &Action) -> Done {
+        match *action {
             Action::Restore => self.background.restore(),
             Action::Refresh => self.background.refresh(),
             Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
             Action::Hasten { notice } => self.background.hasten(notice),
             Action::Flush { deadline } => self.background.flush(deadline.map(|at| at.saturating_sub(now))),
-            Action::Spawn { attempt, resume } => return self.spawn(attempt, resume.as_ref()),
+            Action::Spawn { attempt, ref resume } => return self.spawn(attempt, resume.as_ref()),
             Action::Announce { deadline } => self.announce(deadline.saturating_sub(now)),
             Action::Signal { target, signal } => self.signal(target, signal),
             Action::TermTree => self.term_tree(),
@@ -103,7 +99,7 @@ impl Effects {
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),
-            Action::Exit(outcome) => return Done::Exit(outcome),
+            Action::Exit(ref outcome) => return Done::Exit(outcome.clone()),
         }
         Done::Nothing
     }
@@ -116,42 +112,12 @@ impl Effects {
         }
     }
 
-    /// The descriptor that tells whether the exec worked.
-    pub(super) fn exec_fd(&self) -> Option<RawFd> {
-        self.launching.as_ref().map(|(_, exec)| exec.as_raw_fd())
-    }
-
-    /// What the exec came to, if it is decided.
-    pub(super) fn exec_decided(&mut self) -> Option<Event> {
-        let (pid, exec) = self.launching.as_ref()?;
-        let (pid, result) = (*pid, process::exec_result(exec)?);
-        self.launching = None;
-        match result {
-            Ok(()) => {
-                self.main = Some(pid);
-                let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
-                self.oom_kills_before = cgroup.oom_kills();
-                self.gpus.open();
-                Some(Event::Spawned { pid })
-            }
-            Err(error) => Some(self.cannot_execute(&error)),
-        }
-    }
-
     /// A process of the tree ended.
     pub(super) fn ended(&mut self, now: Uptime, pid: i32, end: End) -> Vec<Event> {
         if let Some(events) = self.gpus.ended(now, pid, end) {
             return events;
         }
-        // A child can die between the look at the exec pipe and this one.
-        let mut events: Vec<Event> = self
-            .launching
-            .as_ref()
-            .is_some_and(|(launching, _)| *launching == pid)
-            .then(|| self.exec_decided())
-            .flatten()
-            .into_iter()
-            .collect();
+        let mut events = Vec::new();
         if self.main == Some(pid) {
             self.main = None;
             self.job_control.over();
@@ -180,7 +146,7 @@ impl Effects {
         if let Some(collectors) = &mut self.collectors {
             collectors.drain();
         }
-        (self.main.is_none() && self.launching.is_none()).then_some(Event::TreeEmpty)
+        self.main.is_none().then_some(Event::TreeEmpty)
     }
 
     /// The job's peak in bytes: the cgroup's where it has a limit, else the largest child's.
@@ -208,13 +174,18 @@ impl Effects {
             stderr: ends.stderr,
         };
         match process::launch(launch) {
-            Ok(launched) => {
+            Ok(pid) => {
                 self.tree_empty = false;
-                self.group = Some(launched.pid);
-                self.launching = Some((launched.pid, launched.exec));
-                Done::Nothing
+                self.group = Some(pid);
+                self.main = Some(pid);
+                // Only now: the command runs meanwhile.
+                let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
+                self.oom_kills_before = cgroup.oom_kills();
+                self.gpus.open();
+                Done::Event(Event::Spawned { pid })
             }
-            Err(error) => {
+            Err(NotLaunched::NoExec(error)) => Done::Event(self.cannot_execute(&error)),
+            Err(NotLaunched::NoProcess(error)) => {
                 let detail = format!(
                     "cannot start a process: {error}; the job did not begin, check the limits on processes and memory"
                 );
@@ -283,7 +254,7 @@ impl Effects {
     }
 
     fn signal(&mut self, target: Target, signal: Signal) {
-        let Some(main) = self.main.or(self.launching.as_ref().map(|(pid, _)| *pid)) else { return };
+        let Some(main) = self.main else { return };
         let result = match target {
             Target::Leader => process::kill(main, signal),
             Target::Group => {

@@ -128,7 +128,7 @@ impl Supervisor {
         self.clock.now()
     }
 
-    /// Decides, tells, does. What a deed brings about at once is queued as a further event.
+    /// Decides, does, tells. What a deed brings about at once is queued as a further event.
     fn handle(&mut self, event: Event) -> Option<Outcome> {
         let now = self.now();
         if matches!(event, Event::Spawned { .. }) {
@@ -140,15 +140,16 @@ impl Supervisor {
         }
         self.effects.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
-        view::tell(&self.command, now, &before, &event, &self.machine, &actions);
         let mut outcome = None;
-        for action in actions {
+        for action in &actions {
             match self.effects.perform(now, action) {
                 effects::Done::Nothing => {}
                 effects::Done::Event(event) => self.queue.push_back(event),
                 effects::Done::Exit(end) => outcome = Some(*end),
             }
         }
+        // Last: a log that is slow to read must not hold up a signal.
+        view::tell(&self.command, now, &before, &event, &self.machine, &actions);
         outcome
     }
 
@@ -165,20 +166,20 @@ impl Supervisor {
 
     /// Waits until something happens and queues what did.
     fn hear(&mut self) {
+        // Who asks waits until what happened has been acted upon.
+        self.effects.status.serve(self.now(), &self.command, &self.machine, &self.effects);
         let due = [self.effects.timers.next(), self.effects.gpus.deadline()].into_iter().flatten().min();
         let timeout = match due {
             _ if self.effects.background.has_news() => Some(Duration::ZERO),
             due => due.map(|at| at.saturating_sub(self.now())),
         };
         let mut fds = vec![self.signals.as_raw_fd()];
-        fds.extend(self.effects.exec_fd());
         fds.extend(self.effects.background.fd());
         fds.extend(self.effects.gpus.fd());
         fds.extend(self.effects.status.fd());
         let settle = self.settle();
         wake::wait_readable(&fds, [timeout, settle].into_iter().flatten().min());
 
-        self.queue.extend(self.effects.exec_decided());
         let now = self.now();
         self.queue.extend(self.effects.gpus.news(now));
         self.queue.extend(self.effects.timers.due(now).into_iter().map(Event::Due));
@@ -191,7 +192,6 @@ impl Supervisor {
             self.reap();
         }
         self.queue.extend(self.effects.background.events());
-        self.effects.status.serve(now, &self.command, &self.machine, &self.effects);
     }
 
     fn reap(&mut self) {

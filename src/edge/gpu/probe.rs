@@ -168,9 +168,14 @@ pub fn ask(ladder: &Ladder, mode: Mode, env: &Env, limits: Limits) -> Report {
         if let Some(overrun) = reader.overrun(clock.now()) {
             break finish(&probe, &clock, overrun, findings.ended);
         }
-        // Read dry first: what a dying probe said must not be lost.
         if said.as_ref().is_none_or(Vec::is_empty) {
             if let Some(end) = try_reap(probe.pid) {
+                // What it said between our last look and its death.
+                while let Some(said) = probe.read().filter(|said| !said.is_empty()) {
+                    for line in reader.feed(clock.now(), &said) {
+                        findings.add(line);
+                    }
+                }
                 break Ending::Ended(end);
             }
             let left = reader.deadline().saturating_sub(clock.now()).min(GLANCE);

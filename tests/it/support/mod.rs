@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod checkpoints;
+pub mod documents;
 pub mod fake_nvml;
 pub mod metadata;
 
