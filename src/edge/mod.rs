@@ -22,6 +22,7 @@ pub mod signals;
 pub mod stdio;
 pub mod store;
 pub mod terminal;
+pub mod threads;
 pub mod wake;
 pub mod walk;
 pub mod writers;

@@ -7,17 +7,23 @@ use super::background::Background;
 use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
 use super::output::{ChildEnds, Collectors};
+use super::pulse::PulseDesk;
 use super::status_desk::StatusDesk;
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
 use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, PREEMPTION, RunDir, SOCKET};
-use crate::edge::{clock, signals, terminal};
+use crate::edge::{clock, signals, terminal, threads};
 use crate::rules::exit::{self, End};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
+
+const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
+
+/// Processes whose stacks are shown.
+const MOST_DUMPED: usize = 64;
 
 /// What became of an action.
 pub(super) enum Done {
@@ -37,6 +43,7 @@ pub(super) struct Effects {
     pub(super) gpus: GpuDesk,
     pub(super) collectors: Option<Collectors>,
     pub(super) status: StatusDesk,
+    pulse: PulseDesk,
     run_dir: Option<RunDir>,
     job_control: JobControl,
     /// SIGCHLD was ignored when trainit was started.
@@ -65,7 +72,9 @@ impl Effects {
                 Err(error) => tracing::warn!("the host file for MPI could not be written: {error}"),
             }
         }
+        let heard = collectors.as_ref().map(Collectors::heard).unwrap_or_default();
         Effects {
+            pulse: PulseDesk::new(job.facts.heartbeat_file.clone(), heard),
             gpus: GpuDesk::new(job.gpus.take()),
             ignore_chld: signals::keep_children(),
             job,
@@ -96,6 +105,9 @@ impl Effects {
             Action::Signal { target, signal } => self.signal(target, signal),
             Action::TermTree => self.term_tree(),
             Action::KillTree => self.kill_tree(),
+            Action::Feel => return Done::Event(self.pulse.feel(now, self.tree())),
+            Action::DumpStacks => self.dump_stacks(),
+            Action::AbortTree => self.tree().into_iter().flatten().for_each(|d| self.kill_one(d.pid, Signal::ABRT)),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),
@@ -127,6 +139,7 @@ impl Effects {
             self.gpus.close();
             let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
             events.push(Event::MainEnded { end, oom: kills > self.oom_kills_before });
+            events.extend(self.pulse.last_step());
         } else {
             events.push(Event::Reaped { pid, end });
         }
@@ -157,10 +170,15 @@ impl Effects {
 
     fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Done {
         self.termed.clear();
+        self.pulse.begin();
         let mut facts = self.job.facts.clone();
         facts.incarnation = self.background.incarnation();
         let mut changes = self.job.changes.clone();
         changes.extend(child_variables(&facts, attempt, resume));
+        // Python then says on SIGABRT where each of its threads is.
+        if self.job.policy.hang.is_some() && self.job.env.given(FAULTHANDLER).is_none() {
+            changes.set(FAULTHANDLER, "1".to_owned());
+        }
         let ends = self.capture();
         let launch = Launch {
             argv: &self.job.argv,
@@ -315,6 +333,16 @@ impl Effects {
     fn kill_one(&self, pid: i32, signal: Signal) {
         if let Err(error) = process::kill(pid, signal) {
             tracing::warn!(pid, "{signal} could not be sent: {error}");
+        }
+    }
+
+    fn dump_stacks(&self) {
+        let tree = self.tree().unwrap_or_default();
+        for process in tree.iter().take(MOST_DUMPED) {
+            tracing::warn!(code = "hung", "{}", threads::stacks(process.pid));
+        }
+        if tree.len() > MOST_DUMPED {
+            tracing::warn!(code = "hung", "{} more processes are not shown", tree.len() - MOST_DUMPED);
         }
     }
 

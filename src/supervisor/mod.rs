@@ -12,6 +12,7 @@ mod keeper;
 mod lookout;
 pub mod mirror;
 pub mod output;
+mod pulse;
 mod reporter;
 pub mod restore;
 pub mod retention;
@@ -89,7 +90,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
         tracing::warn!("orphans of the command will not be reaped nor stopped by trainit: {error}");
     }
     let background = Background::start(work)?;
-    let collectors = job.metrics.take().map(Collectors::start).transpose()?.flatten();
+    let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some())?;
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let effects = Effects::new(job, background, collectors);

@@ -3,12 +3,13 @@
 //! Each captured stream has a thread: it reads what the trainer wrote, writes it to our own stream, then searches it. A slow
 //! reader of ours slows the trainer down, as a pipe would. Where a direct exec differs: when nobody reads our stream any
 //! more, the trainer is not killed by SIGPIPE; its output is dropped, searched all the same, and that is said once.
-//! Deliberately absent: any of this where no metric is looked for (the trainer then inherits our descriptors).
+//! Deliberately absent: any of this where no metric is looked for and no hang (the trainer then inherits our descriptors).
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -59,7 +60,7 @@ pub struct ChildEnds {
 }
 
 /// Everything that collects metrics during a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Collectors {
     patterns: Arc<[Pattern]>,
     stdout: bool,
@@ -67,27 +68,37 @@ pub struct Collectors {
     /// What will be reported, as far as that is known beforehand.
     tags: Vec<String>,
     tuned_trial: Option<String>,
-    reporter: Reporter,
+    reporter: Option<Reporter>,
+    /// Bytes that were passed on; where they are counted, both streams are captured.
+    heard: Option<Arc<AtomicU64>>,
     pumps: Vec<Pump>,
     /// Some attempt was captured.
     used: bool,
 }
 
 impl Collectors {
-    /// Starts the writer of the metrics file; `None` where there is nothing to look for. Errors: as pthread_create(3).
-    pub fn start(metrics: Metrics) -> io::Result<Option<Collectors>> {
-        if metrics.patterns.is_empty() {
-            return Ok(None);
-        }
+    /// Starts the writer of the metrics file; `None` where there is nothing to look for nor to `count`. Errors: as
+    /// pthread_create(3).
+    pub fn start(metrics: Option<Metrics>, count: bool) -> io::Result<Option<Collectors>> {
+        let heard = count.then(Arc::default);
+        let Some(metrics) = metrics.filter(|metrics| !metrics.patterns.is_empty()) else {
+            return Ok(heard.map(|heard| Collectors { heard: Some(heard), ..Collectors::default() }));
+        };
         let tags = tags(&metrics.patterns, &metrics.report);
         if let Some(warning) = ledger::tag_differs(metrics.tuned_tag.as_deref(), &tags) {
             tracing::warn!("{warning}");
         }
         let tags = tags.into_iter().map(str::to_owned).collect();
-        let reporter = Reporter::start(metrics.file, metrics.trial, Ledger::reporting(metrics.report))?;
+        let reporter = Some(Reporter::start(metrics.file, metrics.trial, Ledger::reporting(metrics.report))?);
         let Metrics { patterns, stdout, stderr, tuned_trial, .. } = metrics;
         let patterns = patterns.into();
-        Ok(Some(Collectors { patterns, stdout, stderr, tags, tuned_trial, reporter, pumps: Vec::new(), used: false }))
+        let (pumps, used) = (Vec::new(), false);
+        Ok(Some(Collectors { patterns, stdout, stderr, tags, tuned_trial, reporter, heard, pumps, used }))
+    }
+
+    /// Counts the bytes that were passed on.
+    pub fn heard(&self) -> Arc<AtomicU64> {
+        self.heard.clone().unwrap_or_default()
     }
 
     /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
@@ -95,22 +106,34 @@ impl Collectors {
         self.used = true;
         let (stdout, stderr) = stdio::outputs();
         let mut ends = ChildEnds::default();
-        if self.stdout {
-            ends.stdout = Some(self.pump(stdout)?);
+        let count = self.heard.is_some();
+        if self.stdout || count {
+            ends.stdout = Some(self.pump(stdout, self.stdout)?);
         }
-        if self.stderr {
+        if self.stderr || count {
             // One pipe where both lead to one place: two would not keep the order.
             ends.stderr = Some(match &ends.stdout {
                 Some(end) if pipe::is_same_file(stdout, stderr) => end.try_clone()?,
-                _ => self.pump(stderr)?,
+                _ => self.pump(stderr, self.stderr)?,
             });
         }
         Ok(ends)
     }
 
-    fn pump(&mut self, to: BorrowedFd<'static>) -> io::Result<OwnedFd> {
+    fn pump(&mut self, to: BorrowedFd<'static>, searched: bool) -> io::Result<OwnedFd> {
         let (from, child_end) = pipe::pair()?;
-        self.pumps.push(Pump::start(from, to, Arc::clone(&self.patterns), self.reporter.sink())?);
+        let patterns = if searched { Arc::clone(&self.patterns) } else { Arc::default() };
+        let (sink, heard) = (self.reporter.as_ref().map(Reporter::sink), self.heard());
+        self.pumps.push(Pump::start(from, move |from, over| Flow {
+            from,
+            to,
+            over,
+            patterns,
+            sink,
+            heard,
+            unread: false,
+            told: false,
+        })?);
         Ok(child_end)
     }
 
@@ -134,7 +157,8 @@ impl Collectors {
     /// The run is over: writes the last metrics and gives the last value of each tag.
     pub fn finish(mut self) -> BTreeMap<String, String> {
         self.drain();
-        let ledger = self.reporter.finish(PATIENCE);
+        let Some(reporter) = self.reporter else { return BTreeMap::new() };
+        let ledger = reporter.finish(PATIENCE);
         let tags: Vec<&str> = self.tags.iter().map(String::as_str).collect();
         if self.used
             && let Some(warning) = ledger::nothing_reported(self.tuned_trial.as_deref(), ledger.reports(), &tags)
@@ -163,12 +187,12 @@ struct Pump {
 }
 
 impl Pump {
-    fn start(from: Reader, to: BorrowedFd<'static>, patterns: Arc<[Pattern]>, sink: Sink) -> io::Result<Pump> {
+    fn start(from: Reader, flow: impl FnOnce(Reader, Bell) -> Flow + Send + 'static) -> io::Result<Pump> {
         let over = Bell::new()?;
         let (going, gone) = mpsc::channel();
         let bell = over.clone();
         thread::Builder::new().name("output".to_owned()).spawn(move || {
-            Flow { from, to, over: bell, patterns, sink, unread: false, told: false }.run();
+            flow(from, bell).run();
             drop(going);
         })?;
         Ok(Pump { over, gone })
@@ -187,7 +211,8 @@ struct Flow {
     to: BorrowedFd<'static>,
     over: Bell,
     patterns: Arc<[Pattern]>,
-    sink: Sink,
+    sink: Option<Sink>,
+    heard: Arc<AtomicU64>,
     /// Nobody reads our stream any more.
     unread: bool,
     /// A lost piece of output was told of.
@@ -204,6 +229,7 @@ impl Flow {
             match self.from.read(&mut buffer) {
                 Ok(Some(0)) => break,
                 Ok(Some(count)) => {
+                    self.heard.fetch_add(count as u64, Ordering::Relaxed);
                     self.pass_on(&buffer[..count]);
                     scraper.feed(&self.patterns, &buffer[..count], &mut hits);
                     self.report(&mut hits);
@@ -224,8 +250,10 @@ impl Flow {
     }
 
     fn report(&self, hits: &mut Vec<Hit>) {
-        if !hits.is_empty() {
-            self.sink.take(hits.drain(..).map(|(which, found)| (self.patterns[which].tag(), found)));
+        if !hits.is_empty()
+            && let Some(sink) = &self.sink
+        {
+            sink.take(hits.drain(..).map(|(which, found)| (self.patterns[which].tag(), found)));
         }
     }
 
@@ -273,11 +301,11 @@ mod tests {
             tuned_trial: None,
             tuned_tag: None,
         };
-        let mut collectors = Collectors::start(metrics).expect("a thread").expect("a pattern");
+        let mut collectors = Collectors::start(Some(metrics), false).expect("a thread").expect("a pattern");
         let (ours, to) = pipe::pair().expect("a pipe");
         // The pump borrows our own stream for good; here it is a pipe that is never closed by us.
         let to: &'static OwnedFd = Box::leak(Box::new(to));
-        let child_end = File::from(collectors.pump(to.as_fd()).expect("a pump"));
+        let child_end = File::from(collectors.pump(to.as_fd(), true).expect("a pump"));
         Rig { collectors, child_end, ours, _dir: dir }
     }
 

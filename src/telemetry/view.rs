@@ -37,6 +37,13 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         Event::Flushed(Flushed::Done { step: Some(step) }) => tracing::info!(step, "the newest checkpoint is safe"),
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
+        Event::Pulse(_) if actions.contains(&Action::DumpStacks) => {
+            let why = machine.hung().unwrap_or_default();
+            tracing::error!(
+                code = "hung",
+                "{command} hangs: {why}; where it waits, process by process, then SIGABRT, in the end SIGKILL"
+            );
+        }
         Event::Due(Timer::Grace) => {
             tracing::warn!("the stop grace is over: SIGKILL for every process that is left");
         }

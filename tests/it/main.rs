@@ -20,6 +20,7 @@ mod exit_codes;
 mod gpu_run;
 mod gpu_watch;
 mod gpus;
+mod hang;
 mod init;
 mod inspect;
 mod manifests;

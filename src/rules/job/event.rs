@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::hang::Pulse;
 use crate::rules::exit::End;
 use crate::rules::signal::Signal;
 
@@ -104,6 +105,8 @@ pub enum Event {
         /// One line about it.
         why: String,
     },
+    /// What the trainer did since the last look at it.
+    Pulse(Pulse),
     /// A timer that was armed is due.
     Due(Timer),
     /// A checkpoint was committed while training went on.
@@ -144,6 +147,8 @@ pub enum Timer {
     FlushLimit,
     /// The end that was announced long ago is near.
     Leave,
+    /// It is time to look whether the trainer is alive.
+    Pulse,
 }
 
 /// Who gets a signal.
@@ -185,6 +190,12 @@ pub enum Action {
     TermTree,
     /// Send SIGKILL to every process of the tree.
     KillTree,
+    /// Look whether the trainer is alive; answer with `Pulse`.
+    Feel,
+    /// Say where every process of the tree waits.
+    DumpStacks,
+    /// Send SIGABRT to every process of the tree.
+    AbortTree,
     /// Say which processes are stuck in the kernel.
     NameStuck,
     /// Set an alarm.

@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use super::event::{Action, Event, Flushed, Resume, Timer, Uptime};
+use super::hang::Watch;
 use super::policy::Policy;
 use super::restart::{Answer, Failure, Memory};
 use super::verdict::Reason;
@@ -17,6 +18,7 @@ use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
 
 mod ending;
+mod hanging;
 mod leaving;
 mod stopping;
 mod told;
@@ -106,6 +108,9 @@ pub struct Machine {
     /// Signals for a command that is not running yet.
     held: Vec<Signal>,
     memory: Memory,
+    watch: Option<Watch>,
+    /// Why this attempt was ended as hung.
+    hung: Option<String>,
     /// Why there was no further attempt.
     gave_up: String,
 }
@@ -132,6 +137,8 @@ impl Machine {
             sweep_at: None,
             held: Vec::new(),
             memory: Memory::default(),
+            watch: None,
+            hung: None,
             gave_up: String::new(),
         }
     }
@@ -184,11 +191,13 @@ impl Machine {
             Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
             Event::Preempted { source, lead } => self.on_preempted(now, source, lead),
             Event::Warned { .. } => self.hasten(false),
-            Event::Frozen { .. } => Vec::new(),
+            Event::Frozen { length, .. } => self.on_frozen(now, length),
+            Event::Pulse(pulse) => self.on_pulse(now, pulse),
             Event::Due(timer) => self.on_due(now, timer),
             Event::Committed { step, took } => {
                 self.note_commit(step);
                 self.commit_took = Some(took);
+                self.alive(now, "a commit");
                 self.on_natural_end(now)
             }
             Event::Transferring if self.state == State::Flushing => vec![self.flush_limit(now)],
@@ -204,6 +213,7 @@ impl Machine {
         self.attempt += 1;
         self.ended = None;
         self.asked = None;
+        self.hung = None;
         self.resumed_step = self.resume.as_ref().and_then(|r| r.step);
         vec![Action::Spawn { attempt: self.attempt, resume: self.resume.clone() }]
     }
@@ -241,7 +251,8 @@ impl Machine {
         self.state = State::Running { pid };
         self.started_at = now;
         let held = std::mem::take(&mut self.held);
-        held.into_iter().map(|signal| self.send(signal)).collect()
+        let sent: Vec<Action> = held.into_iter().map(|signal| self.send(signal)).collect();
+        self.watch(now).into_iter().chain(sent).collect()
     }
 
     fn on_main_ended(&mut self, now: Uptime, end: End, oom: bool) -> Vec<Action> {
@@ -252,6 +263,9 @@ impl Machine {
         self.ended = Some((end, oom));
         self.state = State::Draining;
         let mut actions = Vec::new();
+        if self.watch.take().is_some() {
+            actions.push(Action::Disarm(Timer::Pulse));
+        }
         if self.deadline.is_none() {
             actions.extend(self.set_deadline(now + self.policy.stop_grace));
         }
@@ -284,7 +298,8 @@ impl Machine {
         if self.stop.is_none() {
             self.deadline = None;
         }
-        let crashed = self.stop.is_none() && !self.answered_a_request(now) && !self.ended_well();
+        let failed = self.hung.is_some() || !self.answered_a_request(now) && !self.ended_well();
+        let crashed = self.stop.is_none() && failed;
         if crashed && self.policy.max_restarts > 0 && self.policy.checkpoints {
             self.state = State::Refreshing;
             actions.push(Action::Refresh);
@@ -314,7 +329,8 @@ impl Machine {
     fn judge(&mut self, now: Uptime) -> Vec<Action> {
         let Some((end, oom)) = self.ended else { return self.flush(now) };
         let step = self.resume.as_ref().and_then(|r| r.step);
-        let failure = Failure { end, oom, lasted: now.saturating_sub(self.started_at), step };
+        let failure =
+            Failure { end, oom, hung: self.hung.is_some(), lasted: now.saturating_sub(self.started_at), step };
         match self.memory.judge(&self.policy, failure) {
             Answer::After(pause) => {
                 self.state = State::Waiting;
@@ -389,6 +405,7 @@ impl Machine {
                 actions
             }
             (Timer::Backoff, State::Waiting) => self.spawn(),
+            (Timer::Pulse, _) => self.on_look_due(now),
             (Timer::Leave, _) => self.on_end_near(now),
             (Timer::FlushLimit, State::Flushing) if self.leave_by.is_some_and(|(_, gone)| gone <= now) => self
                 .on_flushed(Flushed::OutOfTime(
@@ -412,5 +429,7 @@ impl Machine {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_hanging;
 #[cfg(test)]
 mod tests_leaving;

@@ -18,10 +18,22 @@ const USAGE: u8 = 2;
 pub(super) struct Failure {
     pub(super) end: End,
     pub(super) oom: bool,
+    /// We ended it because it showed no sign of life.
+    pub(super) hung: bool,
     /// From exec to the end.
     pub(super) lasted: Duration,
     /// The newest step there is to go on from.
     pub(super) step: Option<u64>,
+}
+
+impl Failure {
+    fn name(&self) -> String {
+        match self {
+            Failure { hung: true, .. } => "hung".to_owned(),
+            Failure { oom: true, .. } => "out of memory".to_owned(),
+            Failure { end, .. } => end.to_string(),
+        }
+    }
 }
 
 /// The answer.
@@ -39,8 +51,10 @@ pub(super) struct Memory {
     /// Restarts since the last progress.
     used: u32,
     quick: u32,
-    last: Option<(End, bool, Option<u64>)>,
+    last: Option<(String, Option<u64>)>,
     best_step: Option<u64>,
+    /// The highest step that a heartbeat named.
+    best_beat: Option<u64>,
 }
 
 impl Memory {
@@ -50,6 +64,16 @@ impl Memory {
             self.best_step = step;
             self.used = 0;
             self.quick = 0;
+        }
+    }
+
+    /// A heartbeat named this step: one above any before is progress, too.
+    pub(super) fn beaten(&mut self, step: Option<u64>) {
+        if step > self.best_beat {
+            self.best_beat = step;
+            self.used = 0;
+            self.quick = 0;
+            self.last = None;
         }
     }
 
@@ -63,18 +87,16 @@ impl Memory {
         if policy.max_restarts == 0 {
             return Answer::No(String::new());
         }
-        if let End::Code(code @ (USAGE | exit::NOT_STARTED | exit::NOT_EXECUTABLE | exit::NOT_FOUND)) = failure.end {
+        if let End::Code(code @ (USAGE | exit::NOT_STARTED | exit::NOT_EXECUTABLE | exit::NOT_FOUND)) = failure.end
+            && !failure.hung
+        {
             return Answer::No(format!("exit code {code} is one that a restart does not cure"));
         }
-        let killed_from_outside = failure.end == End::Signal(Signal::KILL) && !failure.oom;
-        let this = (failure.end, failure.oom, failure.step);
-        let again = self.last.replace(this) == Some(this);
+        let killed_from_outside = failure.end == End::Signal(Signal::KILL) && !failure.oom && !failure.hung;
+        let this = (failure.name(), failure.step);
+        let again = self.last.replace(this.clone()).as_ref() == Some(&this);
         if again && failure.step.is_some() && !killed_from_outside {
-            return Answer::No(format!(
-                "the same failure ({}) twice at step {}",
-                failure.end,
-                failure.step.unwrap_or(0)
-            ));
+            return Answer::No(format!("the same failure ({}) twice at step {}", this.0, failure.step.unwrap_or(0)));
         }
         if again && failure.oom {
             return Answer::No("out of memory twice without progress".to_owned());
@@ -101,7 +123,7 @@ mod tests {
     }
 
     fn crash(code: u8, step: Option<u64>, seconds: u64) -> Failure {
-        Failure { end: End::Code(code), oom: false, lasted: Duration::from_secs(seconds), step }
+        Failure { end: End::Code(code), oom: false, hung: false, lasted: Duration::from_secs(seconds), step }
     }
 
     fn after(answer: Answer) -> u64 {

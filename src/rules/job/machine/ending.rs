@@ -42,6 +42,13 @@ impl Machine {
 
     pub(super) fn finish_unstopped(&mut self, code: u8) -> Vec<Action> {
         let suffix = if self.gave_up.is_empty() { String::new() } else { format!("; {}", self.gave_up) };
+        if let Some(hung) = &self.hung {
+            let ended = match self.ended {
+                Some((end, _)) => format!("it was ended: {end}"),
+                None => "it could not be ended".to_owned(),
+            };
+            return self.exit(Reason::Hung, exit::HUNG, format!("the command hung: {hung}; {ended}{suffix}"));
+        }
         match self.ended {
             Some((End::Code(0), _)) => {
                 self.exit(Reason::Finished, code, format!("the command finished with exit code 0{suffix}"))

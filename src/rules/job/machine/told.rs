@@ -22,7 +22,7 @@ pub struct Told {
     pub committed_step: Option<u64>,
     /// Whether checkpoints are committed to a store at all.
     pub has_store: bool,
-    /// Why it is being stopped, or will be.
+    /// Why it (or a hung attempt of it) is being stopped, or will be.
     pub leaving: Option<String>,
     /// That is no wish from outside but a failure: a GPU, or a newer run that owns the store.
     pub is_failing: bool,
@@ -62,12 +62,12 @@ impl Machine {
             resumed_step: self.resumed_step,
             committed_step: self.committed,
             has_store: self.policy.store,
-            leaving: leaving.or(late),
+            leaving: leaving.or(self.hung.as_ref().map(|why| format!("the command hung: {why}"))).or(late),
             is_failing: self
                 .stop
                 .as_ref()
                 .is_some_and(|stop| matches!(stop.cause, Cause::Gpu { .. } | Cause::Fenced { .. })),
-            kill_at: self.deadline.filter(|_| self.stop.is_some()),
+            kill_at: self.deadline.filter(|_| self.stop.is_some() || self.hung.is_some()),
             machine_gone_at: self.leave_by.map(|(end, _)| end),
         }
     }
