@@ -151,7 +151,7 @@ impl Collectors {
 
     /// The last value of each tag so far.
     pub fn last_values(&self) -> BTreeMap<String, String> {
-        self.reporter.last_values()
+        self.reporter.as_ref().map(Reporter::last_values).unwrap_or_default()
     }
 
     /// The run is over: writes the last metrics and gives the last value of each tag.
