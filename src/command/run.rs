@@ -8,7 +8,7 @@ use super::checkpoint::mirror_config;
 use super::report_metric::PATIENCE as METRICS_PATIENCE;
 use super::{cluster, values};
 use crate::cli::Parsed;
-use crate::edge::clock::Clock;
+use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::MetricsFile;
 use crate::edge::signals::Mask;
 use crate::edge::{gpu, limits, machine, stdio};
@@ -67,6 +67,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     };
     let sources = preempt::pick(settings.preemption, &env, &machine::local_facts);
     let lookout = (!sources.is_empty()).then_some(Lookout { sources, leads: settings.leads });
+    let now = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    settings.policy.seed = Some(now.as_nanos() as u64);
     if resolved.spec.platform == Platform::Slurm {
         settings.policy.checkpoint_on = SLURM_CHECKPOINT.to_vec();
     }

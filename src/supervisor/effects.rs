@@ -97,6 +97,7 @@ impl Effects {
         match *action {
             Action::Restore => self.background.restore(),
             Action::Refresh => self.background.refresh(),
+            Action::FallBack => self.background.fall_back(),
             Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
             Action::Hasten { notice } => self.background.hasten(notice),
             Action::Flush { deadline } => self.background.flush(deadline.map(|at| at.saturating_sub(now))),
@@ -297,7 +298,8 @@ impl Effects {
         for descendant in all {
             if self.termed.insert(descendant) {
                 self.kill_one(descendant.pid, Signal::TERM);
-                // A stopped process hears nothing but KILL until it is continued.
+            }
+            if descendant.is_stopped {
                 self.kill_one(descendant.pid, Signal::CONT);
             }
         }
@@ -322,7 +324,7 @@ impl Effects {
 
     /// Without /proc: everything in our PID namespace where we are its init, else the command's process group.
     fn signal_unseen(&mut self, signal: Signal) {
-        let nobody = Descendant { pid: -1, group: 0, started: 0 };
+        let nobody = Descendant { pid: -1, ..Descendant::default() };
         if signal == Signal::TERM && !self.termed.insert(nobody) {
             return;
         }

@@ -82,6 +82,8 @@ pub struct Resume {
     pub from: PathBuf,
     /// The training step, where known.
     pub step: Option<u64>,
+    /// When it was written, nanoseconds since 1970.
+    pub written_ns: i64,
     /// The commit it came from or equals; `None` for a local one that was never committed.
     pub commit: Option<Stamp>,
 }
@@ -103,6 +105,8 @@ pub struct Mirror {
     pub(crate) ignored: BTreeMap<String, i64>,
     /// The commit that the run resumed from.
     pub(crate) parent: Option<Stamp>,
+    /// Commits that the trainer failed from twice: never to be restored again by this run.
+    pub(crate) bad: Vec<Stamp>,
     /// What the store holds of the local directory.
     pub(crate) committed: Option<Committed>,
     /// What was seen at the last look, and since when it has been so.
@@ -175,6 +179,7 @@ impl Mirror {
             lineage: None,
             ignored: BTreeMap::new(),
             parent: None,
+            bad: Vec::new(),
             committed: None,
             seen: None,
             throughput: None,
@@ -265,12 +270,12 @@ impl Mirror {
     /// The newest complete local checkpoint. To be asked when nobody writes any more, before a restart without a store.
     pub async fn newest_local(&self) -> Option<Resume> {
         let local = self.look(None).await.ok()?.newest?;
-        Some(self.resume(&local.candidate.unit, local.age.step, None))
+        Some(self.resume(&local.candidate.unit, local.age, None))
     }
 
-    pub(crate) fn resume(&self, unit: &str, step: Option<u64>, commit: Option<Stamp>) -> Resume {
+    pub(crate) fn resume(&self, unit: &str, age: Age, commit: Option<Stamp>) -> Resume {
         let dir = std::path::absolute(&self.config.dir).unwrap_or_else(|_| self.config.dir.clone());
-        Resume { from: dir.join(unit), step, commit }
+        Resume { from: dir.join(unit), step: age.step, written_ns: age.newest_ns, commit }
     }
 
     /// Walks the directory and finds the newest complete checkpoint, of the given step if one is given.

@@ -4,6 +4,7 @@
 mod background;
 pub mod commit;
 mod effects;
+mod fall_back;
 mod fetch;
 mod gpu_desk;
 pub mod gpus;

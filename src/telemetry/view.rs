@@ -12,6 +12,12 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         Event::Restored { resume: Some(resume), .. } if *before == State::Restoring => {
             tracing::info!(step = resume.step, "resuming from {}", resume.from);
         }
+        Event::Restored { resume: Some(resume), .. } if let Some(bad) = machine.passed_over() => tracing::warn!(
+            code = "poisoned_checkpoint",
+            step = resume.step,
+            "{command} failed twice soon after going on from {bad}: the next attempt goes on from {}; {bad} is kept aside",
+            resume.from
+        ),
         Event::Spawned { pid } => tracing::info!(pid, attempt = machine.attempt(), "started {command}"),
         Event::MainEnded { end: End::Code(0), .. } => tracing::info!("{command} ended with exit code 0"),
         Event::MainEnded { end, oom: true } => {

@@ -27,6 +27,7 @@ mod manifests;
 mod metrics_file;
 mod preemption;
 mod report_metric;
+mod restarts;
 mod resume;
 mod scraped_metrics;
 mod shipping;

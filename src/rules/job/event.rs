@@ -16,6 +16,8 @@ pub struct Resume {
     pub from: String,
     /// The training step, where the name or the manifest tells it.
     pub step: Option<u64>,
+    /// When it was written, nanoseconds since 1970: tells it from another of the same name.
+    pub written_ns: i64,
 }
 
 /// How the last commit went.
@@ -167,6 +169,8 @@ pub enum Action {
     Restore,
     /// Between attempts: commit what is complete and find the newest; answer with `Restored` or `NotRestored`.
     Refresh,
+    /// The checkpoint of the last attempts does it no good: find and restore the next older one; answer as to `Refresh`.
+    FallBack,
     /// Start the command; answer with `Spawned` or `NotSpawned`.
     Spawn {
         /// From 1.

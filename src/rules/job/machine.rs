@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::event::{Action, Event, Flushed, Resume, Timer, Uptime};
 use super::hang::Watch;
 use super::policy::Policy;
-use super::restart::{Answer, Failure, Memory};
+use super::restart::Memory;
 use super::verdict::Reason;
 use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
@@ -20,6 +20,7 @@ use crate::rules::signal::Signal;
 mod ending;
 mod hanging;
 mod leaving;
+mod restarting;
 mod stopping;
 mod told;
 
@@ -87,7 +88,11 @@ pub struct Machine {
     started_at: Uptime,
     resume: Option<Resume>,
     /// Where the last attempt went on from.
-    resumed_step: Option<u64>,
+    resumed: Option<Resume>,
+    /// An older checkpoint is looked for; the pause before it is tried.
+    falling_back: Option<Duration>,
+    /// What the next attempt does not go on from, although it is newer.
+    passed_over: Option<String>,
     committed: Option<u64>,
     stop: Option<Stop>,
     /// When everything left gets SIGKILL, once that is set.
@@ -124,7 +129,9 @@ impl Machine {
             attempt: 0,
             started_at: Uptime::ZERO,
             resume: None,
-            resumed_step: None,
+            resumed: None,
+            falling_back: None,
+            passed_over: None,
             committed: None,
             stop: None,
             deadline: None,
@@ -214,7 +221,8 @@ impl Machine {
         self.ended = None;
         self.asked = None;
         self.hung = None;
-        self.resumed_step = self.resume.as_ref().and_then(|r| r.step);
+        self.passed_over = None;
+        self.resumed = self.resume.clone();
         vec![Action::Spawn { attempt: self.attempt, resume: self.resume.clone() }]
     }
 
@@ -227,6 +235,7 @@ impl Machine {
                 self.memory.starts_from(step.max(committed));
                 self.spawn()
             }
+            State::Refreshing if self.falling_back.is_some() => self.on_fallen_back(now),
             State::Refreshing => {
                 self.memory.progressed(step.max(committed));
                 self.judge(now)
@@ -323,24 +332,6 @@ impl Machine {
     /// The main child died soon after a signal that asks to leave, and that somebody sent.
     fn answered_a_request(&self, now: Uptime) -> bool {
         self.asked.is_some_and(|asked| now.saturating_sub(asked) <= self.policy.stop_grace + STUCK_AFTER)
-    }
-
-    /// A crash: another attempt, or the end.
-    fn judge(&mut self, now: Uptime) -> Vec<Action> {
-        let Some((end, oom)) = self.ended else { return self.flush(now) };
-        let step = self.resume.as_ref().and_then(|r| r.step);
-        let failure =
-            Failure { end, oom, hung: self.hung.is_some(), lasted: now.saturating_sub(self.started_at), step };
-        match self.memory.judge(&self.policy, failure) {
-            Answer::After(pause) => {
-                self.state = State::Waiting;
-                vec![Action::Arm(Timer::Backoff, now + pause)]
-            }
-            Answer::No(why) => {
-                self.gave_up = why;
-                self.flush(now)
-            }
-        }
     }
 
     /// The tree is empty for good.

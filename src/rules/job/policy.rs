@@ -44,6 +44,8 @@ pub struct Policy {
     pub checkpoints: bool,
     /// There is a store: a last commit is owed at the end.
     pub store: bool,
+    /// Spreads the pauses of many jobs; `None`: each is exact.
+    pub seed: Option<u64>,
     /// When silence is a hang; `None`: never.
     pub hang: Option<Hang>,
     /// The terminal's own signals reach the child without us.
@@ -79,6 +81,7 @@ impl Default for Policy {
             backoff_max: Duration::from_secs(60),
             checkpoints: false,
             store: false,
+            seed: None,
             hang: None,
             child_has_terminal: false,
         }

@@ -76,7 +76,7 @@ impl Machine {
             child: self.ended.map(|(end, _)| end),
             oom: self.ended.is_some_and(|(_, oom)| oom),
             attempts: self.attempt,
-            resumed_step: self.resumed_step,
+            resumed_step: self.resumed.as_ref().and_then(|r| r.step),
             committed_step: self.committed,
             detail,
         }))]
