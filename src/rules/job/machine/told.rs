@@ -59,7 +59,7 @@ impl Machine {
             attempt: self.attempt,
             attempts_allowed: self.policy.max_restarts.saturating_add(1),
             attempt_at: (self.attempt > 0 && self.state != State::Launching).then_some(self.started_at),
-            resumed_step: self.resumed_step,
+            resumed_step: self.resumed.as_ref().and_then(|r| r.step),
             committed_step: self.committed,
             has_store: self.policy.store,
             leaving: leaving.or(self.hung.as_ref().map(|why| format!("the command hung: {why}"))).or(late),
