@@ -9,6 +9,7 @@ pub mod control;
 pub mod descendants;
 pub mod fault;
 pub mod files;
+pub mod follow;
 pub mod gpu;
 pub mod http;
 pub mod limits;
