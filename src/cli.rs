@@ -4,6 +4,8 @@
 
 pub mod completions;
 mod quick;
+#[cfg(test)]
+mod settings_page;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

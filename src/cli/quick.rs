@@ -1,6 +1,7 @@
-//! The usual form of `report-metric`, read without clap: scripts call it in loops, and building clap's tree costs as much as
-//! all the rest of the program. What is not plainly usual (help, `--config`, an unknown flag, a missing value, odd bytes) is
-//! left to clap, which also words the mistakes. A test holds that the two agree.
+//! The usual forms of `run` and `report-metric`, read without clap: every container begins with the one, scripts call the
+//! other in loops, and building clap's tree costs as much as all the rest of the program. What is not plainly usual (help,
+//! `--config`, an unknown flag, a missing value, odd bytes, `run` without its dashes) is left to clap, which also words the
+//! mistakes. A test holds that the two agree.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,39 +9,71 @@ use std::ffi::OsString;
 use super::Parsed;
 use crate::settings::defs::{Takes, find, on};
 
-/// Splits `trainit report-metric ...`; `None` where clap should.
+type Flags = BTreeMap<&'static str, Vec<String>>;
+
+/// Splits `trainit run ... -- ...` and `trainit report-metric ...`; `None` where clap should.
 pub(super) fn parse(argv: &[OsString]) -> Option<Parsed> {
-    let mut words = argv.iter().skip(1).map(|word| word.to_str());
-    if words.next()?? != "report-metric" {
-        return None;
+    match argv.get(1)?.to_str()? {
+        "run" => run(argv.get(2..)?),
+        "report-metric" => report_metric(argv.get(2..)?),
+        _ => None,
     }
-    let mut flags: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
+}
+
+/// `[FLAGS] -- COMMAND [ARG...]`.
+fn run(args: &[OsString]) -> Option<Parsed> {
+    let dashes = args.iter().position(|word| word == "--")?;
+    let (before, command) = (&args[..dashes], &args[dashes + 1..]);
+    let mut words = before.iter().map(|word| word.to_str());
+    let mut flags = Flags::new();
+    while let Some(word) = words.next() {
+        read_flag(word?.strip_prefix("--")?, &mut words, on::RUN, &mut flags)?;
+    }
+    let is_usual = !command.is_empty();
+    is_usual.then(|| Parsed { command: "run", on: on::RUN, flags, operands: command.to_vec(), config: None })
+}
+
+/// Flags and at most two operands, in any order.
+fn report_metric(args: &[OsString]) -> Option<Parsed> {
+    let mut words = args.iter().map(|word| word.to_str());
+    let mut flags = Flags::new();
     let mut operands = Vec::new();
     while let Some(word) = words.next() {
         let word = word?;
-        let Some(flag) = word.strip_prefix("--") else {
-            // The tag may not begin with a dash, and of values that do only those like numbers are plainly values.
-            let begins_well = !word.starts_with('-') || (operands.len() == 1 && is_like_a_number(&word[1..]));
-            if !begins_well || operands.len() == 2 {
-                return None;
-            }
-            operands.push(OsString::from(word));
+        if let Some(flag) = word.strip_prefix("--") {
+            read_flag(flag, &mut words, on::REPORT_METRIC, &mut flags)?;
             continue;
-        };
-        let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
-        let setting = find(name).filter(|s| s.on & on::REPORT_METRIC != 0)?;
-        let value = match (setting.takes, value) {
-            (Takes::Switch, None) if !flags.contains_key(setting.name) => "true",
-            (Takes::One(_), Some(value)) if !value.is_empty() => value,
-            (Takes::One(_), None) => words.next()??,
-            _ => return None,
-        };
-        if value.starts_with('-') && !is_like_a_number(&value[1..]) {
+        }
+        // The tag may not begin with a dash, and of values that do only those like numbers are plainly values.
+        let begins_well = !word.starts_with('-') || (operands.len() == 1 && is_like_a_number(&word[1..]));
+        if !begins_well || operands.len() == 2 {
             return None;
         }
-        flags.entry(setting.name).or_default().push(value.to_owned());
+        operands.push(OsString::from(word));
     }
     Some(Parsed { command: "report-metric", on: on::REPORT_METRIC, flags, operands, config: None })
+}
+
+/// One flag without its dashes, its value after `=` or as the next word.
+fn read_flag<'a>(
+    flag: &'a str,
+    words: &mut impl Iterator<Item = Option<&'a str>>,
+    on: u8,
+    flags: &mut Flags,
+) -> Option<()> {
+    let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
+    let setting = find(name).filter(|s| s.on & on != 0)?;
+    let value = match (setting.takes, value) {
+        (Takes::Switch, None) if !flags.contains_key(setting.name) => "true",
+        (Takes::One(_) | Takes::Many(_), Some(value)) if !value.is_empty() => value,
+        (Takes::One(_) | Takes::Many(_), None) => words.next()??,
+        _ => return None,
+    };
+    if value.starts_with('-') && !is_like_a_number(&value[1..]) {
+        return None;
+    }
+    flags.entry(setting.name).or_default().push(value.to_owned());
+    Some(())
 }
 
 /// A digit, a point, `inf` or `nan`.
@@ -65,13 +98,31 @@ mod tests {
             "trainit report-metric --tag loss --value -inf --step=-3 --keep 0 --fsync",
             "trainit report-metric --stdin --file /m",
             "trainit report-metric loss 1 --best-effort --checkpoint-path gs://b/c",
+            "trainit run -- python -m trainer.task --epochs 3",
+            "trainit run --stop-grace 9s --rewrite-signal=TERM:INT --rewrite-signal HUP:0 -- sh -c -- x",
         ] {
             assert!(parse(&words(line)).is_some(), "{line}");
         }
-        for line in
-            ["trainit report-metric --help", "trainit report-metric loss 1 --stepp 3", "trainit run a b", "trainit"]
-        {
+        for line in [
+            "trainit report-metric --help",
+            "trainit report-metric loss 1 --stepp 3",
+            "trainit run a b",
+            "trainit run --help -- true",
+            "trainit run --",
+            "trainit run --config x -- true",
+            "trainit",
+        ] {
             assert!(parse(&words(line)).is_none(), "{line}");
+        }
+    }
+
+    fn agree(command: &str, args: Vec<&str>) {
+        let argv: Vec<OsString> = ["trainit", command].into_iter().chain(args).map(OsString::from).collect();
+        if let Some(quick) = parse(&argv) {
+            let slow = super::super::parse_with_clap(argv.clone());
+            let Ok(slow) = slow else { panic!("{argv:?}: clap refuses: {slow:?}") };
+            assert_eq!((quick.command, quick.on, quick.flags), (slow.command, slow.on, slow.flags), "{argv:?}");
+            assert_eq!((quick.operands, quick.config), (slow.operands, slow.config), "{argv:?}");
         }
     }
 
@@ -85,13 +136,21 @@ mod tests {
                 "-h", "--json", "--metric", "--file", "/m", "a b", "é", "--best-effort", "-x", "-1x", "--rank0-only",
             ]), 0..7),
         ) {
-            let argv: Vec<OsString> = ["trainit", "report-metric"].into_iter().chain(args).map(OsString::from).collect();
-            if let Some(quick) = parse(&argv) {
-                let slow = super::super::parse_with_clap(argv.clone());
-                let Ok(slow) = slow else { panic!("{argv:?}: clap refuses: {slow:?}") };
-                prop_assert_eq!((quick.command, quick.on, quick.flags), (slow.command, slow.on, slow.flags), "{:?}", argv);
-                prop_assert_eq!((quick.operands, quick.config), (slow.operands, slow.config), "{:?}", argv);
-            }
+            agree("report-metric", args);
+        }
+
+        #[test]
+        fn what_it_reads_of_run_clap_reads_alike(
+            before in prop::collection::vec(prop::sample::select(vec![
+                "--stop-grace", "--stop-grace=3s", "--stop-grace=", "9s", "--rewrite-signal", "--rewrite-signal=A:B", "-1",
+                "--metric", "--metric=a=b", "--log-level=", "--checkpoint-dir", "/c", "", "-", "-x", "-1x", "--config=c",
+                "--help", "-h", "--version", "é", "--json", "--step=3", "--stop-gr", "--require-gpus", "--gang", "python",
+            ]), 0..5),
+            after in prop::collection::vec(prop::sample::select(vec![
+                "--", "python", "-m", "--help", "-h", "--stop-grace", "", "é", "--version", "help", "run",
+            ]), 0..4),
+        ) {
+            agree("run", before.into_iter().chain(["--"]).chain(after).collect());
         }
     }
 }

@@ -8,7 +8,7 @@ use super::checkpoint::mirror_config;
 use super::report_metric::PATIENCE as METRICS_PATIENCE;
 use super::{cluster, values};
 use crate::cli::Parsed;
-use crate::edge::clock::Clock;
+use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::MetricsFile;
 use crate::edge::signals::Mask;
 use crate::edge::{gpu, limits, machine, stdio};
@@ -21,6 +21,7 @@ use crate::settings::cluster::read as read_cluster;
 use crate::settings::metrics::{Collected, Target};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
+use crate::supervisor::follow::Files;
 use crate::supervisor::{self, GpuWatch, Job, Lookout, Metrics, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
@@ -67,6 +68,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     };
     let sources = preempt::pick(settings.preemption, &env, &machine::local_facts);
     let lookout = (!sources.is_empty()).then_some(Lookout { sources, leads: settings.leads });
+    let now = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    settings.policy.seed = Some(now.as_nanos() as u64);
     if resolved.spec.platform == Platform::Slurm {
         settings.policy.checkpoint_on = SLURM_CHECKPOINT.to_vec();
     }
@@ -109,6 +112,7 @@ fn metrics(collected: Collected) -> Metrics {
     let Target { path, keep, trial } = collected.target;
     Metrics {
         patterns: collected.patterns,
+        files: Files { events: collected.events, records: collected.records },
         report: collected.report,
         stdout: collected.stdout,
         stderr: collected.stderr,

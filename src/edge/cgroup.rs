@@ -1,53 +1,61 @@
 //! The memory controller's own counters, v1 and v2: out-of-memory kills and peak use. Facts only.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Our memory cgroup, as far as it can be seen from here.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct MemoryCgroup {
     dir: Option<PathBuf>,
+    /// The file with the count of kills, kept open: it is read again at each end.
+    counters: Option<File>,
+    limit: Option<u64>,
 }
 
 const V1: &str = "/sys/fs/cgroup/memory";
 const V2: &str = "/sys/fs/cgroup";
+/// Of the file with the counters, and far more than it holds.
+const COUNTERS_BYTES: usize = 1024;
 
 impl MemoryCgroup {
     /// Finds it. Inside a container the group's own path is not visible, and the mount's root is the group.
     pub fn find() -> MemoryCgroup {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        MemoryCgroup { dir: candidates(&own).into_iter().find(|dir| has_counters(dir)) }
+        let opened = |dir: PathBuf| {
+            let counters = ["memory.events", "memory.oom_control"].iter().find_map(|f| File::open(dir.join(f)).ok())?;
+            Some((dir, counters))
+        };
+        let Some((dir, counters)) = candidates(&own).into_iter().find_map(opened) else {
+            return MemoryCgroup::default();
+        };
+        // v1 says "none" with a number close to 2^63.
+        let limit = number(&dir, &["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < 1 << 60);
+        MemoryCgroup { dir: Some(dir), counters: Some(counters), limit }
     }
 
     /// Processes the kernel has killed for this group's limit so far; `None` where nobody counts.
     pub fn oom_kills(&self) -> Option<u64> {
-        let dir = self.dir.as_ref()?;
-        ["memory.events", "memory.oom_control"].iter().find_map(|file| {
-            let text = fs::read_to_string(dir.join(file)).ok()?;
-            text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-        })
+        let mut buffer = [0; COUNTERS_BYTES];
+        let count = self.counters.as_ref()?.read_at(&mut buffer, 0).ok()?;
+        let text = std::str::from_utf8(&buffer[..count]).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     }
 
     /// The group's highest memory use in bytes, where the group has a limit (without one it is the whole machine's).
     pub fn peak_bytes(&self) -> Option<u64> {
-        self.limit_bytes()?;
-        self.number(&["memory.peak", "memory.max_usage_in_bytes"])
+        self.limit?;
+        number(self.dir.as_ref()?, &["memory.peak", "memory.max_usage_in_bytes"])
     }
 
     /// The group's memory limit in bytes; `None` when there is none.
     pub fn limit_bytes(&self) -> Option<u64> {
-        // v1 says "none" with a number close to 2^63.
-        self.number(&["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < 1 << 60)
-    }
-
-    fn number(&self, files: &[&str]) -> Option<u64> {
-        let dir = self.dir.as_ref()?;
-        files.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok())
+        self.limit
     }
 }
 
-fn has_counters(dir: &Path) -> bool {
-    ["memory.events", "memory.oom_control"].iter().any(|file| dir.join(file).exists())
+fn number(dir: &Path, files: &[&str]) -> Option<u64> {
+    files.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok())
 }
 
 /// Where the group may lie, from /proc/self/cgroup (cgroups(7)): `5:memory:/docker/x` or `0::/x`.

@@ -1,15 +1,20 @@
-//! Starting the command: fork, and an exec that leaves the child in the state a direct exec would have left it in.
+//! Starting the command: a clone, and an exec that leaves the child in the state a direct exec would have left it in.
+//!
+//! The clone shares our memory and holds this thread until the exec is decided, as posix_spawn(3) does: no page table is
+//! copied, no page faults afterwards, and what the exec came to is known at once. A signal that arrives meanwhile waits
+//! in the signalfd.
 //!
 //! Deliberately absent: `std::process::Command`, which empties the signal mask and resets SIGPIPE, and waiting, which
 //! is the reaper's.
 
-#![expect(unsafe_code, reason = "fork, exec and what must happen between them")]
+#![expect(unsafe_code, reason = "clone, exec and what must happen between them")]
 
-use std::ffi::{CString, OsString, c_char};
+use std::ffi::{CString, OsString, c_char, c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::signals::Mask;
 use crate::rules::signal::Signal;
@@ -40,93 +45,102 @@ pub struct Launch<'a> {
     pub stderr: Option<OwnedFd>,
 }
 
-/// A forked child that has not executed the command yet.
+/// Why there is no command running.
 #[derive(Debug)]
-pub struct Launched {
-    /// The child.
-    pub pid: i32,
-    /// Readable (or closed) when the exec is decided; see [`exec_result`].
-    pub exec: OwnedFd,
+pub enum NotLaunched {
+    /// No process could be made: clone(2)'s error; `InvalidInput` for an argument or variable with a NUL byte.
+    NoProcess(io::Error),
+    /// There was a process (the reaper will see it end), and its exec failed with this.
+    NoExec(io::Error),
 }
 
-/// Forks. Errors: as pipe2(2) and fork(2); an argument or variable with a NUL byte is `InvalidInput`.
-pub fn launch(launch: Launch<'_>) -> io::Result<Launched> {
+/// What the child works with: made before the clone, alive until the exec is decided.
+struct Plan<'a> {
+    launch: &'a Launch<'a>,
+    parent: i32,
+    candidates: &'a [CString],
+    argv: &'a [*const c_char],
+    env: &'a [*const c_char],
+    /// Set by the child when it cannot go on.
+    errno: AtomicI32,
+}
+
+/// What the child does before its exec needs some hundred bytes of stack, a debug build's some thousand.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// Starts the command and returns its process id when it runs.
+pub fn launch(mut launch: Launch<'_>) -> Result<i32, NotLaunched> {
     let c_string = |bytes: Vec<u8>| CString::new(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e));
+    let c_strings = |all: Vec<Vec<u8>>| all.into_iter().map(c_string).collect::<io::Result<Vec<CString>>>();
     let path = launch.env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH).to_vec();
-    let argv = launch.argv.iter().map(|a| c_string(a.clone().into_vec())).collect::<io::Result<Vec<_>>>()?;
-    let env = launch.env.into_iter().map(c_string).collect::<io::Result<Vec<_>>>()?;
-    let program = argv.first().map(|a| a.to_bytes().to_vec()).unwrap_or_default();
-    let candidates = candidates(&program, &path).into_iter().map(c_string).collect::<io::Result<Vec<_>>>()?;
-    let argv_pointers = pointers(&argv);
-    let env_pointers = pointers(&env);
-    let (read, write) = pipe()?;
+    let argv = launch.argv.iter().map(|a| a.clone().into_vec()).collect();
+    let argv = c_strings(argv).map_err(NotLaunched::NoProcess)?;
+    let env = c_strings(std::mem::take(&mut launch.env)).map_err(NotLaunched::NoProcess)?;
+    let program = argv.first().map(|a| a.to_bytes()).unwrap_or_default();
+    let candidates = c_strings(candidates(program, &path)).map_err(NotLaunched::NoProcess)?;
+    let (argv, env) = (pointers(&argv), pointers(&env));
+    let plan = Plan {
+        launch: &launch,
+        parent: own_pid(),
+        candidates: &candidates,
+        argv: &argv,
+        env: &env,
+        errno: AtomicI32::new(0),
+    };
+    let mut stack: Vec<u128> = Vec::with_capacity(STACK_BYTES / size_of::<u128>());
+    // SAFETY: the child runs on a stack of its own (it grows down from the end of a live allocation, aligned to 16), only
+    // makes async-signal-safe calls on memory that was prepared before, and never returns. CLONE_VFORK holds this thread
+    // until it has left this memory.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.capacity()).cast::<c_void>();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        libc::clone(child, top, flags, (&raw const plan).cast_mut().cast::<c_void>())
+    };
+    if pid < 0 {
+        return Err(NotLaunched::NoProcess(io::Error::last_os_error()));
+    }
+    match plan.errno.load(Ordering::Relaxed) {
+        0 => Ok(pid),
+        errno => Err(NotLaunched::NoExec(io::Error::from_raw_os_error(errno))),
+    }
+}
 
-    // SAFETY: plain system calls without arguments. After fork the child only makes async-signal-safe calls on memory
-    // that was prepared before, and never returns.
+/// The child, until it is the command.
+extern "C" fn child(plan: *mut c_void) -> c_int {
+    // SAFETY: the parent waits, with the plan alive. Plain system calls; errno is the thread's own, and nobody else runs
+    // on it meanwhile.
     unsafe {
-        let parent = libc::getpid();
-        let pid = libc::fork();
-        if pid < 0 {
-            return Err(io::Error::last_os_error());
+        let plan = &*plan.cast_const().cast::<Plan<'_>>();
+        let launch = plan.launch;
+        if launch.new_session {
+            libc::setsid();
+        } else {
+            libc::setpgid(0, 0);
         }
-        if pid == 0 {
-            if launch.new_session {
-                libc::setsid();
-            } else {
-                libc::setpgid(0, 0);
+        if let Some(terminal) = launch.terminal {
+            libc::tcsetpgrp(terminal, libc::getpid());
+        }
+        if let Some(signal) = launch.death_signal {
+            libc::prctl(libc::PR_SET_PDEATHSIG, signal.number());
+            if libc::getppid() != plan.parent {
+                libc::_exit(i32::from(crate::rules::exit::STOPPED));
             }
-            if let Some(terminal) = launch.terminal {
-                libc::tcsetpgrp(terminal, libc::getpid());
+        }
+        let mut is_ready = true;
+        for (from, to) in [(&launch.stdout, libc::STDOUT_FILENO), (&launch.stderr, libc::STDERR_FILENO)] {
+            if let Some(from) = from {
+                is_ready &= libc::dup2(from.as_raw_fd(), to) >= 0;
             }
-            if let Some(signal) = launch.death_signal {
-                libc::prctl(libc::PR_SET_PDEATHSIG, signal.number());
-                if libc::getppid() != parent {
-                    libc::_exit(i32::from(crate::rules::exit::STOPPED));
-                }
-            }
-            for (from, to) in [(&launch.stdout, libc::STDOUT_FILENO), (&launch.stderr, libc::STDERR_FILENO)] {
-                if let Some(from) = from
-                    && libc::dup2(from.as_raw_fd(), to) < 0
-                {
-                    fail(&write);
-                }
-            }
-            if launch.ignore_chld {
-                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
-            }
+        }
+        if launch.ignore_chld {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        }
+        if is_ready {
             launch.mask.restore();
-            exec(&candidates, &argv_pointers, &env_pointers);
-            fail(&write);
+            exec(plan.candidates, plan.argv, plan.env);
         }
-        if !launch.new_session {
-            // Both sides set it, so that neither has to wait for the other.
-            libc::setpgid(pid, pid);
-        }
-        Ok(Launched { pid, exec: read })
-    }
-}
-
-/// Reads what became of the exec: `None` while undecided, `Some(Ok)` when the command runs, else the exec's own error.
-pub fn exec_result(exec: &OwnedFd) -> Option<io::Result<()>> {
-    let mut errno = [0u8; 4];
-    // SAFETY: the buffer is four bytes long and alive.
-    let read = unsafe { libc::read(exec.as_raw_fd(), errno.as_mut_ptr().cast(), errno.len()) };
-    match read {
-        0 => Some(Ok(())),
-        4 => Some(Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))),
-        _ => None,
-    }
-}
-
-/// A pipe whose ends are closed on exec and do not block. Errors: as pipe2(2).
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for both descriptors, which are ours alone after the call.
-    unsafe {
-        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+        plan.errno.store(*libc::__errno_location(), Ordering::Relaxed);
+        libc::_exit(i32::from(crate::rules::exit::NOT_FOUND))
     }
 }
 
@@ -155,7 +169,7 @@ fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
 unsafe fn exec(candidates: &[CString], argv: &[*const c_char], env: &[*const c_char]) {
     let mut denied = false;
     for candidate in candidates {
-        // SAFETY: NULL-terminated arrays of C strings, made before the fork.
+        // SAFETY: NULL-terminated arrays of C strings, made before the clone.
         unsafe {
             libc::execve(candidate.as_ptr(), argv.as_ptr(), env.as_ptr());
             match *libc::__errno_location() {
@@ -168,16 +182,6 @@ unsafe fn exec(candidates: &[CString], argv: &[*const c_char], env: &[*const c_c
     if denied {
         // SAFETY: errno is the thread's own.
         unsafe { *libc::__errno_location() = libc::EACCES };
-    }
-}
-
-/// Reports errno to the parent and ends the child.
-unsafe fn fail(pipe: &OwnedFd) -> ! {
-    // SAFETY: errno is the thread's own; four bytes fit into an empty pipe.
-    unsafe {
-        let errno = *libc::__errno_location();
-        libc::write(pipe.as_raw_fd(), (&raw const errno).cast(), 4);
-        libc::_exit(i32::from(crate::rules::exit::NOT_FOUND))
     }
 }
 

@@ -12,9 +12,10 @@ use super::process::own_pid;
 pub struct RunDir(PathBuf);
 
 impl RunDir {
-    /// Makes it in the first place that takes it: `tmp` (the user's TMPDIR), /tmp, /run, /dev/shm. `None`: nowhere.
+    /// Makes it in the first place that takes it: /dev/shm (memory: a preemption is told without a disk's help), `tmp` (the
+    /// user's TMPDIR), /tmp, /run. `None`: nowhere.
     pub fn make(tmp: Option<&str>, stamp: u64) -> Option<RunDir> {
-        let places = tmp.into_iter().chain(["/tmp", "/run", "/dev/shm"]);
+        let places = [Some("/dev/shm"), tmp, Some("/tmp"), Some("/run")].into_iter().flatten();
         places.map(Path::new).find_map(|place| {
             (0..8).find_map(|salt| {
                 let path = place.join(format!("trainit-{}-{:x}", own_pid(), stamp.wrapping_add(salt)));
@@ -38,6 +39,9 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        // Mostly nothing is in it.
+        if fs::remove_dir(&self.0).is_err() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
     }
 }

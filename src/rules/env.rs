@@ -62,29 +62,17 @@ impl Env {
 
     /// All names and (lossy) values, each name once.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        let named = || self.entries.iter().filter_map(Entry::parts);
-        named()
-            .enumerate()
-            .filter(move |(at, (name, _))| !named().take(*at).any(|(n, _)| n == *name))
-            .map(|(_, both)| both)
+        let mut seen = BTreeSet::new();
+        self.entries.iter().filter_map(Entry::parts).filter(move |(name, _)| seen.insert(*name))
     }
 
     /// The child's environment block: ours, less what is removed, with what is set; untouched entries stay byte for byte.
     pub fn with(&self, changes: &Changes) -> Vec<Vec<u8>> {
-        let name_of = |entry: &[u8]| -> Vec<u8> { entry.split(|b| *b == b'=').next().unwrap_or_default().to_vec() };
-        let mut block: Vec<Vec<u8>> = self
-            .entries
-            .iter()
-            .map(|entry| &entry.raw)
-            .filter(|entry| {
-                let name = name_of(entry);
-                match std::str::from_utf8(&name) {
-                    Ok(name) => !changes.touches(name),
-                    Err(_) => true,
-                }
-            })
-            .cloned()
-            .collect();
+        let is_untouched = |entry: &&Entry| {
+            let name = entry.raw.split(|b| *b == b'=').next().unwrap_or_default();
+            std::str::from_utf8(name).map_or(true, |name| !changes.touches(name))
+        };
+        let mut block: Vec<Vec<u8>> = self.entries.iter().filter(is_untouched).map(|entry| entry.raw.clone()).collect();
         for (name, value) in &changes.set {
             block.push(format!("{name}={value}").into_bytes());
         }

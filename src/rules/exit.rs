@@ -40,6 +40,8 @@ pub const NOT_EXECUTABLE: u8 = 126;
 pub const NOT_FOUND: u8 = 127;
 /// Stopped from outside: SIGTERM or a preemption, whatever code the child then left with.
 pub const STOPPED: u8 = 143;
+/// No sign of life for as long as `--hang-timeout` allows, and no restart left.
+pub const HUNG: u8 = 201;
 /// A GPU failed while training: another machine may succeed.
 pub const GPU: u8 = 202;
 /// A commit was owed, or a restore was needed, and could not be done.

@@ -20,6 +20,7 @@ impl Signal {
     pub const HUP: Signal = Signal(1);
     pub const INT: Signal = Signal(2);
     pub const QUIT: Signal = Signal(3);
+    pub const ABRT: Signal = Signal(6);
     pub const KILL: Signal = Signal(9);
     pub const USR1: Signal = Signal(10);
     pub const USR2: Signal = Signal(12);

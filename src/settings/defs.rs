@@ -64,6 +64,12 @@ impl Setting {
         name.extend(self.name.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_uppercase() }));
         name
     }
+
+    /// Whether this is the setting's variable; as [`Setting::variable`], without making it.
+    pub fn is_set_by(&self, variable: &str) -> bool {
+        let spelled = |c: u8| if c == b'-' { b'_' } else { c.to_ascii_uppercase() };
+        variable.strip_prefix("TRAINIT_").is_some_and(|name| name.bytes().eq(self.name.bytes().map(spelled)))
+    }
 }
 
 /// The setting of this name.
@@ -115,6 +121,14 @@ mod tests {
     fn no_two_settings_share_a_name() {
         for setting in all() {
             assert_eq!(all().filter(|s| s.name == setting.name).count(), 1, "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn each_variable_sets_its_own_setting_and_no_other() {
+        for setting in all() {
+            let set: Vec<&str> = all().filter(|s| s.is_set_by(&setting.variable())).map(|s| s.name).collect();
+            assert_eq!(set, [setting.name]);
         }
     }
 

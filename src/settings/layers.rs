@@ -80,14 +80,13 @@ impl Values {
         if let Some(file) = file {
             read_file(on, file, &mut given, complaints);
         }
-        for setting in all().filter(|s| s.on & on != 0) {
-            if let Some(text) = env.given(&setting.variable()) {
-                let values = match setting.takes {
-                    Takes::Many(_) => text.lines().filter(|l| !l.trim().is_empty()).map(str::to_owned).collect(),
-                    _ => vec![text.to_owned()],
-                };
-                given.insert(setting.name, Given { values, source: Source::Variable });
-            }
+        for (name, text) in env.iter().filter(|(name, text)| name.starts_with("TRAINIT_") && !text.trim().is_empty()) {
+            let Some(setting) = all().find(|s| s.on & on != 0 && s.is_set_by(name)) else { continue };
+            let values = match setting.takes {
+                Takes::Many(_) => text.lines().filter(|l| !l.trim().is_empty()).map(str::to_owned).collect(),
+                _ => vec![text.to_owned()],
+            };
+            given.insert(setting.name, Given { values, source: Source::Variable });
         }
         for (name, values) in flags {
             given.insert(name, Given { values, source: Source::Flag });

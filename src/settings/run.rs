@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::layers::{Reader, hint};
 use crate::rules::duration;
-use crate::rules::job::{Policy, StoppedCode, Target};
+use crate::rules::job::{Hang, Policy, StoppedCode, Target};
 use crate::rules::preempt;
 use crate::rules::signal::Signal;
 
@@ -79,6 +79,8 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         backoff_max: backoff.map_or(default.backoff_max, |b| b.1),
         checkpoints: has_checkpoints,
         store: has_checkpoints && reader.text("checkpoint-store").is_some(),
+        seed: None,
+        hang: hang(reader),
         child_has_terminal: false,
     };
     RunSettings {
@@ -107,6 +109,13 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
                 .unwrap_or(preempt::Leads::default().maintenance),
         },
     }
+}
+
+/// When silence is a hang; zero is never.
+fn hang(reader: &mut Reader<'_>) -> Option<Hang> {
+    let startup = reader.parse("hang-startup", duration::parse);
+    let timeout = reader.parse("hang-timeout", duration::parse).filter(|timeout| !timeout.is_zero())?;
+    Some(Hang { timeout, startup: startup.unwrap_or(timeout.saturating_mul(3)) })
 }
 
 /// Who is asked about preemptions.

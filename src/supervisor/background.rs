@@ -34,6 +34,7 @@ pub struct Work {
 pub(super) enum Order {
     Restore,
     Refresh,
+    FallBack,
     /// The last commit; when it must be through, by the thread's clock.
     Flush(Option<Duration>),
     /// The commit under way must be through by then.
@@ -154,6 +155,10 @@ impl Background {
         self.order(Order::Refresh);
     }
 
+    pub(super) fn fall_back(&mut self) {
+        self.order(Order::FallBack);
+    }
+
     pub(super) fn flush(&mut self, left: Option<Duration>) {
         let by = self.thread.as_ref().and_then(|t| Some(t.clock.now() + left?));
         self.order(Order::Flush(by));
@@ -197,7 +202,7 @@ impl Background {
 fn dead(order: Order) -> Event {
     let detail = "the thread that moves checkpoints is dead; what is committed is safe, start the job again".to_owned();
     match order {
-        Order::Restore | Order::Refresh => Event::NotRestored { code: exit::STORE, detail },
+        Order::Restore | Order::Refresh | Order::FallBack => Event::NotRestored { code: exit::STORE, detail },
         _ => Event::Flushed(Flushed::Failed(detail)),
     }
 }

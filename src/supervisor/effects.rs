@@ -1,19 +1,19 @@
 //! Actions become deeds. What a deed brings about at once comes back as an event.
 
 use std::collections::HashSet;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use super::background::Background;
 use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
 use super::output::{ChildEnds, Collectors};
+use super::pulse::PulseDesk;
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
-use crate::edge::process::{self, Launch};
+use crate::edge::process::{self, Launch, NotLaunched};
 use crate::edge::run_dir::RunDir;
-use crate::edge::{clock, signals, terminal};
+use crate::edge::{clock, signals, terminal, threads};
 use crate::rules::exit::{self, End};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
@@ -22,7 +22,11 @@ use crate::rules::signal::Signal;
 /// The name of the file that announces a preemption, in the run's own directory.
 const PREEMPTION_FILE: &str = "preemption";
 const HEARTBEAT_FILE: &str = "heartbeat";
+const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 const HOSTFILE: &str = "hostfile";
+
+/// Processes whose stacks are shown.
+const MOST_DUMPED: usize = 64;
 
 /// What became of an action.
 pub(super) enum Done {
@@ -41,12 +45,11 @@ pub(super) struct Effects {
     pub(super) background: Background,
     pub(super) gpus: GpuDesk,
     pub(super) collectors: Option<Collectors>,
+    pulse: PulseDesk,
     run_dir: Option<RunDir>,
     job_control: JobControl,
     /// SIGCHLD was ignored when trainit was started.
     ignore_chld: bool,
-    /// A fork whose exec is not decided.
-    launching: Option<(i32, OwnedFd)>,
     /// The main child.
     main: Option<i32>,
     /// The last main child's process group, alive as long as one member is.
@@ -70,7 +73,9 @@ impl Effects {
                 Err(error) => tracing::warn!("the host file for MPI could not be written: {error}"),
             }
         }
+        let heard = collectors.as_ref().map(Collectors::heard).unwrap_or_default();
         Effects {
+            pulse: PulseDesk::new(job.facts.heartbeat_file.clone(), heard),
             gpus: GpuDesk::new(job.gpus.take()),
             ignore_chld: signals::keep_children(),
             job,
@@ -79,7 +84,6 @@ impl Effects {
             collectors,
             run_dir,
             job_control: JobControl::new(terminal::to_hand_on()),
-            launching: None,
             main: None,
             group: None,
             tree_empty: true,
@@ -89,46 +93,28 @@ impl Effects {
         }
     }
 
-    pub(super) fn perform(&mut self, now: Uptime, action: Action) -> Done {
-        match action {
+    pub(super) fn perform(&mut self, now: Uptime, action: &Action) -> Done {
+        match *action {
             Action::Restore => self.background.restore(),
             Action::Refresh => self.background.refresh(),
+            Action::FallBack => self.background.fall_back(),
             Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
             Action::Hasten { notice } => self.background.hasten(notice),
             Action::Flush { deadline } => self.background.flush(deadline.map(|at| at.saturating_sub(now))),
-            Action::Spawn { attempt, resume } => return self.spawn(attempt, resume.as_ref()),
+            Action::Spawn { attempt, ref resume } => return self.spawn(attempt, resume.as_ref()),
             Action::Announce { deadline } => self.announce(deadline.saturating_sub(now)),
             Action::Signal { target, signal } => self.signal(target, signal),
             Action::TermTree => self.term_tree(),
             Action::KillTree => self.kill_tree(),
+            Action::Feel => return Done::Event(self.pulse.feel(now, self.tree())),
+            Action::DumpStacks => self.dump_stacks(),
+            Action::AbortTree => self.tree().into_iter().flatten().for_each(|d| self.kill_one(d.pid, Signal::ABRT)),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),
-            Action::Exit(outcome) => return Done::Exit(outcome),
+            Action::Exit(ref outcome) => return Done::Exit(outcome.clone()),
         }
         Done::Nothing
-    }
-
-    /// The descriptor that tells whether the exec worked.
-    pub(super) fn exec_fd(&self) -> Option<RawFd> {
-        self.launching.as_ref().map(|(_, exec)| exec.as_raw_fd())
-    }
-
-    /// What the exec came to, if it is decided.
-    pub(super) fn exec_decided(&mut self) -> Option<Event> {
-        let (pid, exec) = self.launching.as_ref()?;
-        let (pid, result) = (*pid, process::exec_result(exec)?);
-        self.launching = None;
-        match result {
-            Ok(()) => {
-                self.main = Some(pid);
-                let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
-                self.oom_kills_before = cgroup.oom_kills();
-                self.gpus.open();
-                Some(Event::Spawned { pid })
-            }
-            Err(error) => Some(self.cannot_execute(&error)),
-        }
     }
 
     /// A process of the tree ended.
@@ -136,15 +122,7 @@ impl Effects {
         if let Some(events) = self.gpus.ended(now, pid, end) {
             return events;
         }
-        // A child can die between the look at the exec pipe and this one.
-        let mut events: Vec<Event> = self
-            .launching
-            .as_ref()
-            .is_some_and(|(launching, _)| *launching == pid)
-            .then(|| self.exec_decided())
-            .flatten()
-            .into_iter()
-            .collect();
+        let mut events = Vec::new();
         if self.main == Some(pid) {
             self.main = None;
             self.job_control.over();
@@ -154,6 +132,7 @@ impl Effects {
             self.gpus.close();
             let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
             events.push(Event::MainEnded { end, oom: kills > self.oom_kills_before });
+            events.extend(self.pulse.last_step());
         } else {
             events.push(Event::Reaped { pid, end });
         }
@@ -173,7 +152,7 @@ impl Effects {
         if let Some(collectors) = &mut self.collectors {
             collectors.drain();
         }
-        (self.main.is_none() && self.launching.is_none()).then_some(Event::TreeEmpty)
+        self.main.is_none().then_some(Event::TreeEmpty)
     }
 
     /// The job's peak in bytes: the cgroup's where it has a limit, else the largest child's.
@@ -184,10 +163,15 @@ impl Effects {
 
     fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Done {
         self.termed.clear();
+        self.pulse.begin();
         let mut facts = self.job.facts.clone();
         facts.incarnation = self.background.incarnation();
         let mut changes = self.job.changes.clone();
         changes.extend(child_variables(&facts, attempt, resume));
+        // Python then says on SIGABRT where each of its threads is.
+        if self.job.policy.hang.is_some() && self.job.env.given(FAULTHANDLER).is_none() {
+            changes.set(FAULTHANDLER, "1".to_owned());
+        }
         let ends = self.capture();
         let launch = Launch {
             argv: &self.job.argv,
@@ -201,13 +185,18 @@ impl Effects {
             stderr: ends.stderr,
         };
         match process::launch(launch) {
-            Ok(launched) => {
+            Ok(pid) => {
                 self.tree_empty = false;
-                self.group = Some(launched.pid);
-                self.launching = Some((launched.pid, launched.exec));
-                Done::Nothing
+                self.group = Some(pid);
+                self.main = Some(pid);
+                // Only now: the command runs meanwhile.
+                let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
+                self.oom_kills_before = cgroup.oom_kills();
+                self.gpus.open();
+                Done::Event(Event::Spawned { pid })
             }
-            Err(error) => {
+            Err(NotLaunched::NoExec(error)) => Done::Event(self.cannot_execute(&error)),
+            Err(NotLaunched::NoProcess(error)) => {
                 let detail = format!(
                     "cannot start a process: {error}; the job did not begin, check the limits on processes and memory"
                 );
@@ -276,7 +265,7 @@ impl Effects {
     }
 
     fn signal(&mut self, target: Target, signal: Signal) {
-        let Some(main) = self.main.or(self.launching.as_ref().map(|(pid, _)| *pid)) else { return };
+        let Some(main) = self.main else { return };
         let result = match target {
             Target::Leader => process::kill(main, signal),
             Target::Group => {
@@ -301,7 +290,8 @@ impl Effects {
         for descendant in all {
             if self.termed.insert(descendant) {
                 self.kill_one(descendant.pid, Signal::TERM);
-                // A stopped process hears nothing but KILL until it is continued.
+            }
+            if descendant.is_stopped {
                 self.kill_one(descendant.pid, Signal::CONT);
             }
         }
@@ -326,7 +316,7 @@ impl Effects {
 
     /// Without /proc: everything in our PID namespace where we are its init, else the command's process group.
     fn signal_unseen(&mut self, signal: Signal) {
-        let nobody = Descendant { pid: -1, group: 0, started: 0 };
+        let nobody = Descendant { pid: -1, ..Descendant::default() };
         if signal == Signal::TERM && !self.termed.insert(nobody) {
             return;
         }
@@ -337,6 +327,16 @@ impl Effects {
     fn kill_one(&self, pid: i32, signal: Signal) {
         if let Err(error) = process::kill(pid, signal) {
             tracing::warn!(pid, "{signal} could not be sent: {error}");
+        }
+    }
+
+    fn dump_stacks(&self) {
+        let tree = self.tree().unwrap_or_default();
+        for process in tree.iter().take(MOST_DUMPED) {
+            tracing::warn!(code = "hung", "{}", threads::stacks(process.pid));
+        }
+        if tree.len() > MOST_DUMPED {
+            tracing::warn!(code = "hung", "{} more processes are not shown", tree.len() - MOST_DUMPED);
         }
     }
 

@@ -91,6 +91,9 @@ impl Keeper {
                     // Cut off, it has no answer; a flush is next then.
                     inbox.during(&mut orders, self.refresh()).await;
                 }
+                Some(Order::FallBack) => {
+                    inbox.during(&mut orders, self.fall_back()).await;
+                }
                 Some(Order::Flush(by)) => {
                     is_training = false;
                     if inbox.during(&mut orders, self.flush(by)).await.is_none() {
@@ -150,6 +153,17 @@ impl Keeper {
         }
         let Some(mirror) = &mut self.mirror else { return self.tell_restored(None) };
         let restored = mirror.restore().await;
+        self.tell_found(restored);
+    }
+
+    /// The newest checkpoint does the trainer no good: the next older one is put in place.
+    async fn fall_back(&mut self) {
+        let Some(mirror) = &mut self.mirror else { return self.tell_restored(None) };
+        let restored = mirror.fall_back().await;
+        self.tell_found(restored);
+    }
+
+    fn tell_found(&mut self, restored: Result<Option<super::mirror::Resume>, MirrorError>) {
         self.tell_notes();
         match restored {
             Ok(resume) => self.tell_restored(resume),
@@ -236,7 +250,11 @@ impl Keeper {
 
     fn tell_restored(&self, resume: Option<super::mirror::Resume>) {
         let committed = self.mirror.as_ref().and_then(|m| m.committed()).and_then(|(step, _)| step);
-        let resume = resume.map(|r| Resume { from: r.from.to_string_lossy().into_owned(), step: r.step });
+        let resume = resume.map(|r| Resume {
+            from: r.from.to_string_lossy().into_owned(),
+            step: r.step,
+            written_ns: r.written_ns,
+        });
         self.teller.tell(Event::Restored { resume, committed });
     }
 

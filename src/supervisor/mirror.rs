@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::{self, Clock};
 use crate::edge::fault::Faults;
-use crate::edge::store::{Created, Store, StoreError, Trouble};
+use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
 use crate::edge::walk;
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, OWN, PROBES, Stamp, hash16};
@@ -41,6 +41,8 @@ pub struct MirrorConfig {
     pub dir: PathBuf,
     /// Where they are committed, this node's corner already chosen; `None` looks at local ones only.
     pub store: Option<Address>,
+    /// What the environment says about stores.
+    pub access: Access,
     /// What is known about the checkpoints' form.
     pub options: Options,
     /// What to keep in the store.
@@ -82,6 +84,8 @@ pub struct Resume {
     pub from: PathBuf,
     /// The training step, where known.
     pub step: Option<u64>,
+    /// When it was written, nanoseconds since 1970.
+    pub written_ns: i64,
     /// The commit it came from or equals; `None` for a local one that was never committed.
     pub commit: Option<Stamp>,
 }
@@ -103,6 +107,8 @@ pub struct Mirror {
     pub(crate) ignored: BTreeMap<String, i64>,
     /// The commit that the run resumed from.
     pub(crate) parent: Option<Stamp>,
+    /// Commits that the trainer failed from twice: never to be restored again by this run.
+    pub(crate) bad: Vec<Stamp>,
     /// What the store holds of the local directory.
     pub(crate) committed: Option<Committed>,
     /// What was seen at the last look, and since when it has been so.
@@ -175,6 +181,7 @@ impl Mirror {
             lineage: None,
             ignored: BTreeMap::new(),
             parent: None,
+            bad: Vec::new(),
             committed: None,
             seen: None,
             throughput: None,
@@ -183,9 +190,11 @@ impl Mirror {
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
         mirror.prepare_directory(&address)?;
-        let Address::Directory(root) = &address;
-        let store = Store::open_directory(root, mirror.config.claim).map_err(|error| away(&error))?;
-        apart(&mirror.config.dir, root)?;
+        let store = Store::open(&address, mirror.config.claim, &mirror.config.access).await;
+        let store = store.map_err(|error| away(&error))?;
+        if let Address::Directory(root) = &address {
+            apart(&mirror.config.dir, root)?;
+        }
         if mirror.config.claim {
             let honest = probe(&store).await?;
             if !honest {
@@ -265,12 +274,12 @@ impl Mirror {
     /// The newest complete local checkpoint. To be asked when nobody writes any more, before a restart without a store.
     pub async fn newest_local(&self) -> Option<Resume> {
         let local = self.look(None).await.ok()?.newest?;
-        Some(self.resume(&local.candidate.unit, local.age.step, None))
+        Some(self.resume(&local.candidate.unit, local.age, None))
     }
 
-    pub(crate) fn resume(&self, unit: &str, step: Option<u64>, commit: Option<Stamp>) -> Resume {
+    pub(crate) fn resume(&self, unit: &str, age: Age, commit: Option<Stamp>) -> Resume {
         let dir = std::path::absolute(&self.config.dir).unwrap_or_else(|_| self.config.dir.clone());
-        Resume { from: dir.join(unit), step, commit }
+        Resume { from: dir.join(unit), step: age.step, written_ns: age.newest_ns, commit }
     }
 
     /// Walks the directory and finds the newest complete checkpoint, of the given step if one is given.
@@ -349,7 +358,11 @@ pub(crate) fn beneath(dir: &Path) -> io::Result<Arc<Beneath>> {
 pub(crate) fn away(error: &StoreError) -> MirrorError {
     let way_out = match error.trouble {
         Trouble::Full => "free space in the store",
-        Trouble::Denied => "the store must be writable for this user",
+        Trouble::Denied => "whoever runs this must be allowed to list, read, create and delete there",
+        Trouble::NoBucket => "make the bucket, or name the right one and its region",
+        // The error says it.
+        Trouble::NoCredentials => "then start again",
+        Trouble::Unreachable => "see that it can be reached from here, then start again",
         Trouble::Absent | Trouble::Other => "see that the store is there, then start again",
     };
     MirrorError::store(format!("{error}; without the store no checkpoint survives this machine; {way_out}"))

@@ -4,7 +4,9 @@
 mod background;
 pub mod commit;
 mod effects;
+mod fall_back;
 mod fetch;
+pub mod follow;
 mod gpu_desk;
 pub mod gpus;
 mod job_control;
@@ -12,6 +14,7 @@ mod keeper;
 mod lookout;
 pub mod mirror;
 pub mod output;
+mod pulse;
 mod reporter;
 pub mod restore;
 pub mod retention;
@@ -86,7 +89,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
         tracing::warn!("orphans of the command will not be reaped nor stopped by trainit: {error}");
     }
     let background = Background::start(work)?;
-    let collectors = job.metrics.take().map(Collectors::start).transpose()?.flatten();
+    let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some())?;
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let effects = Effects::new(job, background, collectors);
@@ -124,7 +127,7 @@ impl Supervisor {
         self.clock.now()
     }
 
-    /// Decides, tells, does. What a deed brings about at once is queued as a further event.
+    /// Decides, does, tells. What a deed brings about at once is queued as a further event.
     fn handle(&mut self, event: Event) -> Option<Outcome> {
         let now = self.now();
         if matches!(event, Event::Spawned { .. }) {
@@ -135,15 +138,16 @@ impl Supervisor {
             self.effects.gpus.refill();
         }
         let actions = self.machine.step(now, event.clone());
-        view::tell(&self.command, now, &before, &event, &self.machine, &actions);
         let mut outcome = None;
-        for action in actions {
+        for action in &actions {
             match self.effects.perform(now, action) {
                 effects::Done::Nothing => {}
                 effects::Done::Event(event) => self.queue.push_back(event),
                 effects::Done::Exit(end) => outcome = Some(*end),
             }
         }
+        // Last: a log that is slow to read must not hold up a signal.
+        view::tell(&self.command, now, &before, &event, &self.machine, &actions);
         outcome
     }
 
@@ -165,13 +169,11 @@ impl Supervisor {
             due => due.map(|at| at.saturating_sub(self.now())),
         };
         let mut fds = vec![self.signals.as_raw_fd()];
-        fds.extend(self.effects.exec_fd());
         fds.extend(self.effects.background.fd());
         fds.extend(self.effects.gpus.fd());
         let settle = self.settle();
         wake::wait_readable(&fds, [timeout, settle].into_iter().flatten().min());
 
-        self.queue.extend(self.effects.exec_decided());
         let now = self.now();
         self.queue.extend(self.effects.gpus.news(now));
         self.queue.extend(self.effects.timers.due(now).into_iter().map(Event::Due));

@@ -3,22 +3,25 @@
 //! Each captured stream has a thread: it reads what the trainer wrote, writes it to our own stream, then searches it. A slow
 //! reader of ours slows the trainer down, as a pipe would. Where a direct exec differs: when nobody reads our stream any
 //! more, the trainer is not killed by SIGPIPE; its output is dropped, searched all the same, and that is said once.
-//! Deliberately absent: any of this where no metric is looked for (the trainer then inherits our descriptors).
+//! Deliberately absent: any of this where no metric is looked for and no hang (the trainer then inherits our descriptors).
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use super::follow::{Files, Follower};
 use super::reporter::{Reporter, Sink};
 use crate::edge::metrics_file::MetricsFile;
 use crate::edge::pipe::{self, Reader};
 use crate::edge::stdio;
 use crate::edge::wake::{self, Bell};
 use crate::rules::metric::ledger::{self, Ledger};
+use crate::rules::metric::names::Choice;
 use crate::rules::metric::pattern::Pattern;
 use crate::rules::metric::scrape::{Hit, Scraper};
 
@@ -31,8 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What is looked for and where it goes.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// What to look for; nothing is captured where there is nothing to look for.
+    /// What to look for in the output; nothing is captured where there is nothing to look for.
     pub patterns: Vec<Pattern>,
+    /// Files to look into.
+    pub files: Files,
     /// On standard output.
     pub stdout: bool,
     /// On standard error.
@@ -59,62 +64,92 @@ pub struct ChildEnds {
 }
 
 /// Everything that collects metrics during a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Collectors {
     patterns: Arc<[Pattern]>,
     stdout: bool,
     stderr: bool,
+    files: Files,
+    /// From the first attempt on, if there are files to follow.
+    follower: Option<Follower>,
     /// What will be reported, as far as that is known beforehand.
     tags: Vec<String>,
     tuned_trial: Option<String>,
-    reporter: Reporter,
+    reporter: Option<Reporter>,
+    /// Bytes that were passed on; where they are counted, both streams are captured.
+    heard: Option<Arc<AtomicU64>>,
     pumps: Vec<Pump>,
     /// Some attempt was captured.
     used: bool,
 }
 
 impl Collectors {
-    /// Starts the writer of the metrics file; `None` where there is nothing to look for. Errors: as pthread_create(3).
-    pub fn start(metrics: Metrics) -> io::Result<Option<Collectors>> {
-        if metrics.patterns.is_empty() {
-            return Ok(None);
-        }
-        let tags = tags(&metrics.patterns, &metrics.report);
+    /// Starts the writer of the metrics file; `None` where there is nothing to look for nor to `count`. Errors: as
+    /// pthread_create(3).
+    pub fn start(metrics: Option<Metrics>, count: bool) -> io::Result<Option<Collectors>> {
+        let heard = count.then(Arc::default);
+        let Some(metrics) = metrics.filter(|metrics| !metrics.patterns.is_empty() || metrics.files.any()) else {
+            return Ok(heard.map(|heard| Collectors { heard: Some(heard), ..Collectors::default() }));
+        };
+        let tags = tags(&metrics);
         if let Some(warning) = ledger::tag_differs(metrics.tuned_tag.as_deref(), &tags) {
             tracing::warn!("{warning}");
         }
         let tags = tags.into_iter().map(str::to_owned).collect();
-        let reporter = Reporter::start(metrics.file, metrics.trial, Ledger::reporting(metrics.report))?;
-        let Metrics { patterns, stdout, stderr, tuned_trial, .. } = metrics;
-        let patterns = patterns.into();
-        Ok(Some(Collectors { patterns, stdout, stderr, tags, tuned_trial, reporter, pumps: Vec::new(), used: false }))
+        let reporter = Some(Reporter::start(metrics.file, metrics.trial, Ledger::reporting(metrics.report))?);
+        let Metrics { patterns, files, stdout, stderr, tuned_trial, .. } = metrics;
+        let (stdout, stderr) = (stdout && !patterns.is_empty(), stderr && !patterns.is_empty());
+        let (patterns, follower, pumps, used) = (patterns.into(), None, Vec::new(), false);
+        let collectors =
+            Collectors { patterns, files, follower, stdout, stderr, tags, tuned_trial, reporter, heard, pumps, used };
+        Ok(Some(collectors))
+    }
+
+    /// Counts the bytes that were passed on.
+    pub fn heard(&self) -> Arc<AtomicU64> {
+        self.heard.clone().unwrap_or_default()
     }
 
     /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
     pub fn capture(&mut self) -> io::Result<ChildEnds> {
         self.used = true;
+        if let (Some(reporter), None, true) = (&self.reporter, &self.follower, self.files.any()) {
+            self.follower = Some(Follower::start(self.files.clone(), reporter.sink())?);
+        }
         let (stdout, stderr) = stdio::outputs();
         let mut ends = ChildEnds::default();
-        if self.stdout {
-            ends.stdout = Some(self.pump(stdout)?);
+        let count = self.heard.is_some();
+        if self.stdout || count {
+            ends.stdout = Some(self.pump(stdout, self.stdout)?);
         }
-        if self.stderr {
+        if self.stderr || count {
             // One pipe where both lead to one place: two would not keep the order.
             ends.stderr = Some(match &ends.stdout {
                 Some(end) if pipe::is_same_file(stdout, stderr) => end.try_clone()?,
-                _ => self.pump(stderr)?,
+                _ => self.pump(stderr, self.stderr)?,
             });
         }
         Ok(ends)
     }
 
-    fn pump(&mut self, to: BorrowedFd<'static>) -> io::Result<OwnedFd> {
+    fn pump(&mut self, to: BorrowedFd<'static>, searched: bool) -> io::Result<OwnedFd> {
         let (from, child_end) = pipe::pair()?;
-        self.pumps.push(Pump::start(from, to, Arc::clone(&self.patterns), self.reporter.sink())?);
+        let patterns = if searched { Arc::clone(&self.patterns) } else { Arc::default() };
+        let (sink, heard) = (self.reporter.as_ref().map(Reporter::sink), self.heard());
+        self.pumps.push(Pump::start(from, move |from, over| Flow {
+            from,
+            to,
+            over,
+            patterns,
+            sink,
+            heard,
+            unread: false,
+            told: false,
+        })?);
         Ok(child_end)
     }
 
-    /// The attempt's process tree is gone: passes on what it left in the pipes.
+    /// The attempt's process tree is gone: passes on what it left in the pipes, and takes what it left in files.
     pub fn drain(&mut self) {
         for pump in self.pumps.drain(..) {
             if !pump.finish(PATIENCE) {
@@ -124,12 +159,21 @@ impl Collectors {
                 );
             }
         }
+        if let Some(follower) = &self.follower
+            && !follower.look(PATIENCE)
+        {
+            tracing::warn!(
+                "the last metrics in the trainer's files may be missing: they could not be read within {}",
+                humantime::format_duration(PATIENCE)
+            );
+        }
     }
 
     /// The run is over: writes the last metrics and gives the last value of each tag.
     pub fn finish(mut self) -> BTreeMap<String, String> {
         self.drain();
-        let ledger = self.reporter.finish(PATIENCE);
+        let Some(reporter) = self.reporter else { return BTreeMap::new() };
+        let ledger = reporter.finish(PATIENCE);
         let tags: Vec<&str> = self.tags.iter().map(String::as_str).collect();
         if self.used
             && let Some(warning) = ledger::nothing_reported(self.tuned_trial.as_deref(), ledger.reports(), &tags)
@@ -141,11 +185,20 @@ impl Collectors {
 }
 
 /// What will be reported, as far as that is known beforehand.
-fn tags<'a>(patterns: &'a [Pattern], report: &'a [String]) -> Vec<&'a str> {
-    if !report.is_empty() {
-        return report.iter().map(String::as_str).collect();
+fn tags(metrics: &Metrics) -> Vec<&str> {
+    if !metrics.report.is_empty() {
+        return metrics.report.iter().map(String::as_str).collect();
     }
-    patterns.iter().map(Pattern::tag).collect::<Option<_>>().unwrap_or_default()
+    if metrics.files.records.is_some() {
+        return Vec::new();
+    }
+    let patterns = metrics.patterns.iter().map(Pattern::tag);
+    let choices = match &metrics.files.events {
+        Some((_, choices)) if choices.is_empty() => return Vec::new(),
+        Some((_, choices)) => choices.as_slice(),
+        None => &[],
+    };
+    patterns.chain(choices.iter().map(Choice::tag)).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The thread of one stream.
@@ -158,12 +211,12 @@ struct Pump {
 }
 
 impl Pump {
-    fn start(from: Reader, to: BorrowedFd<'static>, patterns: Arc<[Pattern]>, sink: Sink) -> io::Result<Pump> {
+    fn start(from: Reader, flow: impl FnOnce(Reader, Bell) -> Flow + Send + 'static) -> io::Result<Pump> {
         let over = Bell::new()?;
         let (going, gone) = mpsc::channel();
         let bell = over.clone();
         thread::Builder::new().name("output".to_owned()).spawn(move || {
-            Flow { from, to, over: bell, patterns, sink, unread: false, told: false }.run();
+            flow(from, bell).run();
             drop(going);
         })?;
         Ok(Pump { over, gone })
@@ -182,7 +235,8 @@ struct Flow {
     to: BorrowedFd<'static>,
     over: Bell,
     patterns: Arc<[Pattern]>,
-    sink: Sink,
+    sink: Option<Sink>,
+    heard: Arc<AtomicU64>,
     /// Nobody reads our stream any more.
     unread: bool,
     /// A lost piece of output was told of.
@@ -199,6 +253,7 @@ impl Flow {
             match self.from.read(&mut buffer) {
                 Ok(Some(0)) => break,
                 Ok(Some(count)) => {
+                    self.heard.fetch_add(count as u64, Ordering::Relaxed);
                     self.pass_on(&buffer[..count]);
                     scraper.feed(&self.patterns, &buffer[..count], &mut hits);
                     self.report(&mut hits);
@@ -219,8 +274,10 @@ impl Flow {
     }
 
     fn report(&self, hits: &mut Vec<Hit>) {
-        if !hits.is_empty() {
-            self.sink.take(hits.drain(..).map(|(which, found)| (self.patterns[which].tag(), found)));
+        if !hits.is_empty()
+            && let Some(sink) = &self.sink
+        {
+            sink.take(hits.drain(..).map(|(which, found)| (self.patterns[which].tag(), found)));
         }
     }
 
@@ -260,6 +317,7 @@ mod tests {
         let patterns = vec![Pattern::parse("loss=loss: ([0-9.]+)").expect("a pattern")];
         let metrics = Metrics {
             patterns,
+            files: Files::default(),
             report: Vec::new(),
             stdout: true,
             stderr: true,
@@ -268,11 +326,11 @@ mod tests {
             tuned_trial: None,
             tuned_tag: None,
         };
-        let mut collectors = Collectors::start(metrics).expect("a thread").expect("a pattern");
+        let mut collectors = Collectors::start(Some(metrics), false).expect("a thread").expect("a pattern");
         let (ours, to) = pipe::pair().expect("a pipe");
         // The pump borrows our own stream for good; here it is a pipe that is never closed by us.
         let to: &'static OwnedFd = Box::leak(Box::new(to));
-        let child_end = File::from(collectors.pump(to.as_fd()).expect("a pump"));
+        let child_end = File::from(collectors.pump(to.as_fd(), true).expect("a pump"));
         Rig { collectors, child_end, ours, _dir: dir }
     }
 

@@ -21,10 +21,21 @@ use crate::rules::checkpoint::names::{Attempt, CommitName};
 use crate::rules::checkpoint::plan::{self, Age};
 use crate::rules::checkpoint::{Kind, Listing};
 
-const ASIDE: &str = ".trainit/aside";
+pub(super) const ASIDE: &str = ".trainit/aside";
 const RESTORED: &str = ".trainit/restored.json";
 /// Bytes read at a time.
 const PART: u64 = 8 << 20;
+
+/// Which commits may be restored.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Which {
+    /// Any, or those of a step: at the start of a run.
+    First(Option<u64>),
+    /// Those of this run.
+    Later,
+    /// Those before the ones that do no good.
+    Older,
+}
 
 impl Mirror {
     /// Finds what to resume from and restores it. To be asked before each start of the trainer, when nobody writes: the
@@ -44,7 +55,8 @@ impl Mirror {
             match self.store.take() {
                 None => self.local_only(look.newest.clone(), &look.passed),
                 Some(store) => {
-                    let chosen = self.choose(&store, &look, first, step).await;
+                    let which = if first { Which::First(step) } else { Which::Later };
+                    let chosen = self.choose(&store, &look, which).await;
                     self.store = Some(store);
                     chosen?
                 }
@@ -67,7 +79,7 @@ impl Mirror {
     fn still_there(&self, look: &Look) -> Option<Resume> {
         let (local, committed) = (look.newest.as_ref()?, self.committed.as_ref()?);
         let is_it = same_bytes(&local.entries, &committed.entries) && look.half.is_empty();
-        is_it.then(|| self.resume(&local.candidate.unit, local.age.step, Some(committed.stamp.clone())))
+        is_it.then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
     }
 
     pub(super) fn unusable(&self, error: &io::Error) -> MirrorError {
@@ -77,26 +89,29 @@ impl Mirror {
         ))
     }
 
-    fn local_only(&mut self, newest: Option<Local>, passed: &[String]) -> Option<Resume> {
+    pub(super) fn local_only(&mut self, newest: Option<Local>, passed: &[String]) -> Option<Resume> {
         passed.iter().filter(|_| newest.is_some()).for_each(|why| self.note(format!("passed over {why}")));
-        newest.map(|local| self.resume(&local.candidate.unit, local.age.step, None))
+        newest.map(|local| self.resume(&local.candidate.unit, local.age, None))
     }
 
-    async fn choose(
+    pub(super) async fn choose(
         &mut self,
         store: &Store,
         look: &Look,
-        first: bool,
-        step: Option<u64>,
+        which: Which,
     ) -> Result<Option<Resume>, MirrorError> {
         let mut names = commits(store).await.map_err(|error| away(&error))?;
-        if let Some(step) = step {
-            names.retain(|n| n.step == step);
+        match which {
+            Which::First(step) => names.retain(|n| step.is_none_or(|step| n.step == step)),
+            // What this run made, or what it came from.
+            Which::Later => names
+                .retain(|n| Some(&n.stamp.attempt) == self.attempt.as_ref() || Some(&n.stamp) == self.parent.as_ref()),
+            Which::Older => {
+                let oldest = self.bad.iter().min().cloned();
+                names.retain(|n| oldest.as_ref().is_none_or(|bad| n.stamp < *bad));
+            }
         }
-        if !first {
-            // Later in the same run: what it made, or what it came from.
-            names.retain(|n| Some(&n.stamp.attempt) == self.attempt.as_ref() || Some(&n.stamp) == self.parent.as_ref());
-        }
+        names.retain(|n| !self.bad.contains(&n.stamp));
         let mut refused = Vec::new();
         for name in &names {
             let manifest = match judge(store, name).await.map_err(|error| away(&error))? {
@@ -125,7 +140,7 @@ impl Mirror {
             match self.bring(store, name, &manifest, &look.listing).await {
                 Ok(()) => {
                     self.remember(name, &manifest).await;
-                    return Ok(Some(self.resume(&manifest.unit, manifest.step, Some(name.stamp.clone()))));
+                    return Ok(Some(self.resume(&manifest.unit, committed, Some(name.stamp.clone()))));
                 }
                 Err(Stop::Reject(why)) => {
                     self.note(format!("passed over commit {name}: {why}"));
@@ -135,7 +150,7 @@ impl Mirror {
             }
         }
         match refused.first() {
-            Some(why) if look.newest.is_none() && first => Err(MirrorError::store(format!(
+            Some(why) if look.newest.is_none() && matches!(which, Which::First(_)) => Err(MirrorError::store(format!(
                 "none of the {} commits in {} can be restored (the newest: {why}); nothing was started; repair the store, or start from scratch with --restore none",
                 names.len(),
                 self.config.store.as_ref().map_or(String::new(), ToString::to_string),
@@ -160,7 +175,7 @@ impl Mirror {
     }
 
     /// Writes down whose the directory is now, and which local units were left behind by going back.
-    fn settle_account(&mut self, look: &Look, resume: Option<&Resume>, never: bool) -> io::Result<()> {
+    pub(super) fn settle_account(&mut self, look: &Look, resume: Option<&Resume>, never: bool) -> io::Result<()> {
         // What a restore that was cut short left half in place is left behind too, unless it was restored after all.
         for unit in &look.half {
             if !self.ignored.contains_key(unit) && resume.is_none_or(|r| !r.from.ends_with(unit)) {
@@ -254,10 +269,7 @@ impl Mirror {
         // Each run has its own place aside, and none is ever emptied: it is what the trainer wrote.
         let attempt = self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string);
         for path in &there {
-            let places = (1u32..).map(|n| format!("{ASIDE}/{attempt}-{n}/{path}"));
-            let is_free = |place: &String| matches!(dir.look(place), Ok(None));
-            let aside = places.take(10_000).find(is_free).ok_or(io::ErrorKind::AlreadyExists)?;
-            dir.rename(path, &aside)?;
+            set_aside(dir, &attempt, path)?;
             faults.point(24);
         }
         for path in &moved {
@@ -266,6 +278,14 @@ impl Mirror {
         }
         Ok(())
     }
+}
+
+/// Moves what lies at the path to a free place of this attempt's.
+pub(super) fn set_aside(dir: &Beneath, attempt: &str, path: &str) -> io::Result<()> {
+    let places = (1u32..).map(|n| format!("{ASIDE}/{attempt}-{n}/{path}"));
+    let is_free = |place: &String| matches!(dir.look(place), Ok(None));
+    let aside = places.take(10_000).find(is_free).ok_or(io::ErrorKind::AlreadyExists)?;
+    dir.rename(path, &aside)
 }
 
 /// Paths of the manifest's files that lie in the directory with equal size and checksum.
@@ -324,7 +344,7 @@ fn is_in_place(dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>, list
 }
 
 /// Puts a pointer, unless it says so already.
-fn point(dir: &Beneath, path: &str, content: &str, symlink: bool) -> io::Result<()> {
+pub(super) fn point(dir: &Beneath, path: &str, content: &str, symlink: bool) -> io::Result<()> {
     match dir.look(path)?.map(|e| e.kind) {
         Some(Kind::Symlink(target)) if symlink && target == content => Ok(()),
         Some(Kind::File) if !symlink && dir.read(path, content.len() as u64).is_ok_and(|b| b == content.as_bytes()) => {

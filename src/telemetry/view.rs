@@ -12,6 +12,12 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         Event::Restored { resume: Some(resume), .. } if *before == State::Restoring => {
             tracing::info!(step = resume.step, "resuming from {}", resume.from);
         }
+        Event::Restored { resume: Some(resume), .. } if let Some(bad) = machine.passed_over() => tracing::warn!(
+            code = "poisoned_checkpoint",
+            step = resume.step,
+            "{command} failed twice soon after going on from {bad}: the next attempt goes on from {}; {bad} is kept aside",
+            resume.from
+        ),
         Event::Spawned { pid } => tracing::info!(pid, attempt = machine.attempt(), "started {command}"),
         Event::MainEnded { end: End::Code(0), .. } => tracing::info!("{command} ended with exit code 0"),
         Event::MainEnded { end, oom: true } => {
@@ -37,6 +43,13 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         Event::Flushed(Flushed::Done { step: Some(step) }) => tracing::info!(step, "the newest checkpoint is safe"),
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
+        Event::Pulse(_) if actions.contains(&Action::DumpStacks) => {
+            let why = machine.hung().unwrap_or_default();
+            tracing::error!(
+                code = "hung",
+                "{command} hangs: {why}; where it waits, process by process, then SIGABRT, in the end SIGKILL"
+            );
+        }
         Event::Due(Timer::Grace) => {
             tracing::warn!("the stop grace is over: SIGKILL for every process that is left");
         }

@@ -1,6 +1,11 @@
 //! trainit as an init: orphans, the whole-tree stop, one deadline, and what it is when it is not PID 1.
 
+#![expect(unsafe_code, reason = "what runs between fork and exec, and how full a pipe is")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::support::{Trainit, eventually, is_alive, send};
@@ -87,6 +92,40 @@ fn nobody_gets_sigterm_twice() {
 }
 
 #[test]
+fn a_process_that_changes_its_group_at_sigterm_is_not_sent_another() {
+    // It becomes a group of its own in its handler and goes on; trainit sweeps the tree again and again meanwhile.
+    let script = "import os, signal, sys, time\n\
+                  if os.fork():\n    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n    time.sleep(100)\n\
+                  def handler(*_):\n    print('TERM', flush=True)\n    os.setsid() if os.getsid(0) != os.getpid() else 0\n\
+                  signal.signal(signal.SIGTERM, handler)\nprint('ready', flush=True)\n\
+                  end = time.monotonic() + 100\nwhile time.monotonic() < end: time.sleep(1)\n";
+    let running = Trainit::new(["run", "--stop-grace", "1s", "--", "python3", "-c", script]).start();
+    running.after_line("ready");
+    let done = running.stop();
+    assert_eq!(done.out().matches("TERM").count(), 1, "{}", done.out());
+}
+
+#[test]
+fn a_stopped_process_is_continued_to_hear_sigterm_and_no_other_is() {
+    let child =
+        "trap 'echo cont-$0' CONT; trap 'echo term-$0; exit' TERM; echo ready-$0-$$-; while :; do sleep 0.01; done";
+    let child = child.replace('\'', "'\\''");
+    let script = format!(
+        "bash -c '{child}' stopped & bash -c '{child}' going & trap 'exit 0' TERM; while :; do sleep 0.01; done"
+    );
+    let running = Trainit::run(["bash", "-c", &script]).start();
+    running.after_line("ready-going");
+    let line = running.after_line("ready-stopped");
+    let pid: i32 = line.split('-').nth(2).unwrap().parse().unwrap();
+    send(pid, libc::SIGSTOP);
+    eventually("it is stopped", || state_of(pid) == 'T');
+    let done = running.stop().expect_code(143);
+    for (word, count) in [("term-stopped", 1), ("term-going", 1), ("cont-going", 0)] {
+        assert_eq!(done.out().matches(word).count(), count, "{word}: {}", done.out());
+    }
+}
+
+#[test]
 fn with_target_group_the_whole_group_hears_it_at_once_and_once() {
     let script = "sh -c 'trap \"echo child\" TERM; echo ready; while :; do sleep 0.01; done' & \
                   trap 'echo leader; sleep 0.3; exit 0' TERM; while :; do sleep 0.01; done";
@@ -124,14 +163,11 @@ fn every_signal_that_can_be_caught_reaches_the_command() {
 }
 
 #[test]
-#[expect(
-    unsafe_code,
-    reason = "glibc's posix_spawn, and so cargo, leaves 32 and 33 ignored; only a system call resets them"
-)]
 fn the_signals_that_a_c_library_reserves_reach_the_command_too() {
     // glibc keeps 32 and 33 for its threads, musl 34 too; sigfillset(3) leaves them out, and trainit would die of them.
     for signal in 32..=34 {
         let mut trainit = Trainit::new(["run", "--", "sleep", "1000"]);
+        // glibc's posix_spawn, and so cargo, leaves 32 and 33 ignored; only a system call resets them.
         let as_at_boot = move || {
             // The kernel's struct sigaction, all zero: SIG_DFL. sigaction(3) refuses these signals.
             let default = [0u64; 4];
@@ -189,6 +225,38 @@ fn a_log_that_nobody_reads_any_more_does_not_end_the_command() {
     send(child.id() as i32, libc::SIGCONT);
     drop((go, trainit));
     assert_eq!(child.wait().unwrap().code(), Some(5));
+}
+
+#[test]
+fn a_log_that_nobody_reads_in_time_does_not_hold_up_a_signal() {
+    let (mut log, mut log_writer) = std::io::pipe().unwrap();
+    let mut trainit =
+        Trainit::run(["sh", "-c", "trap 'echo got; exit' TERM; echo ready; while :; do sleep 0.01; done"]);
+    let mut child = trainit.command().stdout(Stdio::piped()).stderr(log_writer.try_clone().unwrap()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "ready");
+    // The line about the start is out when trainit sleeps again; from here on there is no room for another.
+    eventually("trainit waits", || state_of(child.id() as i32) == 'S');
+    let look = log_writer.try_clone().unwrap();
+    let full = std::thread::spawn(move || log_writer.write_all(&[b'x'; 1 << 20]));
+    eventually("the log is full", || {
+        let mut room = libc::pollfd { fd: look.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one pollfd, alive for the call, which does not wait.
+        unsafe { libc::poll(&raw mut room, 1, 0) == 0 }
+    });
+    drop(look);
+    send(child.id() as i32, libc::SIGTERM);
+    assert_eq!(said.next().unwrap().unwrap(), "got");
+    drop(trainit);
+    let mut all = Vec::new();
+    log.read_to_end(&mut all).unwrap();
+    full.join().unwrap().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+fn state_of(pid: i32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
 }
 
 #[test]

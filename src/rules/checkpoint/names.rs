@@ -14,6 +14,8 @@ pub const OWN: &str = ".trainit";
 pub const ATTEMPTS: &str = ".trainit/attempts";
 /// Where commits lie.
 pub const COMMITS: &str = ".trainit/commits";
+/// Notes about commits that a trainer failed from.
+pub const BAD: &str = ".trainit/bad";
 /// Where the store is tried out.
 pub const PROBES: &str = ".trainit/probes";
 

@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_without_a_step_is_resumed_without_a_step() {
-        let resume = Resume { from: "/ck/last.ckpt".into(), step: None };
+        let resume = Resume { from: "/ck/last.ckpt".into(), step: None, written_ns: 0 };
         let changes = child_variables(&ChildFacts::default(), 1, Some(&resume));
         assert_eq!(changes.set["TRAINIT_RESUME_FROM"], "/ck/last.ckpt");
         assert!(changes.removed.contains("TRAINIT_RESUME_STEP"));

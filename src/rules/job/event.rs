@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::hang::Pulse;
 use crate::rules::exit::End;
 use crate::rules::signal::Signal;
 
@@ -15,6 +16,8 @@ pub struct Resume {
     pub from: String,
     /// The training step, where the name or the manifest tells it.
     pub step: Option<u64>,
+    /// When it was written, nanoseconds since 1970: tells it from another of the same name.
+    pub written_ns: i64,
 }
 
 /// How the last commit went.
@@ -104,6 +107,8 @@ pub enum Event {
         /// One line about it.
         why: String,
     },
+    /// What the trainer did since the last look at it.
+    Pulse(Pulse),
     /// A timer that was armed is due.
     Due(Timer),
     /// A checkpoint was committed while training went on.
@@ -144,6 +149,8 @@ pub enum Timer {
     FlushLimit,
     /// The end that was announced long ago is near.
     Leave,
+    /// It is time to look whether the trainer is alive.
+    Pulse,
 }
 
 /// Who gets a signal.
@@ -162,6 +169,8 @@ pub enum Action {
     Restore,
     /// Between attempts: commit what is complete and find the newest; answer with `Restored` or `NotRestored`.
     Refresh,
+    /// The checkpoint of the last attempts does it no good: find and restore the next older one; answer as to `Refresh`.
+    FallBack,
     /// Start the command; answer with `Spawned` or `NotSpawned`.
     Spawn {
         /// From 1.
@@ -185,6 +194,12 @@ pub enum Action {
     TermTree,
     /// Send SIGKILL to every process of the tree.
     KillTree,
+    /// Look whether the trainer is alive; answer with `Pulse`.
+    Feel,
+    /// Say where every process of the tree waits.
+    DumpStacks,
+    /// Send SIGABRT to every process of the tree.
+    AbortTree,
     /// Say which processes are stuck in the kernel.
     NameStuck,
     /// Set an alarm.

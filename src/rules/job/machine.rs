@@ -10,14 +10,17 @@
 use std::time::Duration;
 
 use super::event::{Action, Event, Flushed, Resume, Timer, Uptime};
+use super::hang::Watch;
 use super::policy::Policy;
-use super::restart::{Answer, Failure, Memory};
+use super::restart::Memory;
 use super::verdict::Reason;
 use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
 
 mod ending;
+mod hanging;
 mod leaving;
+mod restarting;
 mod stopping;
 
 /// How long a process may resist SIGKILL before it is named and left behind.
@@ -82,7 +85,11 @@ pub struct Machine {
     started_at: Uptime,
     resume: Option<Resume>,
     /// Where the last attempt went on from.
-    resumed_step: Option<u64>,
+    resumed: Option<Resume>,
+    /// An older checkpoint is looked for; the pause before it is tried.
+    falling_back: Option<Duration>,
+    /// What the next attempt does not go on from, although it is newer.
+    passed_over: Option<String>,
     committed: Option<u64>,
     stop: Option<Stop>,
     /// When everything left gets SIGKILL, once that is set.
@@ -103,6 +110,9 @@ pub struct Machine {
     /// Signals for a command that is not running yet.
     held: Vec<Signal>,
     memory: Memory,
+    watch: Option<Watch>,
+    /// Why this attempt was ended as hung.
+    hung: Option<String>,
     /// Why there was no further attempt.
     gave_up: String,
 }
@@ -116,7 +126,9 @@ impl Machine {
             attempt: 0,
             started_at: Uptime::ZERO,
             resume: None,
-            resumed_step: None,
+            resumed: None,
+            falling_back: None,
+            passed_over: None,
             committed: None,
             stop: None,
             deadline: None,
@@ -129,6 +141,8 @@ impl Machine {
             sweep_at: None,
             held: Vec::new(),
             memory: Memory::default(),
+            watch: None,
+            hung: None,
             gave_up: String::new(),
         }
     }
@@ -181,11 +195,13 @@ impl Machine {
             Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
             Event::Preempted { source, lead } => self.on_preempted(now, source, lead),
             Event::Warned { .. } => self.hasten(false),
-            Event::Frozen { .. } => Vec::new(),
+            Event::Frozen { length, .. } => self.on_frozen(now, length),
+            Event::Pulse(pulse) => self.on_pulse(now, pulse),
             Event::Due(timer) => self.on_due(now, timer),
             Event::Committed { step, took } => {
                 self.note_commit(step);
                 self.commit_took = Some(took);
+                self.alive(now, "a commit");
                 self.on_natural_end(now)
             }
             Event::Transferring if self.state == State::Flushing => vec![self.flush_limit(now)],
@@ -201,7 +217,9 @@ impl Machine {
         self.attempt += 1;
         self.ended = None;
         self.asked = None;
-        self.resumed_step = self.resume.as_ref().and_then(|r| r.step);
+        self.hung = None;
+        self.passed_over = None;
+        self.resumed = self.resume.clone();
         vec![Action::Spawn { attempt: self.attempt, resume: self.resume.clone() }]
     }
 
@@ -214,6 +232,7 @@ impl Machine {
                 self.memory.starts_from(step.max(committed));
                 self.spawn()
             }
+            State::Refreshing if self.falling_back.is_some() => self.on_fallen_back(now),
             State::Refreshing => {
                 self.memory.progressed(step.max(committed));
                 self.judge(now)
@@ -238,7 +257,8 @@ impl Machine {
         self.state = State::Running { pid };
         self.started_at = now;
         let held = std::mem::take(&mut self.held);
-        held.into_iter().map(|signal| self.send(signal)).collect()
+        let sent: Vec<Action> = held.into_iter().map(|signal| self.send(signal)).collect();
+        self.watch(now).into_iter().chain(sent).collect()
     }
 
     fn on_main_ended(&mut self, now: Uptime, end: End, oom: bool) -> Vec<Action> {
@@ -249,6 +269,9 @@ impl Machine {
         self.ended = Some((end, oom));
         self.state = State::Draining;
         let mut actions = Vec::new();
+        if self.watch.take().is_some() {
+            actions.push(Action::Disarm(Timer::Pulse));
+        }
         if self.deadline.is_none() {
             actions.extend(self.set_deadline(now + self.policy.stop_grace));
         }
@@ -281,7 +304,8 @@ impl Machine {
         if self.stop.is_none() {
             self.deadline = None;
         }
-        let crashed = self.stop.is_none() && !self.answered_a_request(now) && !self.ended_well();
+        let failed = self.hung.is_some() || !self.answered_a_request(now) && !self.ended_well();
+        let crashed = self.stop.is_none() && failed;
         if crashed && self.policy.max_restarts > 0 && self.policy.checkpoints {
             self.state = State::Refreshing;
             actions.push(Action::Refresh);
@@ -305,23 +329,6 @@ impl Machine {
     /// The main child died soon after a signal that asks to leave, and that somebody sent.
     fn answered_a_request(&self, now: Uptime) -> bool {
         self.asked.is_some_and(|asked| now.saturating_sub(asked) <= self.policy.stop_grace + STUCK_AFTER)
-    }
-
-    /// A crash: another attempt, or the end.
-    fn judge(&mut self, now: Uptime) -> Vec<Action> {
-        let Some((end, oom)) = self.ended else { return self.flush(now) };
-        let step = self.resume.as_ref().and_then(|r| r.step);
-        let failure = Failure { end, oom, lasted: now.saturating_sub(self.started_at), step };
-        match self.memory.judge(&self.policy, failure) {
-            Answer::After(pause) => {
-                self.state = State::Waiting;
-                vec![Action::Arm(Timer::Backoff, now + pause)]
-            }
-            Answer::No(why) => {
-                self.gave_up = why;
-                self.flush(now)
-            }
-        }
     }
 
     /// The tree is empty for good.
@@ -386,6 +393,7 @@ impl Machine {
                 actions
             }
             (Timer::Backoff, State::Waiting) => self.spawn(),
+            (Timer::Pulse, _) => self.on_look_due(now),
             (Timer::Leave, _) => self.on_end_near(now),
             (Timer::FlushLimit, State::Flushing) if self.leave_by.is_some_and(|(_, gone)| gone <= now) => self
                 .on_flushed(Flushed::OutOfTime(
@@ -409,5 +417,7 @@ impl Machine {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_hanging;
 #[cfg(test)]
 mod tests_leaving;

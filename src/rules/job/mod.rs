@@ -5,6 +5,7 @@
 mod budget;
 mod child;
 mod event;
+mod hang;
 mod machine;
 mod policy;
 mod restart;
@@ -12,6 +13,7 @@ mod verdict;
 
 pub use child::{ChildFacts, child_variables};
 pub use event::{Action, Event, Flushed, Resume, Target, Timer, Uptime};
+pub use hang::{Hang, Pulse, Sample};
 pub use machine::{Machine, State};
 pub use policy::{Policy, StoppedCode};
 pub use verdict::{Outcome, Reason};

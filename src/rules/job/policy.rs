@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::event::Target;
+use super::hang::Hang;
 use crate::rules::signal::Signal;
 
 /// Which code a stopped job leaves with.
@@ -43,6 +44,10 @@ pub struct Policy {
     pub checkpoints: bool,
     /// There is a store: a last commit is owed at the end.
     pub store: bool,
+    /// Spreads the pauses of many jobs; `None`: each is exact.
+    pub seed: Option<u64>,
+    /// When silence is a hang; `None`: never.
+    pub hang: Option<Hang>,
     /// The terminal's own signals reach the child without us.
     pub child_has_terminal: bool,
 }
@@ -76,6 +81,8 @@ impl Default for Policy {
             backoff_max: Duration::from_secs(60),
             checkpoints: false,
             store: false,
+            seed: None,
+            hang: None,
             child_has_terminal: false,
         }
     }

@@ -12,16 +12,45 @@ const QUICK: Duration = Duration::from_secs(60);
 const QUICK_LIMIT: u32 = 3;
 /// Wrong usage, as most programs report it.
 const USAGE: u8 = 2;
+/// What TensorFlow's preemption handler leaves with: it saved and asks for a restart.
+const ASKS_FOR_RESTART: [u8; 2] = [42, exit::STOPPED];
+/// ILL, BUS and FPE come from the program or from a full disk; a second time they come from the program.
+const ONCE: [u8; 3] = [132, 135, 136];
+const BUS: u8 = 135;
+/// A trainer that ran for so long before it failed is started again at once.
+const HEALTHY: Duration = Duration::from_secs(600);
+/// Dead so soon after going on from a checkpoint, it may be the checkpoint's fault.
+const POISONED: Duration = Duration::from_secs(300);
+/// So often from the same one.
+const POISONED_LIMIT: u32 = 2;
 
 /// A failed attempt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Failure {
     pub(super) end: End,
     pub(super) oom: bool,
+    /// We ended it because it showed no sign of life.
+    pub(super) hung: bool,
     /// From exec to the end.
     pub(super) lasted: Duration,
     /// The newest step there is to go on from.
     pub(super) step: Option<u64>,
+    /// It went on from a checkpoint, and there is still no newer one.
+    pub(super) stuck: bool,
+}
+
+impl Failure {
+    fn name(&self) -> String {
+        match self {
+            Failure { hung: true, .. } => "hung".to_owned(),
+            Failure { oom: true, .. } => "out of memory".to_owned(),
+            Failure { end, .. } => end.to_string(),
+        }
+    }
+
+    fn is_killed_from_outside(&self) -> bool {
+        self.end == End::Signal(Signal::KILL) && !self.oom && !self.hung
+    }
 }
 
 /// The answer.
@@ -29,6 +58,8 @@ pub(super) struct Failure {
 pub(super) enum Answer {
     /// Start again after this pause.
     After(Duration),
+    /// The same after this pause, but from an older checkpoint, if there is one.
+    Older(Duration),
     /// Give up; the clause says why.
     No(String),
 }
@@ -36,11 +67,22 @@ pub(super) enum Answer {
 /// What is remembered from attempt to attempt.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory {
-    /// Restarts since the last progress.
+    /// Restarts in all.
+    restarts: u32,
+    /// Those since the last progress.
     used: u32,
     quick: u32,
-    last: Option<(End, bool, Option<u64>)>,
+    last: Option<(String, Option<u64>)>,
+    /// Failures that are tried once more only, since the last progress.
+    once: Vec<String>,
+    /// Deaths soon after going on from the same checkpoint.
+    poisoned: u32,
+    fell_back: bool,
+    /// There was progress since the last failure.
+    fresh: bool,
     best_step: Option<u64>,
+    /// The highest step that a heartbeat named.
+    best_beat: Option<u64>,
 }
 
 impl Memory {
@@ -48,8 +90,25 @@ impl Memory {
     pub(super) fn progressed(&mut self, step: Option<u64>) {
         if step > self.best_step {
             self.best_step = step;
-            self.used = 0;
-            self.quick = 0;
+            self.refill();
+        }
+    }
+
+    fn refill(&mut self) {
+        *self = Memory {
+            best_step: self.best_step,
+            best_beat: self.best_beat,
+            restarts: self.restarts,
+            fresh: true,
+            ..Memory::default()
+        };
+    }
+
+    /// A heartbeat named this step: one above any before is progress, too.
+    pub(super) fn beaten(&mut self, step: Option<u64>) {
+        if step > self.best_beat {
+            self.best_beat = step;
+            self.refill();
         }
     }
 
@@ -63,21 +122,26 @@ impl Memory {
         if policy.max_restarts == 0 {
             return Answer::No(String::new());
         }
-        if let End::Code(code @ (USAGE | exit::NOT_STARTED | exit::NOT_EXECUTABLE | exit::NOT_FOUND)) = failure.end {
+        if let End::Code(code @ (USAGE | exit::NOT_STARTED | exit::NOT_EXECUTABLE | exit::NOT_FOUND)) = failure.end
+            && !failure.hung
+        {
             return Answer::No(format!("exit code {code} is one that a restart does not cure"));
         }
-        let killed_from_outside = failure.end == End::Signal(Signal::KILL) && !failure.oom;
-        let this = (failure.end, failure.oom, failure.step);
-        let again = self.last.replace(this) == Some(this);
-        if again && failure.step.is_some() && !killed_from_outside {
-            return Answer::No(format!(
-                "the same failure ({}) twice at step {}",
-                failure.end,
-                failure.step.unwrap_or(0)
-            ));
+        let outside = failure.is_killed_from_outside();
+        let is_suspect = failure.stuck && failure.lasted < POISONED && !outside;
+        self.poisoned = if is_suspect { self.poisoned + 1 } else { 0 };
+        let falls_back = self.poisoned >= POISONED_LIMIT && !self.fell_back && self.used < policy.max_restarts;
+        let this = (failure.name(), failure.step);
+        let again = self.last.replace(this.clone()).as_ref() == Some(&this);
+        if falls_back {
+            self.fell_back = true;
+            return Answer::Older(self.pause(policy, failure));
         }
-        if again && failure.oom {
-            return Answer::No("out of memory twice without progress".to_owned());
+        if again && let Some(step) = failure.step.filter(|_| !outside) {
+            return Answer::No(format!("the same failure ({}) twice at step {step}", this.0));
+        }
+        if let Some(why) = self.is_once_too_often(failure) {
+            return Answer::No(why);
         }
         self.quick = if failure.lasted < QUICK { self.quick + 1 } else { 0 };
         if self.quick >= QUICK_LIMIT && self.used > 0 {
@@ -86,10 +150,52 @@ impl Memory {
         if self.used >= policy.max_restarts {
             return Answer::No(format!("the restart budget ({}) is spent", policy.max_restarts));
         }
-        let doubled = policy.backoff_first.saturating_mul(1u32.checked_shl(self.used.min(16)).unwrap_or(u32::MAX));
-        self.used += 1;
-        Answer::After(doubled.min(policy.backoff_max))
+        Answer::After(self.pause(policy, failure))
     }
+
+    fn is_once_too_often(&mut self, failure: Failure) -> Option<String> {
+        let name = failure.name();
+        if !(failure.oom || ONCE.contains(&failure.end.code()) && !failure.hung) {
+            return None;
+        }
+        if !self.once.contains(&name) {
+            self.once.push(name);
+            return None;
+        }
+        let is_bus = failure.end.code() == BUS && !failure.oom;
+        let hint = if is_bus {
+            "; a full /dev/shm does that: give the container more of it (docker run --shm-size)"
+        } else {
+            ""
+        };
+        Some(format!("{name} twice without progress{hint}"))
+    }
+
+    /// Counts the restart, and says how long to wait for it: doubled each time, up to a fifth more or less, so that a
+    /// thousand jobs that died of one cause do not come back at one instant.
+    fn pause(&mut self, policy: &Policy, failure: Failure) -> Duration {
+        let fresh = std::mem::take(&mut self.fresh);
+        self.restarts += 1;
+        if self.used == 0 && failure.lasted >= HEALTHY {
+            self.used = 1;
+            return Duration::ZERO;
+        }
+        let doubled = policy.backoff_first.saturating_mul(1u32.checked_shl(self.used.min(16)).unwrap_or(u32::MAX));
+        let asked = matches!(failure.end, End::Code(code) if ASKS_FOR_RESTART.contains(&code));
+        if !(asked && fresh) {
+            self.used += 1;
+        }
+        let pause = doubled.min(policy.backoff_max);
+        policy.seed.map_or(pause, |seed| pause.mul_f64(0.8 + 0.4 * fraction(seed, self.restarts)))
+    }
+}
+
+/// From 0 to 1, as good as random: SplitMix64 of the seed and a count.
+fn fraction(seed: u64, count: u32) -> f64 {
+    let mut z = seed.wrapping_add(u64::from(count).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]
@@ -101,13 +207,20 @@ mod tests {
     }
 
     fn crash(code: u8, step: Option<u64>, seconds: u64) -> Failure {
-        Failure { end: End::Code(code), oom: false, lasted: Duration::from_secs(seconds), step }
+        Failure {
+            end: End::Code(code),
+            oom: false,
+            hung: false,
+            lasted: Duration::from_secs(seconds),
+            step,
+            stuck: false,
+        }
     }
 
     fn after(answer: Answer) -> u64 {
         match answer {
             Answer::After(pause) => pause.as_secs(),
-            Answer::No(why) => panic!("{why}"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -166,6 +279,71 @@ mod tests {
         after(memory.judge(&policy, crash(7, None, 1)));
         after(memory.judge(&policy, crash(7, None, 1)));
         assert!(matches!(memory.judge(&policy, crash(7, None, 1)), Answer::No(why) if why.contains("in a row")));
+    }
+
+    #[test]
+    fn pauses_are_spread_by_a_fifth_and_never_beyond() {
+        let mut pauses: Vec<Duration> = Vec::new();
+        for seed in 0..200 {
+            let policy = Policy { seed: Some(seed), ..policy(5) };
+            match Memory::default().judge(&policy, crash(1, None, 100)) {
+                Answer::After(pause) => pauses.push(pause),
+                other => panic!("{other:?}"),
+            }
+        }
+        pauses.sort();
+        let (least, most) = (pauses[0], pauses[199]);
+        assert!(least >= Duration::from_millis(800) && least < Duration::from_millis(830), "{least:?}");
+        assert!(most <= Duration::from_millis(1200) && most > Duration::from_millis(1170), "{most:?}");
+    }
+
+    #[test]
+    fn after_ten_healthy_minutes_the_first_restart_comes_at_once() {
+        let (policy, mut memory) = (policy(5), Memory::default());
+        assert_eq!(memory.judge(&policy, crash(1, None, 600)), Answer::After(Duration::ZERO));
+        assert_eq!(after(memory.judge(&policy, crash(3, None, 600))), 2);
+    }
+
+    #[test]
+    fn a_bus_error_is_tried_once_more_and_then_blamed_on_shared_memory() {
+        for end in [End::Code(135), End::Signal(Signal::new(7).expect("BUS"))] {
+            let (policy, mut memory) = (policy(5), Memory::default());
+            let bus = Failure { end, ..crash(0, None, 100) };
+            after(memory.judge(&policy, bus));
+            after(memory.judge(&policy, crash(1, None, 100)));
+            assert!(matches!(memory.judge(&policy, bus), Answer::No(why) if why.contains("/dev/shm")));
+        }
+    }
+
+    #[test]
+    fn who_saved_and_asks_for_a_restart_is_not_charged_for_it() {
+        let (policy, mut memory) = (policy(1), Memory::default());
+        for step in 1..20 {
+            memory.progressed(Some(step));
+            after(memory.judge(&policy, crash(42, Some(step), 100)));
+        }
+        after(memory.judge(&policy, crash(1, Some(19), 100)));
+        assert!(matches!(memory.judge(&policy, crash(42, Some(19), 100)), Answer::No(_)));
+    }
+
+    #[test]
+    fn two_deaths_soon_after_the_same_checkpoint_fall_back_to_an_older_one_once() {
+        let (policy, mut memory) = (policy(9), Memory::default());
+        let stuck = |step| Failure { stuck: true, ..crash(1, Some(step), 100) };
+        after(memory.judge(&policy, stuck(20)));
+        assert!(matches!(memory.judge(&policy, stuck(20)), Answer::Older(_)));
+        after(memory.judge(&policy, stuck(10)));
+        assert!(matches!(memory.judge(&policy, stuck(10)), Answer::No(why) if why.contains("step 10")));
+    }
+
+    #[test]
+    fn a_late_death_or_one_from_outside_does_not_blame_the_checkpoint() {
+        let (policy, mut memory) = (policy(9), Memory::default());
+        let late = Failure { stuck: true, ..crash(1, Some(20), 301) };
+        let killed = Failure { end: End::Signal(Signal::KILL), lasted: Duration::from_secs(1), ..late };
+        for failure in [late, killed, Failure { end: End::Code(3), ..late }] {
+            after(memory.judge(&policy, failure));
+        }
     }
 
     #[test]

@@ -22,4 +22,20 @@ pub(super) const SETTINGS: &[Setting] = &[
         "1s..60s",
         "Pause before a restart: FIRST, doubled each time up to MAX",
     ),
+    one(
+        "hang-timeout",
+        "DURATION",
+        TOPIC,
+        on::RUN,
+        "",
+        "Restart a command that shows no sign of life for so long: no heartbeat, output, commit, I/O, thread at work; 0 never [default: never]",
+    ),
+    one(
+        "hang-startup",
+        "DURATION",
+        TOPIC,
+        on::RUN,
+        "",
+        "Silence is no hang before this much of an attempt is over or a heartbeat came [default: 3 x --hang-timeout]",
+    ),
 ];

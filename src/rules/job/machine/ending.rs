@@ -42,6 +42,13 @@ impl Machine {
 
     pub(super) fn finish_unstopped(&mut self, code: u8) -> Vec<Action> {
         let suffix = if self.gave_up.is_empty() { String::new() } else { format!("; {}", self.gave_up) };
+        if let Some(hung) = &self.hung {
+            let ended = match self.ended {
+                Some((end, _)) => format!("it was ended: {end}"),
+                None => "it could not be ended".to_owned(),
+            };
+            return self.exit(Reason::Hung, exit::HUNG, format!("the command hung: {hung}; {ended}{suffix}"));
+        }
         match self.ended {
             Some((End::Code(0), _)) => {
                 self.exit(Reason::Finished, code, format!("the command finished with exit code 0{suffix}"))
@@ -69,7 +76,7 @@ impl Machine {
             child: self.ended.map(|(end, _)| end),
             oom: self.ended.is_some_and(|(_, oom)| oom),
             attempts: self.attempt,
-            resumed_step: self.resumed_step,
+            resumed_step: self.resumed.as_ref().and_then(|r| r.step),
             committed_step: self.committed,
             detail,
         }))]

@@ -77,6 +77,15 @@ fn a_preempted_life_checkpoints_commits_and_leaves_with_143() {
 }
 
 #[test]
+fn nothing_comes_before_the_signal_unless_a_trainer_with_checkpoints_is_told_by_file_too() {
+    let told = running(Policy::default()).step(secs(60.0), term());
+    let (announce, arm) = (Action::Announce { deadline: secs(85.0) }, Action::Arm(Timer::Grace, secs(85.0)));
+    assert_eq!(told, [leader(Signal::TERM), announce.clone(), arm.clone()]);
+    let told = running(Policy { checkpoints: true, ..Policy::default() }).step(secs(60.0), term());
+    assert_eq!(told, [announce, arm, leader(Signal::TERM)]);
+}
+
+#[test]
 fn an_orphans_death_does_not_end_the_job() {
     let mut machine = running(Policy::default());
     assert_eq!(machine.step(secs(1.0), Event::Reaped { pid: 9, end: End::Code(1) }), []);
@@ -162,7 +171,7 @@ fn a_crash_is_restarted_from_the_newest_checkpoint_after_a_pause() {
     let mut machine = running(with_store());
     machine.step(secs(100.0), ended(1));
     assert_eq!(machine.step(secs(100.0), Event::TreeEmpty).last(), Some(&Action::Refresh));
-    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5) });
+    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5), written_ns: 5 });
     let wait = machine.step(secs(101.0), Event::Restored { resume: resume.clone(), committed: Some(5) });
     assert_eq!(wait, [Action::Arm(Timer::Backoff, secs(102.0))]);
     assert_eq!(machine.step(secs(102.0), Event::Due(Timer::Backoff)), [Action::Spawn { attempt: 2, resume }]);
@@ -318,7 +327,7 @@ mod any_life {
             Just(Event::Started),
             Just(Event::Restored { resume: None, committed: None }),
             (0..9u64).prop_map(|s| Event::Restored {
-                resume: Some(Resume { from: "/c".into(), step: Some(s) }),
+                resume: Some(Resume { from: "/c".into(), step: Some(s), written_ns: s as i64 }),
                 committed: Some(s)
             }),
             Just(Event::NotRestored { code: 204, detail: String::new() }),

@@ -174,7 +174,7 @@ fn a_signal_for_a_checkpoint_is_passed_on_as_well() {
 fn the_verdict_names_the_step_of_the_last_attempt_and_not_of_the_one_that_never_came() {
     let mut machine = running(with_store());
     feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
-    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5) });
+    let resume = Some(Resume { from: "/ck/5".into(), step: Some(5), written_ns: 5 });
     machine.step(secs(101.0), Event::Restored { resume, committed: Some(5) });
     machine.step(secs(101.0), term());
     let end = outcome(machine.step(secs(101.0), Event::Flushed(Flushed::Done { step: Some(5) })));

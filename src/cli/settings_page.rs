@@ -1,0 +1,76 @@
+//! `docs/settings.md`, written from the one list of settings: the page that is there must be the page that comes out.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::SUBS;
+use crate::settings::defs::{Setting, Takes, all, on};
+
+const HEAD: &str = "\
+# Settings
+
+Written from the one list in `src/settings/defs/` by `TRAINIT_WRITE_DOCS=1 cargo test --lib settings_page`; a test
+compares it. Do not edit it.
+
+A flag beats its `TRAINIT_` variable, which beats the key of the same name in the configuration file, which beats what the
+platform implies, which beats the default. `trainit inspect` shows each value with where it came from. The file is
+`/etc/trainit/config.toml` where it exists, or what `--config FILE` or `TRAINIT_CONFIG` names:
+
+```toml
+stop-grace = \"20s\"
+metric = ['loss=loss: ([0-9.e+-]+)', 'accuracy=acc: ([0-9.]+)']
+```
+
+A flag that *repeats* takes a list in the file, and one value a line in the variable. A *switch* is `true` or `false` there.
+An empty variable counts as unset. A `TRAINIT_` variable that nothing reads is a warning with the nearest name; an unknown
+flag or key, or a value that cannot be read, ends `trainit` with 125 before anything starts, every mistake named at once.
+";
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    let mut topic = "";
+    for setting in all() {
+        if setting.topic != topic {
+            topic = setting.topic;
+            let _ = write!(page, "\n## {topic}\n\n");
+        }
+        page.push_str(&entry(setting));
+    }
+    page
+}
+
+fn entry(setting: &Setting) -> String {
+    // `inspect` takes what `run` takes, so that it can show it.
+    let shown = |on: u8| setting.on & on != 0 && (on & on::INSPECT == 0 || setting.on & on::RUN == 0);
+    let subs: Vec<&str> = SUBS.iter().filter(|sub| shown(sub.on)).map(|sub| sub.name).collect();
+    let (value, kind) = match setting.takes {
+        Takes::Switch => (String::new(), ", switch"),
+        Takes::One(value) => (format!(" {value}"), ""),
+        Takes::Many(value) => (format!(" {value}"), ", repeats"),
+    };
+    let default = match setting.default {
+        "" => String::new(),
+        default => format!(", default `{default}`"),
+    };
+    format!(
+        "- **`--{}{value}`** (`{}`; {}{kind}{default}):\n  {}\n",
+        setting.name,
+        setting.variable(),
+        subs.join(", "),
+        setting.help,
+    )
+}
+
+#[test]
+fn the_settings_page_says_what_the_list_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/settings.md");
+    #[allow(clippy::disallowed_methods, reason = "a test's own switch")]
+    if std::env::var_os("TRAINIT_WRITE_DOCS").is_some() {
+        std::fs::write(&path, page()).expect("docs/settings.md can be written");
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        there == page(),
+        "docs/settings.md is not what src/settings/defs says; write it anew: TRAINIT_WRITE_DOCS=1 cargo test --lib settings_page"
+    );
+}

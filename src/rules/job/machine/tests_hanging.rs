@@ -1,0 +1,99 @@
+//! Trainers that hang.
+
+use super::tests::*;
+use super::*;
+use crate::rules::job::{Hang, Pulse};
+
+fn watched(max_restarts: u32) -> Policy {
+    let hang = Some(Hang { timeout: secs(80.0), startup: secs(100.0) });
+    Policy { hang, max_restarts, ..Policy::default() }
+}
+
+const SILENT: Pulse = Pulse { beat: false, step: None, output: false, moved: false, worked: false, stopped: false };
+
+/// Lets it look until something else than the next look is to be done.
+fn silence(machine: &mut Machine, mut now: f64) -> (f64, Vec<Action>) {
+    loop {
+        now += 10.0;
+        assert_eq!(machine.step(secs(now), Event::Due(Timer::Pulse)), [Action::Feel]);
+        let actions = machine.step(secs(now), Event::Pulse(SILENT));
+        if !matches!(actions[..], [Action::Arm(Timer::Pulse, _)]) {
+            return (now, actions);
+        }
+        assert!(now < 10_000.0);
+    }
+}
+
+#[test]
+fn nothing_is_looked_at_unless_it_was_asked_for() {
+    let mut machine = Machine::new(Policy::default());
+    machine.step(secs(0.0), Event::Started);
+    assert_eq!(machine.step(secs(0.0), Event::Spawned { pid: 7 }), []);
+}
+
+#[test]
+fn a_hung_trainer_is_dumped_aborted_and_in_the_end_killed_and_the_job_leaves_with_201() {
+    let mut machine = running(watched(0));
+    let (now, actions) = silence(&mut machine, 0.1);
+    assert!(now >= 100.0, "{now}");
+    assert_eq!(actions, [Action::DumpStacks, Action::AbortTree, Action::Arm(Timer::Grace, secs(now + 10.0))]);
+    assert_eq!(machine.step(secs(now + 10.0), Event::Due(Timer::Grace))[0], Action::KillTree);
+    let killed = Event::MainEnded { end: End::Signal(Signal::KILL), oom: false };
+    let end = outcome(feed(&mut machine, now + 10.1, [killed, Event::TreeEmpty]));
+    assert_eq!((end.reason, end.exit_code), (Reason::Hung, 201));
+    assert!(end.detail.contains("no sign of life"), "{}", end.detail);
+}
+
+#[test]
+fn a_hang_is_restarted_and_charged_and_the_next_attempt_is_watched_afresh() {
+    let mut machine = running(watched(1));
+    let (now, _) = silence(&mut machine, 0.1);
+    let aborted = Event::MainEnded { end: End::Signal(Signal::ABRT), oom: false };
+    let actions = feed(&mut machine, now, [aborted.clone(), Event::TreeEmpty]);
+    assert!(matches!(actions.last(), Some(Action::Arm(Timer::Backoff, _))), "{actions:?}");
+    machine.step(secs(now + 1.0), Event::Due(Timer::Backoff));
+    machine.step(secs(now + 1.0), Event::Spawned { pid: 8 });
+    let (again, _) = silence(&mut machine, now + 1.0);
+    assert!(again >= now + 100.0);
+    let end = outcome(feed(&mut machine, again, [aborted, Event::TreeEmpty]));
+    assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Hung, 201, 2));
+}
+
+#[test]
+fn a_hung_trainer_that_leaves_with_0_on_sigabrt_has_not_finished() {
+    let mut machine = running(watched(0));
+    let (now, _) = silence(&mut machine, 0.1);
+    assert_eq!(outcome(feed(&mut machine, now, [ended(0), Event::TreeEmpty])).exit_code, 201);
+}
+
+#[test]
+fn a_job_that_is_being_stopped_does_not_hang() {
+    let mut machine = running(watched(0));
+    machine.step(secs(1.0), term());
+    assert_eq!(machine.step(secs(500.0), Event::Due(Timer::Pulse)), []);
+    let end = outcome(feed(&mut machine, 501.0, [ended(0), Event::TreeEmpty]));
+    assert_eq!((end.reason, end.exit_code), (Reason::Stopped, 143));
+}
+
+#[test]
+fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
+    let mut machine = running(watched(3));
+    let (now, _) = silence(&mut machine, 0.1);
+    let notice = Event::Preempted { source: "gce preempted".into(), lead: secs(30.0) };
+    let end = outcome(feed(&mut machine, now, [notice, ended(134), Event::TreeEmpty]));
+    assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
+}
+
+#[test]
+fn a_commit_and_a_frozen_machine_are_no_silence() {
+    let frozen = Event::Frozen { length: secs(60.0), why: String::new() };
+    for (event, silent) in [(Event::Committed { step: Some(5), took: secs(1.0) }, 80.0), (frozen, 60.0 + 30.0 + 80.0)] {
+        let mut machine = running(watched(0));
+        for look in 1..10 {
+            feed(&mut machine, f64::from(look) * 10.0, [Event::Due(Timer::Pulse), Event::Pulse(SILENT)]);
+        }
+        machine.step(secs(90.0), event);
+        let (hung, _) = silence(&mut machine, 90.0);
+        assert!((90.0 + silent..90.0 + silent + 10.1).contains(&hung), "{hung}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Goes back to an older checkpoint where the trainer failed twice soon after the newest (contracts/checkpoints.md section
+//! 8). The one that does no good is never deleted: here it is moved aside, so that no framework finds it by itself, and in
+//! the store a note lies beside it.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use super::mirror::{Local, Look, Mirror, MirrorError, Resume, beneath};
+use super::restore::{Which, point, set_aside};
+use crate::rules::checkpoint::Kind;
+use crate::rules::checkpoint::names::{Attempt, BAD};
+
+impl Mirror {
+    /// Puts the next older checkpoint in place, to be asked when nobody writes. `None`: there is none, and nothing was
+    /// changed. Errors: as [`Mirror::restore`].
+    pub async fn fall_back(&mut self) -> Result<Option<Resume>, MirrorError> {
+        let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
+        let Some(bad) = look.newest else { return Ok(None) };
+        let unit = bad.candidate.unit.clone();
+        let committed = self.committed.take();
+        self.bad.extend(committed.as_ref().map(|c| c.stamp.clone()));
+        let ignored = self.ignored.insert(unit.clone(), bad.age.newest_ns);
+        let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
+        let found = match self.store.take() {
+            None => self.local_only(look.newest.clone(), &[]),
+            Some(store) => {
+                let chosen = self.choose(&store, &look, Which::Older).await;
+                if let (Ok(Some(_)), Some(committed)) = (&chosen, &committed) {
+                    let key = format!("{BAD}/{}.json", committed.stamp);
+                    let note = serde_json::json!({"unit": unit, "step": bad.age.step, "why": "the trainer failed twice soon after going on from it"});
+                    if let Err(error) = store.create(&key, note.to_string().into_bytes()).await {
+                        self.note(format!("{error}; the note about {unit} is not written"));
+                    }
+                }
+                self.store = Some(store);
+                chosen?
+            }
+        };
+        let Some(found) = found else {
+            self.bad.retain(|stamp| Some(stamp) != committed.as_ref().map(|c| &c.stamp));
+            self.committed = committed;
+            match ignored {
+                Some(before) => self.ignored.insert(unit, before),
+                None => self.ignored.remove(&unit),
+            };
+            return Ok(None);
+        };
+        self.settle_account(&look, Some(&found), false)
+            .and_then(|()| self.put_away(&bad, &look, &found))
+            .map_err(|error| self.unusable(&error))?;
+        Ok(Some(found))
+    }
+
+    /// Moves the bad one aside, unless the good one has taken its place, and lets the pointers name the good one.
+    fn put_away(&self, bad: &Local, look: &Look, found: &Resume) -> io::Result<()> {
+        let dir = beneath(&self.config.dir)?;
+        if !found.from.ends_with(&bad.candidate.unit) {
+            let attempt = self.attempt.as_ref().map_or("local".to_owned(), Attempt::to_string);
+            let inside = format!("{}/", bad.candidate.unit);
+            let paths: BTreeSet<&str> = bad
+                .entries
+                .iter()
+                .filter(|e| e.kind != Kind::Directory || e.path == bad.candidate.unit)
+                .map(|e| if e.path.starts_with(&inside) { bad.candidate.unit.as_str() } else { e.path.as_str() })
+                .collect();
+            for path in paths {
+                set_aside(&dir, &attempt, path)?;
+            }
+        }
+        if found.commit.is_none()
+            && let Some(good) = &look.newest
+        {
+            for pointer in &good.pointers {
+                point(&dir, &pointer.path, &pointer.content, pointer.symlink)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! Looks at the trainer when the machine asks whether it is alive, and says what happened since the last look. What that
+//! means is `rules/job/hang.rs`'s.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::UNIX_EPOCH;
+
+use crate::edge::descendants::Descendant;
+use crate::edge::files;
+use crate::edge::threads;
+use crate::rules::job::{Event, Pulse, Sample, Uptime};
+
+/// A heartbeat file is a few digits.
+const HEARTBEAT_BYTES: usize = 4096;
+
+/// What is known of the last look.
+#[derive(Debug)]
+pub(super) struct PulseDesk {
+    heartbeat: Option<String>,
+    /// Bytes of output so far.
+    heard: Arc<AtomicU64>,
+    last: Option<Sample>,
+}
+
+impl PulseDesk {
+    pub(super) fn new(heartbeat: Option<String>, heard: Arc<AtomicU64>) -> PulseDesk {
+        PulseDesk { heartbeat, heard, last: None }
+    }
+
+    /// An attempt is about to start: the last one's heart beats no more.
+    pub(super) fn begin(&mut self) {
+        if let Some(path) = &self.heartbeat {
+            let _ = fs::remove_file(path);
+        }
+        self.last = None;
+    }
+
+    /// Looks at the heartbeat file, the output and the processes. The first look of an attempt has nothing to compare the
+    /// processes with.
+    pub(super) fn feel(&mut self, now: Uptime, tree: Option<Vec<Descendant>>) -> Event {
+        let (beat, step) = self.beat();
+        let output = self.heard.load(Ordering::Relaxed);
+        let mut sample = Sample { at: now, beat, step, output, ..Sample::default() };
+        for process in tree.unwrap_or_default() {
+            let vitals = threads::vitals(process.pid);
+            let busy = vitals.busy_ns.into_iter().map(|(tid, ns)| ((process.pid, tid, process.started), ns));
+            sample.threads.extend(busy);
+            sample.moved.insert((process.pid, process.started), vitals.moved_bytes);
+            sample.stopped |= vitals.is_stopped;
+        }
+        let first =
+            || Sample { at: now, output, moved: sample.moved.clone(), threads: BTreeMap::new(), ..Sample::default() };
+        let pulse = sample.since(self.last.as_ref().unwrap_or(&first()));
+        self.last = Some(sample);
+        Event::Pulse(pulse)
+    }
+
+    /// The step that the last heartbeat of an attempt named, which nobody may have looked at.
+    pub(super) fn last_step(&self) -> Option<Event> {
+        let (_, step) = self.beat();
+        step.map(|_| Event::Pulse(Pulse { step, ..Pulse::default() }))
+    }
+
+    /// The heartbeat file's modification time and the step in it: `{"step": 12}`.
+    fn beat(&self) -> (Option<i128>, Option<u64>) {
+        let Some(path) = &self.heartbeat else { return (None, None) };
+        let Ok(modified) = fs::metadata(path).and_then(|m| m.modified()) else { return (None, None) };
+        let nanos = match modified.duration_since(UNIX_EPOCH) {
+            Ok(since) => since.as_nanos() as i128,
+            Err(before) => -(before.duration().as_nanos() as i128),
+        };
+        let text = files::read_small(path, HEARTBEAT_BYTES).unwrap_or_default();
+        let step = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|v| v.get("step")?.as_u64());
+        (Some(nanos), step)
+    }
+}

@@ -1,0 +1,147 @@
+//! What the pages say is so: every command line, flag, variable and link in README, docs and Dockerfiles.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::Path;
+
+use regex::Regex;
+use trainit::cli::{self, Refusal};
+use trainit::rules::env::Env;
+use trainit::settings::defs::find;
+use trainit::settings::layers::unknown_variables;
+
+use crate::support::Trainit;
+use crate::support::documents::{Found, code, files, in_dockerfile, in_manifest, in_shell, root, text, yaml};
+
+fn pages() -> Vec<String> {
+    let mut pages = files("docs", ".md");
+    pages.push("README.md".to_owned());
+    pages
+}
+
+/// Every command line of ours that anybody is told to use.
+fn command_lines() -> Vec<Found> {
+    let mut found = Vec::new();
+    for page in pages() {
+        for (language, piece) in code(&text(&page)) {
+            match language.as_str() {
+                "sh" => found.extend(in_shell(&page, &piece)),
+                "" if piece.starts_with("trainit ") => found.extend(in_shell(&page, &piece)),
+                "Dockerfile" => found.extend(in_dockerfile(&page, &piece)),
+                "" | "toml" | "json" | "python" | "yaml" => {}
+                other => panic!("{page}: a block of {other:?}; say here how to check it"),
+            }
+        }
+    }
+    for file in ["Dockerfile.cpu", "Dockerfile.cuda"] {
+        found.extend(in_dockerfile(file, &text(file)));
+    }
+    for file in files("docs/examples", ".yaml") {
+        for document in yaml(&file) {
+            found.extend(in_manifest(&file, &document));
+        }
+    }
+    for file in files("docs/examples", ".json") {
+        found.extend(in_manifest(&file, &serde_json::from_str(&text(&file)).unwrap()));
+    }
+    for file in files("docs/examples", ".sbatch") {
+        found.extend(in_shell(&file, &text(&file)));
+    }
+    found
+}
+
+#[test]
+fn every_command_line_in_the_documentation_is_understood() {
+    let lines = command_lines();
+    for (place, at_least) in
+        [("README.md", 8), ("docs/migrating.md", 3), ("docs/examples/job.yaml", 1), ("Dockerfile.cpu", 1)]
+    {
+        let count = lines.iter().filter(|line| line.place == place).count();
+        assert!(count >= at_least, "only {count} command lines seen in {place}");
+    }
+    for Found { place, words } in lines {
+        let line = words.join(" ");
+        let parsed = match cli::parse(words.into_iter().map(OsString::from).collect()) {
+            Ok(parsed) => parsed,
+            Err(Refusal::Shown(_)) => continue,
+            Err(Refusal::Wrong(why)) => panic!("{place}: {line}: {why}"),
+        };
+        // `inspect` reads every setting of `run` and starts nothing; what a shell would put in is not known here.
+        if parsed.command == "run" {
+            let flags =
+                parsed.flags.iter().flat_map(|(name, values)| values.iter().map(move |v| format!("--{name}={v}")));
+            let flags: Vec<String> = flags.filter(|flag| !flag.contains(['$', '…'])).collect();
+            let done = Trainit::new([&["inspect".to_owned()], &flags[..]].concat()).output();
+            assert_eq!(done.code(), 0, "{place}: {line}: {}", done.err());
+        }
+    }
+}
+
+/// Flags of other programs that the pages name.
+const OTHERS: &[&str] = &[
+    "gpus",
+    "init",
+    "learning-rate",
+    "memory",
+    "nv",
+    "ntasks-per-node",
+    "read-only",
+    "requeue",
+    "restart",
+    "signal",
+    "stop-timeout",
+    "tmpfs",
+    "user",
+];
+
+#[test]
+fn every_flag_that_a_page_names_is_there() {
+    let flag = Regex::new("^--([a-z][a-z0-9-]*)").unwrap();
+    let mut seen = BTreeSet::new();
+    for page in pages() {
+        let spans =
+            code(&text(&page)).into_iter().filter(|(language, span)| language.is_empty() && !span.contains("cargo "));
+        for (_, span) in spans {
+            for name in span.split(' ').filter_map(|word| Some(flag.captures(word)?[1].to_owned())) {
+                let is_known = find(&name).is_some() || ["config", "help", "version"].contains(&name.as_str());
+                assert!(is_known || OTHERS.contains(&name.as_str()), "{page} names --{name}, which is no flag");
+                seen.insert(name);
+            }
+        }
+    }
+    assert!(seen.len() > 30, "{seen:?}");
+}
+
+/// Variables of the build and of the tests.
+const BUILDING: &[&str] = &["TRAINIT_COMMIT", "TRAINIT_GPU_PROBE_ELF", "TRAINIT_WRITE_DOCS", "TRAINIT"];
+
+#[test]
+fn every_variable_of_ours_that_is_named_is_read() {
+    let variable = Regex::new("TRAINIT_[A-Z0-9_]*[A-Z0-9]").unwrap();
+    let examples = files("docs/examples", "").into_iter().chain(files("examples", ""));
+    let others = ["Dockerfile.cpu", "Dockerfile.cuda", "scripts/demo"].map(str::to_owned);
+    for file in pages().into_iter().chain(examples).chain(others) {
+        for name in variable.find_iter(&text(&file)).map(|m| m.as_str()).filter(|name| !BUILDING.contains(name)) {
+            let complaints = unknown_variables(&Env::from_pairs([(name, "x")]));
+            assert!(complaints.is_empty(), "{file}: {}", complaints[0]);
+        }
+    }
+}
+
+#[test]
+fn every_link_leads_somewhere_and_every_page_is_linked() {
+    let link = Regex::new(r"\]\(([^)#\s]+)\)").unwrap();
+    let mut linked = BTreeSet::new();
+    for page in pages() {
+        let folder = root().join(&page).parent().unwrap().to_owned();
+        let text = text(&page);
+        for to in link.captures_iter(&text).map(|found| found[1].to_owned()).filter(|to| !to.starts_with("http")) {
+            let target = folder.join(&to);
+            linked.insert(target.canonicalize().unwrap_or_else(|_| panic!("{page} leads to {to}, which is not there")));
+        }
+    }
+    for file in files("docs", ".md").into_iter().chain(files("docs/examples", "")) {
+        let is_linked = linked.contains(&Path::new(&root()).join(&file).canonicalize().unwrap());
+        assert!(is_linked, "nothing leads to {file}");
+    }
+}

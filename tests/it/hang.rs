@@ -1,0 +1,71 @@
+//! Trainers that show no sign of life, with `--hang-timeout`.
+
+use crate::support::{Trainit, is_alive, send};
+
+fn watched(timeout: &str, more: &[&str], script: &str) -> Trainit {
+    let options = ["run", "--hang-timeout", timeout, "--hang-startup", "0"];
+    Trainit::new(options).args(more).args(["--", "sh", "-c", script])
+}
+
+#[test]
+fn a_silent_trainer_is_ended_as_hung_with_what_it_waits_in_on_the_log() {
+    let done = watched("300ms", &[], "sleep 1000 & exec sleep 1001").output().expect_code(201);
+    let verdict = done.verdict();
+    assert_eq!((verdict["reason"].as_str(), verdict["child_signal"].as_i64()), (Some("hung"), Some(6)));
+    assert!(verdict["detail"].as_str().unwrap().contains("no sign of life"), "{verdict}");
+    let stacks = done.err().lines().filter(|l| l.contains("(sleep): 1 thread asleep in")).count();
+    assert_eq!(stacks, 2, "a line for each process: {}", done.err());
+}
+
+#[test]
+fn a_hung_attempt_is_restarted_while_the_budget_lasts() {
+    let script = "[ $TRAINIT_ATTEMPT = 1 ] && exec sleep 1000; echo alive again";
+    let more = ["--max-restarts", "1", "--restart-backoff", "1ms"];
+    let done = watched("300ms", &more, script).output().expect_code(0);
+    assert_eq!((done.out().as_str(), done.verdict()["attempts"].as_u64()), ("alive again\n", Some(2)));
+}
+
+#[test]
+fn output_is_life_and_comes_through_untouched() {
+    let script = "for i in 1 2 3 4 5 6 7 8; do echo $i; echo e$i >&2; sleep 0.25; done; printf end";
+    let done = watched("1500ms", &[], script).output().expect_code(0);
+    assert_eq!(done.out(), "1\n2\n3\n4\n5\n6\n7\n8\nend");
+    assert!(done.err().contains("e1\n") && done.err().contains("e8\n"), "{}", done.err());
+}
+
+#[test]
+fn once_a_trainer_beats_its_chatter_keeps_it_alive_no_more() {
+    let script = "echo '{\"step\": 3}' > $TRAINIT_HEARTBEAT_FILE; while :; do echo busy; sleep 0.01; done";
+    let done = watched("400ms", &[], script).output().expect_code(201);
+    assert!(done.verdict()["detail"].as_str().unwrap().contains("no heartbeat"), "{}", done.err());
+}
+
+#[test]
+fn a_trainer_that_beats_lives_and_a_new_attempt_begins_without_a_beat() {
+    let script = "[ -e $TRAINIT_HEARTBEAT_FILE ] && exit 9; \
+                  for i in 1 2 3 4 5 6; do touch $TRAINIT_HEARTBEAT_FILE; sleep 0.25; done; [ $TRAINIT_ATTEMPT = 2 ]";
+    let more = ["--max-restarts", "1", "--restart-backoff", "1ms"];
+    let done = watched("1200ms", &more, script).output().expect_code(0);
+    assert_eq!(done.verdict()["attempts"], 2);
+}
+
+#[test]
+fn a_trainer_that_somebody_stopped_is_not_hung() {
+    let running = watched("300ms", &[], "echo $$; exec sleep 1000").start();
+    let pid: i32 = running.after_line("").trim().parse().unwrap();
+    send(pid, libc::SIGSTOP);
+    // Three times what would be a hang.
+    std::thread::sleep(std::time::Duration::from_millis(900));
+    assert!(is_alive(pid), "{}", running.log_so_far());
+    send(pid, libc::SIGCONT);
+    let done = running.finish().expect_code(201);
+    assert_eq!(done.verdict()["reason"], "hung");
+}
+
+#[test]
+fn python_is_asked_for_its_tracebacks_only_where_a_hang_is_looked_for_and_nobody_decided() {
+    let script = "echo ${PYTHONFAULTHANDLER-unset}";
+    assert_eq!(Trainit::run(["sh", "-c", script]).output().out(), "unset\n");
+    assert_eq!(watched("1h", &[], script).output().out(), "1\n");
+    assert_eq!(watched("1h", &[], script).env("PYTHONFAULTHANDLER", "0").output().out(), "0\n");
+}

@@ -1,0 +1,90 @@
+//! Which failures are worth another attempt, and from where it goes on.
+
+use std::fs;
+
+use crate::support::Trainit;
+use crate::support::checkpoints::{Place, tree};
+
+/// A trainer that can do nothing with the checkpoint of step 2.
+const PICKY: &str = "echo from=${TRAINIT_RESUME_STEP-none}; [ \"${TRAINIT_RESUME_STEP-}\" != 2 ] || exit 3; \
+                     echo $TRAINIT_RESUME_FROM; ls \"$TRAINIT_CHECKPOINT_DIR\"";
+
+fn run(place: &Place, store: bool, script: &str) -> Trainit {
+    let mut trainit = Trainit::new(["run", "--restart-backoff", "1ms", "--settle", "0", "--checkpoint-dir"]);
+    trainit = trainit.args([place.local()]);
+    if store {
+        trainit = trainit.args(["--checkpoint-store", &place.url()]);
+    }
+    trainit.args(["--", "sh", "-c", script])
+}
+
+#[test]
+fn two_deaths_soon_after_the_newest_checkpoint_go_back_to_an_older_one_and_delete_nothing() {
+    for on_a_new_machine in [true, false] {
+        let place = Place::new();
+        let older = place.save(1);
+        place.push();
+        let bad = place.save(2);
+        place.push();
+        if on_a_new_machine {
+            fs::remove_dir_all(place.local()).unwrap();
+        }
+        let done = run(&place, true, PICKY).output().expect_code(0);
+        let from = place.local().join("step-1");
+        assert_eq!(done.out(), format!("from=2\nfrom=2\nfrom=1\n{}\nstep-1\n", from.display()));
+        assert_eq!(tree(&from), older);
+        assert!(done.err().contains("goes on from") && done.err().contains("poisoned_checkpoint"), "{}", done.err());
+        assert_eq!(done.verdict()["resumed_step"], 1);
+        assert_eq!(place.steps(), [2, 1], "the store keeps both");
+        assert_eq!(fs::read_dir(place.store().join(".trainit/bad")).unwrap().count(), 1);
+        assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-2")), bad);
+    }
+}
+
+#[test]
+fn without_a_store_it_goes_back_to_an_older_local_one_and_keeps_the_newer_aside() {
+    let place = Place::new();
+    place.save(1);
+    let bad = place.save(2);
+    let done = run(&place, false, PICKY).output().expect_code(0);
+    assert!(done.out().starts_with("from=2\nfrom=2\nfrom=1\n") && done.out().ends_with("\nstep-1\n"), "{}", done.out());
+    let aside = place.local().join(".trainit/aside");
+    let kept = fs::read_dir(aside).unwrap().map(|e| e.unwrap().path().join("step-2")).next().unwrap();
+    assert_eq!(tree(&kept), bad);
+}
+
+#[test]
+fn where_there_is_no_older_checkpoint_nothing_starts_from_scratch() {
+    let place = Place::new();
+    let only = place.save(2);
+    for store in [false, true] {
+        let done = run(&place, store, PICKY).output().expect_code(3);
+        assert_eq!(done.out(), "from=2\nfrom=2\n");
+        assert!(done.verdict()["detail"].as_str().unwrap().contains("no older checkpoint"), "{}", done.err());
+        assert_eq!(tree(&place.local().join("step-2")), only);
+    }
+}
+
+#[test]
+fn training_that_went_back_commits_what_comes_after() {
+    let place = Place::new();
+    for step in [1, 2] {
+        place.save(step);
+        place.push();
+    }
+    let script = "[ $TRAINIT_RESUME_STEP != 2 ] || exit 3; cd $TRAINIT_CHECKPOINT_DIR; \
+                  mkdir step-2; echo '{\"step\": 2}' > step-2/state.json";
+    let done = run(&place, true, script).output().expect_code(0);
+    assert_eq!(done.verdict()["committed_step"], 2, "{}", done.err());
+    assert_eq!(place.steps(), [2, 2, 1]);
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-2")).len(), 1, "the new one is the newest");
+}
+
+#[test]
+fn a_stop_during_the_pause_before_a_restart_ends_it_at_once() {
+    let options = ["run", "--max-restarts", "3", "--restart-backoff", "1h", "--", "sh", "-c", "exit 3"];
+    let running = Trainit::new(options).start();
+    running.after_log("restarting");
+    let done = running.stop().expect_code(143);
+    assert_eq!((done.verdict()["reason"].as_str(), done.verdict()["attempts"].as_u64()), (Some("stopped"), Some(1)));
+}
