@@ -20,6 +20,7 @@ pub mod restore;
 pub mod retention;
 mod send;
 mod status_desk;
+pub mod survey;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
