@@ -11,3 +11,4 @@ pub mod job;
 pub mod metric;
 pub mod preempt;
 pub mod signal;
+pub mod status;
