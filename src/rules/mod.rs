@@ -12,3 +12,4 @@ pub mod lines;
 pub mod metric;
 pub mod preempt;
 pub mod signal;
+pub mod status;
