@@ -1,7 +1,5 @@
 //! Which processes belong to our tree, from /proc. Where there is none (or one of another PID namespace) it says so.
 
-#![expect(unsafe_code, reason = "the clock that /proc counts by")]
-
 use std::collections::HashMap;
 use std::fs;
 use std::hash::{Hash, Hasher};
@@ -60,17 +58,6 @@ pub fn all() -> Option<Vec<Descendant>> {
         }
     }
     Some(found)
-}
-
-/// Now, as [`Descendant::started`] counts.
-pub fn ticks_now() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is alive for the call; the other call takes and gives integers.
-    let per_second = unsafe {
-        libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now);
-        u64::try_from(libc::sysconf(libc::_SC_CLK_TCK)).unwrap_or(100)
-    };
-    now.tv_sec as u64 * per_second + now.tv_nsec as u64 * per_second / 1_000_000_000
 }
 
 /// Parent, process and whether it is a zombie, from /proc/PID/stat (proc(5)). The command's name may hold anything.

@@ -273,7 +273,7 @@ impl Effects {
         let result = process::kill(if target == Target::Group { -main } else { main }, signal);
         if is_shared {
             // Who was forked since the first look had it too; who is younger than it had not.
-            self.note_termed(descendants::ticks_now());
+            self.note_termed(clock::boot_ticks());
         }
         if let Err(error) = result {
             tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
