@@ -10,4 +10,5 @@ pub mod gpu;
 pub mod job;
 pub mod metric;
 pub mod preempt;
+pub mod progress;
 pub mod signal;

@@ -18,6 +18,7 @@ mod reporter;
 pub mod restore;
 pub mod retention;
 mod send;
+pub mod transfer;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
