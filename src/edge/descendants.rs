@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::hash::{Hash, Hasher};
 
 use super::process::own_pid;
 
-/// A process of the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A process of the tree. Two are the same when their ids and starts are: it may change its group as it likes.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Descendant {
     /// Its id.
     pub pid: i32,
@@ -14,6 +15,22 @@ pub struct Descendant {
     pub group: i32,
     /// When it started, in clock ticks since boot: with the id it names one process for ever.
     pub started: u64,
+    /// A signal has stopped it: it hears nothing but SIGKILL until it is continued.
+    pub is_stopped: bool,
+}
+
+impl PartialEq for Descendant {
+    fn eq(&self, other: &Descendant) -> bool {
+        (self.pid, self.started) == (other.pid, other.started)
+    }
+}
+
+impl Eq for Descendant {}
+
+impl Hash for Descendant {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.pid, self.started).hash(state);
+    }
 }
 
 /// Every living process below us, adopted ones included; `None` without a usable /proc.
@@ -46,8 +63,14 @@ pub fn all() -> Option<Vec<Descendant>> {
 /// Parent, process and whether it is a zombie, from /proc/PID/stat (proc(5)). The command's name may hold anything.
 fn parse(pid: i32, stat: &str) -> Option<(i32, Descendant, bool)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let descendant = Descendant { pid, group: fields.get(2)?.parse().ok()?, started: fields.get(19)?.parse().ok()? };
-    Some((fields.get(1)?.parse().ok()?, descendant, matches!(*fields.first()?, "Z" | "X")))
+    let state = *fields.first()?;
+    let descendant = Descendant {
+        pid,
+        group: fields.get(2)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+        is_stopped: state == "T",
+    };
+    Some((fields.get(1)?.parse().ok()?, descendant, matches!(state, "Z" | "X")))
 }
 
 /// Command name and the kernel function a process waits in, for the log.
@@ -66,7 +89,18 @@ mod tests {
     fn a_name_with_parentheses_and_spaces_is_read_right() {
         let stat = "42 (a) b (c) S 7 40 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99123 1 2";
         let (parent, descendant, is_zombie) = parse(42, stat).expect("well formed");
-        assert_eq!((parent, descendant, is_zombie), (7, Descendant { pid: 42, group: 40, started: 99123 }, false));
+        assert_eq!((parent, descendant.pid, descendant.group, descendant.started), (7, 42, 40, 99123));
+        assert!(!is_zombie && !descendant.is_stopped);
+    }
+
+    #[test]
+    fn a_process_that_changes_its_group_or_stops_is_still_the_same() {
+        let read = |stat| parse(42, stat).expect("well formed").1;
+        let before = read("42 (x) S 7 40 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99123 1 2");
+        let after = read("42 (x) T 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99123 1 2");
+        let another = read("42 (x) S 7 40 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99124 1 2");
+        assert!(after == before && after.is_stopped && another != before);
+        assert!(std::collections::HashSet::from([before]).contains(&after));
     }
 
     #[test]

@@ -290,7 +290,8 @@ impl Effects {
         for descendant in all {
             if self.termed.insert(descendant) {
                 self.kill_one(descendant.pid, Signal::TERM);
-                // A stopped process hears nothing but KILL until it is continued.
+            }
+            if descendant.is_stopped {
                 self.kill_one(descendant.pid, Signal::CONT);
             }
         }
@@ -315,7 +316,7 @@ impl Effects {
 
     /// Without /proc: everything in our PID namespace where we are its init, else the command's process group.
     fn signal_unseen(&mut self, signal: Signal) {
-        let nobody = Descendant { pid: -1, group: 0, started: 0 };
+        let nobody = Descendant { pid: -1, ..Descendant::default() };
         if signal == Signal::TERM && !self.termed.insert(nobody) {
             return;
         }

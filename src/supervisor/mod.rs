@@ -6,6 +6,7 @@ pub mod commit;
 mod effects;
 mod fall_back;
 mod fetch;
+pub mod follow;
 mod gpu_desk;
 pub mod gpus;
 mod job_control;

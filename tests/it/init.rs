@@ -92,6 +92,40 @@ fn nobody_gets_sigterm_twice() {
 }
 
 #[test]
+fn a_process_that_changes_its_group_at_sigterm_is_not_sent_another() {
+    // It becomes a group of its own in its handler and goes on; trainit sweeps the tree again and again meanwhile.
+    let script = "import os, signal, sys, time\n\
+                  if os.fork():\n    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n    time.sleep(100)\n\
+                  def handler(*_):\n    print('TERM', flush=True)\n    os.setsid() if os.getsid(0) != os.getpid() else 0\n\
+                  signal.signal(signal.SIGTERM, handler)\nprint('ready', flush=True)\n\
+                  end = time.monotonic() + 100\nwhile time.monotonic() < end: time.sleep(1)\n";
+    let running = Trainit::new(["run", "--stop-grace", "1s", "--", "python3", "-c", script]).start();
+    running.after_line("ready");
+    let done = running.stop();
+    assert_eq!(done.out().matches("TERM").count(), 1, "{}", done.out());
+}
+
+#[test]
+fn a_stopped_process_is_continued_to_hear_sigterm_and_no_other_is() {
+    let child =
+        "trap 'echo cont-$0' CONT; trap 'echo term-$0; exit' TERM; echo ready-$0-$$-; while :; do sleep 0.01; done";
+    let child = child.replace('\'', "'\\''");
+    let script = format!(
+        "bash -c '{child}' stopped & bash -c '{child}' going & trap 'exit 0' TERM; while :; do sleep 0.01; done"
+    );
+    let running = Trainit::run(["bash", "-c", &script]).start();
+    running.after_line("ready-going");
+    let line = running.after_line("ready-stopped");
+    let pid: i32 = line.split('-').nth(2).unwrap().parse().unwrap();
+    send(pid, libc::SIGSTOP);
+    eventually("it is stopped", || state_of(pid) == 'T');
+    let done = running.stop().expect_code(143);
+    for (word, count) in [("term-stopped", 1), ("term-going", 1), ("cont-going", 0)] {
+        assert_eq!(done.out().matches(word).count(), count, "{word}: {}", done.out());
+    }
+}
+
+#[test]
 fn with_target_group_the_whole_group_hears_it_at_once_and_once() {
     let script = "sh -c 'trap \"echo child\" TERM; echo ready; while :; do sleep 0.01; done' & \
                   trap 'echo leader; sleep 0.3; exit 0' TERM; while :; do sleep 0.01; done";

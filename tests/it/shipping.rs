@@ -84,3 +84,30 @@ fn the_version_names_commit_target_and_features() {
         out.contains("unknown-linux-") && out.contains(if cfg!(debug_assertions) { "development build" } else { "," })
     );
 }
+
+#[test]
+fn the_bill_of_materials_has_every_crate_that_is_built_in_and_no_test_tool() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let Ok(output) =
+        Command::new("python3").arg("scripts/sbom").current_dir(root).env("SOURCE_DATE_EPOCH", "0").output()
+    else {
+        eprintln!("skipped: no python3 to run scripts/sbom");
+        return;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let bill: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(bill["metadata"]["timestamp"], "1970-01-01T00:00:00Z");
+    let required = bill["components"].as_array().unwrap().iter().filter(|c| c["scope"] == "required");
+    let listed: BTreeSet<String> =
+        required.map(|c| format!("{} {}", c["name"].as_str().unwrap(), c["version"].as_str().unwrap_or(""))).collect();
+    let text = Trainit::new(["licenses"]).output().expect_code(0).out();
+    let list = text.split_once("\n==== [1]").unwrap().0;
+    let entries =
+        list.lines().filter(|line| line.contains('[') && !line.starts_with([' ', 'R']) && !line.starts_with("musl"));
+    let entries: Vec<&str> = entries.map(|entry| entry.split_once(',').unwrap().0).collect();
+    for entry in &entries {
+        assert!(listed.contains(*entry), "{entry} is not in the bill");
+    }
+    assert!(entries.len() > 50 && listed.iter().any(|c| c.starts_with("rust-std ")), "{entries:?}");
+    assert!(!listed.iter().any(|c| c.starts_with("proptest ") || c.starts_with("serde_derive ")), "{listed:?}");
+}

@@ -66,12 +66,16 @@ impl Machine {
             stop.told = false;
             by_notice
         });
-        let mut actions = self.begin_stop(now + self.policy.stop_grace);
+        let begun = self.begin_stop(now + self.policy.stop_grace);
         self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: false });
-        if !already_told && let Some(signal) = preempt_signal {
-            actions.extend(self.deliver(signal));
+        let signal = preempt_signal.filter(|_| !already_told).and_then(|signal| self.deliver(signal));
+        // A trainer with checkpoints may read the deadline in its handler: the file is there first, as with every notice.
+        // For any other command this is an init, and nothing comes before the signal.
+        if self.policy.checkpoints {
+            begun.into_iter().chain(signal).collect()
+        } else {
+            signal.into_iter().chain(begun).collect()
         }
-        actions
     }
 
     /// A running trainer is stopped as by a preemption; what is over or stopping already keeps its own reason.

@@ -77,6 +77,15 @@ fn a_preempted_life_checkpoints_commits_and_leaves_with_143() {
 }
 
 #[test]
+fn nothing_comes_before_the_signal_unless_a_trainer_with_checkpoints_is_told_by_file_too() {
+    let told = running(Policy::default()).step(secs(60.0), term());
+    let (announce, arm) = (Action::Announce { deadline: secs(85.0) }, Action::Arm(Timer::Grace, secs(85.0)));
+    assert_eq!(told, [leader(Signal::TERM), announce.clone(), arm.clone()]);
+    let told = running(Policy { checkpoints: true, ..Policy::default() }).step(secs(60.0), term());
+    assert_eq!(told, [announce, arm, leader(Signal::TERM)]);
+}
+
+#[test]
 fn an_orphans_death_does_not_end_the_job() {
     let mut machine = running(Policy::default());
     assert_eq!(machine.step(secs(1.0), Event::Reaped { pid: 9, end: End::Code(1) }), []);
