@@ -30,7 +30,8 @@ impl Transfer {
 
     /// So many bytes are to be moved.
     pub(crate) fn begin(&self, all: u64) {
-        (self.done.replace(0), self.all.replace(all));
+        self.done.set(0);
+        self.all.set(all);
     }
 
     /// So many more have been.
