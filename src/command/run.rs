@@ -99,6 +99,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
                 peak_memory_bytes: ended.peak_memory_bytes,
                 seconds: clock.now().as_secs_f64(),
                 metrics: ended.metrics,
+                xids: ended.xids,
             };
             verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
             ended.outcome.exit_code

@@ -169,6 +169,11 @@ impl Collectors {
         }
     }
 
+    /// The last value of each tag so far.
+    pub fn last_values(&self) -> BTreeMap<String, String> {
+        self.reporter.as_ref().map(Reporter::last_values).unwrap_or_default()
+    }
+
     /// The run is over: writes the last metrics and gives the last value of each tag.
     pub fn finish(mut self) -> BTreeMap<String, String> {
         self.drain();

@@ -34,5 +34,6 @@ mod restarts;
 mod resume;
 mod scraped_metrics;
 mod shipping;
+mod status;
 mod terminal;
 mod walls;
