@@ -11,7 +11,7 @@ use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::{self, MetricsFile};
 use crate::edge::signals::Mask;
-use crate::edge::{gpu, limits, machine, stdio};
+use crate::edge::{gpu, limits, machine, process, stdio};
 use crate::rules::cluster::spec::Platform;
 use crate::rules::env::Env;
 use crate::rules::job::{ChildFacts, Reason};
@@ -52,6 +52,11 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     }
     if !mistakes.is_empty() {
         return not_started(&mistakes, settings.verdict_file.as_deref(), None);
+    }
+    if let Some(signal) = settings.orphaned_signal
+        && let Err(error) = process::signal_when_orphaned(signal)
+    {
+        tracing::warn!("trainit is not told when the process that started it dies: {error}");
     }
     let resolved = match cluster::resolve(options, &env, &[]) {
         Ok(resolved) => resolved,
