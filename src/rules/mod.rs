@@ -11,5 +11,6 @@ pub mod job;
 pub mod lines;
 pub mod metric;
 pub mod preempt;
+pub mod progress;
 pub mod signal;
 pub mod status;

@@ -310,10 +310,9 @@ impl Effects {
     }
 
     fn signal(&mut self, target: Target, signal: Signal) {
-        if target == Target::Group && signal == Signal::TERM {
-            let groups = self.leaders.pids();
-            let members = descendants::all().unwrap_or_default();
-            self.termed.extend(members.into_iter().filter(|d| groups.contains(&d.group)));
+        let is_shared = target == Target::Group && signal == Signal::TERM;
+        if is_shared {
+            self.note_termed(u64::MAX);
         }
         for main in self.leaders.alive() {
             let to = if target == Target::Group { -main } else { *main };
@@ -321,6 +320,18 @@ impl Effects {
                 tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
             }
         }
+        if is_shared {
+            // Who was forked since the first look had it too; who is younger than it had not.
+            self.note_termed(clock::boot_ticks());
+        }
+    }
+
+    /// The group's members that started by then share a SIGTERM that is sent to the group.
+    fn note_termed(&mut self, started_by: u64) {
+        let members = descendants::all().unwrap_or_default();
+        let groups = self.leaders.pids();
+        let shares = |d: &Descendant| groups.contains(&d.group) && d.started <= started_by;
+        self.termed.extend(members.into_iter().filter(shares));
     }
 
     /// SIGTERM, once each.

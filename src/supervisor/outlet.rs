@@ -5,32 +5,37 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::edge::stdio;
 
-/// Passes on until nobody reads any more; then the rest is dropped, and that is said once.
+/// Passes on for as long as somebody may read it.
 #[derive(Debug)]
 pub(super) struct Outlet {
     to: BorrowedFd<'static>,
-    /// Nobody reads our stream any more.
-    unread: bool,
+    /// Our stream takes nothing, ever.
+    unwritable: bool,
     /// A lost piece of output was told of.
     told: bool,
 }
 
 impl Outlet {
     pub(super) fn new(to: BorrowedFd<'static>) -> Outlet {
-        Outlet { to, unread: false, told: false }
+        Outlet { to, unwritable: false, told: false }
     }
 
-    pub(super) fn pass_on(&mut self, bytes: &[u8]) {
-        if self.unread {
-            return;
+    /// Whether somebody may still read it.
+    pub(super) fn pass_on(&mut self, bytes: &[u8]) -> bool {
+        if self.unwritable {
+            return true;
         }
-        if let Err(error) = stdio::write_all(self.to.as_raw_fd(), bytes) {
-            self.unread = matches!(error.kind(), ErrorKind::BrokenPipe) || error.raw_os_error() == Some(libc::EBADF);
-            if !self.told {
-                self.told = true;
-                let kept = if self.unread { "the rest is dropped" } else { "a part is lost" };
-                tracing::warn!("the trainer's output cannot be passed on, {kept}; training goes on: {error}");
-            }
+        let Err(error) = stdio::write_all(self.to.as_raw_fd(), bytes) else { return true };
+        if error.kind() == ErrorKind::BrokenPipe {
+            return false;
         }
+        // Our stream was closed when we were started.
+        self.unwritable = error.raw_os_error() == Some(libc::EBADF);
+        if !self.told {
+            self.told = true;
+            let kept = if self.unwritable { "the rest is dropped" } else { "a part is lost" };
+            tracing::warn!("the trainer's output cannot be passed on, {kept}; training goes on: {error}");
+        }
+        true
     }
 }

@@ -118,9 +118,13 @@ impl Merge {
                     self.search.heard.fetch_add(read as u64, Ordering::Relaxed);
                     self.lines.feed(which, &buffer[..read], &mut out);
                 }
-                self.pass_on(&mut out);
+                let is_read = self.pass_on(&mut out);
                 if which == 0 {
                     self.look(&mut scraper, &buffer[..read]);
+                }
+                if !is_read {
+                    // The pipes close with the readers: the ranks find them broken, as without us.
+                    return;
                 }
             }
             if self.readers.iter().all(Option::is_none) {
@@ -134,19 +138,21 @@ impl Merge {
         }
     }
 
-    /// In pieces that end with a line, as far as lines allow.
-    fn pass_on(&mut self, out: &mut Vec<u8>) {
+    /// In pieces that end with a line, as far as lines allow. Whether somebody may still read it.
+    fn pass_on(&mut self, out: &mut Vec<u8>) -> bool {
         let mut rest = out.as_slice();
+        let mut is_read = true;
         while rest.len() > PIECE_BYTES {
             let fits = rest[..PIECE_BYTES].iter().rposition(|b| *b == b'\n');
             let end = fits.or_else(|| rest.iter().position(|b| *b == b'\n')).map_or(rest.len(), |at| at + 1);
-            self.outlet.pass_on(&rest[..end]);
+            is_read &= self.outlet.pass_on(&rest[..end]);
             rest = &rest[end..];
         }
         if !rest.is_empty() {
-            self.outlet.pass_on(rest);
+            is_read &= self.outlet.pass_on(rest);
         }
         out.clear();
+        is_read
     }
 
     /// Rank 0's output, or (empty) its end.

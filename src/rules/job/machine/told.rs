@@ -35,12 +35,12 @@ pub struct Told {
 impl Machine {
     /// What to say now.
     pub fn told(&self) -> Told {
-        let is_running = matches!(self.state, State::Running { .. });
+        let is_running = matches!(self.state, State::Running);
         let state = match self.state {
             State::Restoring => "restoring",
             State::Launching => "launching",
-            State::Running { .. } if self.stop.is_some() => "stopping",
-            State::Running { .. } => "running",
+            State::Running if self.stop.is_some() => "stopping",
+            State::Running => "running",
             State::Draining => "draining",
             State::Refreshing => "refreshing",
             State::Waiting => "waiting",
