@@ -10,7 +10,7 @@ use super::{refuse, values};
 use crate::cli::Parsed;
 use crate::edge::fault::Faults;
 use crate::edge::stdio;
-use crate::edge::store::StoreError;
+use crate::edge::store::{Access, StoreError};
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::CommitName;
 use crate::rules::env::Env;
@@ -195,6 +195,7 @@ pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: 
     MirrorConfig {
         dir: settings.dir.unwrap_or_default(),
         store: settings.store.map(|store| store.of_node(node)),
+        access: Access::new(env.clone(), settings.allow_http),
         options: settings.options,
         retention: settings.retention,
         restore: match settings.restore {

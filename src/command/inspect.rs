@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{cluster, refuse, values};
 use crate::cli::Parsed;
 use crate::edge::{gpu, limits, machine, stdio};
+use crate::rules::checkpoint::address::shown;
 use crate::rules::cluster::spec::{ClusterSpec, quote};
 use crate::rules::env::{Changes, Env};
 use crate::rules::exit;
@@ -143,6 +144,7 @@ fn of_settings(values: &Values) -> Value {
         };
         let value = match setting.map(|s| s.takes) {
             Some(Takes::Many(_)) => json!(given.values),
+            _ if name == "checkpoint-store" => json!(given.values.last().map(|url| shown(url))),
             _ => json!(given.values.last()),
         };
         (name.to_owned(), json!({ "value": value, "source": source }))

@@ -19,6 +19,8 @@ pub struct Checkpoints {
     pub dir: Option<PathBuf>,
     /// Where they are committed. Never without a directory.
     pub store: Option<Address>,
+    /// Whether a store may be asked by plain http wherever it is.
+    pub allow_http: bool,
     /// Their form; the number of processes is for the caller to add.
     pub options: Options,
     /// How long one must lie unchanged.
@@ -88,6 +90,7 @@ impl Checkpoints {
         Checkpoints {
             dir,
             store,
+            allow_http: reader.switch("allow-http"),
             options: Options { format, marker, step, world_size: None },
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
             interval: reader.parse("mirror-interval", duration::parse).unwrap_or(Duration::from_secs(30)),
@@ -126,7 +129,7 @@ mod tests {
     #[test]
     fn every_mistake_is_named_with_the_way_out() {
         for (name, value, expected) in [
-            ("checkpoint-store", "gs://b/p", "file:// only"),
+            ("checkpoint-store", "https://b/p", "AWS_ENDPOINT_URL"),
             ("checkpoint-store", "file:///s", "--checkpoint-dir"),
             ("checkpoint-format", "tensorflo", "did you mean tensorflow?"),
             ("checkpoint-format", "marker", "--marker"),

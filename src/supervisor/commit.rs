@@ -4,14 +4,13 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::mirror::{Committed, Local, Mirror, PINS, attempts, beneath, blocking, same_bytes};
 use super::retention::commits;
-use super::send::{Stop, pin, send, unchanged, verify, without_data};
+use super::send::{Sending, Stop, pin, unchanged, verify, without_data};
 use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
@@ -23,8 +22,6 @@ use crate::rules::exit;
 const LAST_WORD: Duration = Duration::from_millis(200);
 /// What is smaller says nothing about the store's throughput.
 const TELLING_BYTES: u64 = 1 << 20;
-/// Files under way at once.
-const CONCURRENCY: usize = 4;
 
 /// What came of looking for something to commit.
 #[derive(Debug, Clone, PartialEq)]
@@ -227,19 +224,21 @@ impl Mirror {
 
         let unit = &local.candidate.unit;
         let done = Cell::new(0);
+        let told = |more: u64| {
+            done.set(done.get() + more);
+            progress(done.get(), bytes);
+        };
+        let sending = Sending::new(store, &dir, &told);
         let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
-            let told = |more: u64| {
-                done.set(done.get() + more);
-                progress(done.get(), bytes);
-            };
-            let (dir, from, key) = (Arc::clone(&dir), held(&entry.path), data_key(unit, &stamp, &entry.path));
+            let (sending, from, key) = (&sending, held(&entry.path), data_key(unit, &stamp, &entry.path));
             async move {
-                let item = send(store, &dir, entry, &from, key, &told).await;
+                let item = sending.send(entry, &from, key).await;
                 faults.point(4);
                 item
             }
         });
-        let mut items: Vec<Item> = stream::iter(files).buffer_unordered(CONCURRENCY).try_collect().await?;
+        let at_once = store.habits().at_once;
+        let mut items: Vec<Item> = stream::iter(files).buffer_unordered(at_once).try_collect().await?;
         faults.point(5);
         let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
         store.make_durable(&keys).await?;

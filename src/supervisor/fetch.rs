@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::mirror::{Mirror, MirrorError, away, blocking};
@@ -14,10 +15,8 @@ use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
 use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
 
-/// Bytes fetched at a time.
-const PART: u64 = 8 << 20;
-/// Files under way at once.
-const CONCURRENCY: usize = 4;
+/// Bytes written at a time.
+const BLOCK: u64 = 1 << 20;
 
 /// Why a commit did not come into place.
 pub(super) enum Stop {
@@ -51,7 +50,7 @@ impl Mirror {
                 Ok(())
             }
         });
-        stream::iter(files).buffer_unordered(CONCURRENCY).try_collect::<()>().await?;
+        stream::iter(files).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {
             let to = format!("{temporary}/{}", item.path);
             match (item.kind, &item.target) {
@@ -113,47 +112,74 @@ impl Mirror {
     ) -> Result<io::Result<u32>, Stop> {
         let mut crc = 0;
         let mut at = from;
-        while at < from + length {
-            let wanted = PART.min(from + length - at);
-            let bytes = store.get_range(&item.key, at, wanted).await.map_err(|error| unreadable(item, &error))?;
+        let mut reading = store.read(&item.key, from, length).await.map_err(|error| unreadable(item, &error))?;
+        let mut gathered = Gathered::default();
+        loop {
+            let next = reading.next().await.map_err(|error| unreadable(item, &error))?;
+            let is_last = next.is_none();
+            gathered.add(next);
+            if gathered.bytes < BLOCK && !is_last {
+                continue;
+            }
             let writer = match file.try_clone() {
                 Ok(writer) => writer,
                 Err(error) => return Ok(Err(error)),
             };
+            let (blocks, start) = (std::mem::take(&mut gathered), at);
+            at += blocks.bytes;
             let written = blocking(move || {
-                if sparsely {
-                    write_sparsely(&writer, at, &bytes)?
-                } else {
-                    writer.write_all_at(&bytes, at)?
+                let (mut at, mut crc) = (start, crc);
+                for bytes in &blocks.pieces {
+                    if sparsely {
+                        write_sparsely(&writer, at, bytes)?;
+                    } else {
+                        writer.write_all_at(bytes, at)?;
+                    }
+                    at += bytes.len() as u64;
+                    crc = crc32c::crc32c_append(crc, bytes);
                 }
-                Ok(crc32c::crc32c_append(crc, &bytes))
+                Ok(crc)
             });
             crc = match written.await {
                 Ok(crc) => crc,
                 Err(error) => return Ok(Err(error)),
             };
-            at += wanted;
+            if is_last {
+                return Ok(Ok(crc));
+            }
         }
-        Ok(Ok(crc))
+    }
+}
+
+/// Pieces of a file that came and are not written yet.
+#[derive(Default)]
+struct Gathered {
+    pieces: Vec<Bytes>,
+    bytes: u64,
+}
+
+impl Gathered {
+    fn add(&mut self, piece: Option<Bytes>) {
+        self.bytes += piece.as_ref().map_or(0, |p| p.len() as u64);
+        self.pieces.extend(piece);
     }
 }
 
 fn unreadable(item: &Item, error: &StoreError) -> Stop {
     match error.trouble {
         Trouble::Absent | Trouble::Other => Stop::Reject(format!("{} cannot be read: {error}", item.path)),
-        Trouble::Denied | Trouble::Full => Stop::Fatal(away(error)),
+        // An older commit would not come through either, and must not be taken for the newest.
+        _ => Stop::Fatal(away(error)),
     }
 }
 
 /// Reads every byte of a commit and compares the checksums. Errors: the first that does not match, or the store's.
 pub(super) async fn verify_deeply(store: &Store, manifest: &Manifest) -> Result<Result<(), String>, StoreError> {
     for item in manifest.regular() {
-        let (mut crc, mut at) = (0, 0);
-        while at < item.size {
-            let wanted = PART.min(item.size - at);
-            let bytes = store.get_range(&item.key, at, wanted).await?;
+        let mut crc = 0;
+        let mut reading = store.read(&item.key, 0, item.size).await?;
+        while let Some(bytes) = reading.next().await? {
             crc = crc32c::crc32c_append(crc, &bytes);
-            at += wanted;
         }
         if hex(crc) != item.crc32c {
             return Ok(Err(format!("{} does not match its checksum", item.path)));

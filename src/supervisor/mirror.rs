@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::{self, Clock};
 use crate::edge::fault::Faults;
-use crate::edge::store::{Created, Store, StoreError, Trouble};
+use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
 use crate::edge::walk;
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, OWN, PROBES, Stamp, hash16};
@@ -41,6 +41,8 @@ pub struct MirrorConfig {
     pub dir: PathBuf,
     /// Where they are committed, this node's corner already chosen; `None` looks at local ones only.
     pub store: Option<Address>,
+    /// What the environment says about stores.
+    pub access: Access,
     /// What is known about the checkpoints' form.
     pub options: Options,
     /// What to keep in the store.
@@ -188,9 +190,11 @@ impl Mirror {
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
         mirror.prepare_directory(&address)?;
-        let Address::Directory(root) = &address;
-        let store = Store::open_directory(root, mirror.config.claim).map_err(|error| away(&error))?;
-        apart(&mirror.config.dir, root)?;
+        let store = Store::open(&address, mirror.config.claim, &mirror.config.access).await;
+        let store = store.map_err(|error| away(&error))?;
+        if let Address::Directory(root) = &address {
+            apart(&mirror.config.dir, root)?;
+        }
         if mirror.config.claim {
             let honest = probe(&store).await?;
             if !honest {
@@ -354,7 +358,11 @@ pub(crate) fn beneath(dir: &Path) -> io::Result<Arc<Beneath>> {
 pub(crate) fn away(error: &StoreError) -> MirrorError {
     let way_out = match error.trouble {
         Trouble::Full => "free space in the store",
-        Trouble::Denied => "the store must be writable for this user",
+        Trouble::Denied => "whoever runs this must be allowed to list, read, create and delete there",
+        Trouble::NoBucket => "make the bucket, or name the right one and its region",
+        // The error says it.
+        Trouble::NoCredentials => "then start again",
+        Trouble::Unreachable => "see that it can be reached from here, then start again",
         Trouble::Absent | Trouble::Other => "see that the store is there, then start again",
     };
     MirrorError::store(format!("{error}; without the store no checkpoint survives this machine; {way_out}"))

@@ -6,16 +6,25 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
 use super::mirror::{PINS, blocking};
 use crate::edge::beneath::{Beneath, forget, read_at};
-use crate::edge::store::{Store, StoreError};
+use crate::edge::store::{Habits, Store, StoreError, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, ItemKind, hex};
 use crate::rules::checkpoint::names::{Attempt, Stamp};
 use crate::rules::checkpoint::{Entry, Kind};
 
-/// Bytes read and sent at a time; divides [`CHUNK`].
-const PART: u64 = 8 << 20;
+/// Bytes read at a time; divides [`CHUNK`].
+const BLOCK: u64 = 8 << 20;
+/// Bytes of checkpoints in memory at most: eight parts.
+const MEMORY: u64 = 256 << 20;
+/// They are counted in these; a small file counts as one.
+const UNIT: u64 = 1 << 20;
 
 /// Why a commit was given up.
 pub(super) enum Stop {
@@ -107,88 +116,141 @@ impl Sums {
     }
 }
 
-/// Copies one file to its key.
-pub(super) async fn send(
-    store: &Store,
-    dir: &Arc<Beneath>,
-    entry: &Entry,
-    from: &str,
-    key: String,
-    told: &dyn Fn(u64),
-) -> Result<Item, Stop> {
-    let changed = |why: &str| Stop::Changed(format!("{} {why} while it was copied", entry.path));
-    let (opened_in, path) = (Arc::clone(dir), from.to_owned());
-    let file = blocking(move || opened_in.read_file(&path)).await;
-    let mut file = match file {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(changed("vanished")),
-        Err(error) => return Err(Stop::Failed(format!("cannot read {}: {error}", entry.path))),
-    };
-    let mut sums = Sums::default();
-    let etag = if entry.size <= PART {
-        let bytes = part(&mut file, &mut sums, 0, entry).await?;
-        let etag = store.put(&key, bytes).await?;
-        told(entry.size);
-        etag
-    } else {
-        let mut upload = store.begin(&key).await?;
-        let mut at = 0;
-        while at < entry.size {
-            let sent = async {
-                let bytes = part(&mut file, &mut sums, at, entry).await?;
-                let length = bytes.len() as u64;
-                upload.part(bytes).await?;
-                Ok(length)
-            };
-            match sent.await {
-                Ok(length) => {
-                    at += length;
-                    told(length);
-                }
+/// What the files of one commit share on their way out.
+pub(super) struct Sending<'a> {
+    pub(super) store: &'a Store,
+    pub(super) dir: &'a Arc<Beneath>,
+    /// Bytes that may be in memory at once, in [`UNIT`]s.
+    budget: Semaphore,
+    habits: Habits,
+    /// Hears how many bytes more are through.
+    told: &'a dyn Fn(u64),
+}
+
+impl<'a> Sending<'a> {
+    pub(super) fn new(store: &'a Store, dir: &'a Arc<Beneath>, told: &'a dyn Fn(u64)) -> Sending<'a> {
+        let habits = store.habits();
+        Sending { store, dir, budget: Semaphore::new((MEMORY / UNIT) as usize), habits, told }
+    }
+
+    /// Copies one file to its key.
+    pub(super) async fn send(&self, entry: &Entry, from: &str, key: String) -> Result<Item, Stop> {
+        let (dir, path) = (Arc::clone(self.dir), from.to_owned());
+        let unreadable = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => Stop::Changed(format!("{} vanished while it was copied", entry.path)),
+            _ => Stop::Failed(format!("cannot read {}: {error}", entry.path)),
+        };
+        let (etag, sums) = if entry.size <= self.habits.whole {
+            let _held = self.hold(entry.size).await;
+            let size = entry.size;
+            let read = blocking(move || read_blocks(&dir.read_file(&path)?, 0, size, Sums::default(), true));
+            let (blocks, sums) = read.await.map_err(unreadable)?;
+            entire(&blocks, entry.size, entry)?;
+            let etag = self.store.put(&key, blocks, sums.whole).await?;
+            (self.told)(entry.size);
+            (etag, sums)
+        } else {
+            let file = blocking(move || dir.read_file(&path)).await.map_err(unreadable)?;
+            let mut upload = self.store.begin(&key).await?;
+            match self.send_parts(&mut upload, file, entry).await {
+                Ok(sums) => (upload.finish(sums.whole).await?, sums),
                 Err(stop) => {
                     upload.abort().await;
                     return Err(stop);
                 }
             }
+        };
+        let (crc32c, chunks) = sums.finish();
+        Ok(Item {
+            path: entry.path.clone(),
+            kind: ItemKind::File,
+            size: entry.size,
+            mode: entry.mode,
+            mtime_ns: entry.mtime_ns,
+            key,
+            target: None,
+            etag,
+            generation: None,
+            crc32c,
+            chunks,
+        })
+    }
+
+    /// Reads in order, sends as many parts at once as memory allows.
+    async fn send_parts(&self, upload: &mut Upload<'_>, file: File, entry: &Entry) -> Result<Sums, Stop> {
+        let part = self.habits.part_of(entry.size);
+        let mut sums = Sums::default();
+        let mut under_way = FuturesUnordered::new();
+        let mut at = 0;
+        while at < entry.size {
+            let wanted = part.min(entry.size - at);
+            // Waiting for memory is waiting for a part to be through.
+            let held = self.hold(wanted);
+            tokio::pin!(held);
+            let held = loop {
+                tokio::select! {
+                    biased;
+                    Some(done) = under_way.next(), if !under_way.is_empty() => (self.told)(done?),
+                    held = &mut held => break held,
+                }
+            };
+            let failed = |error: io::Error| Stop::Failed(format!("cannot read {}: {error}", entry.path));
+            let (reader, is_last) = (file.try_clone().map_err(failed)?, at + wanted == entry.size);
+            let so_far = std::mem::take(&mut sums);
+            let read = blocking(move || read_blocks(&reader, at, wanted, so_far, is_last));
+            tokio::pin!(read);
+            let read = loop {
+                tokio::select! {
+                    biased;
+                    read = &mut read => break read,
+                    Some(done) = under_way.next(), if !under_way.is_empty() => (self.told)(done?),
+                }
+            };
+            let (blocks, new) = read.map_err(failed)?;
+            sums = new;
+            entire(&blocks, wanted, entry)?;
+            let sent = upload.part(blocks);
+            under_way.push(async move {
+                let _held = held;
+                sent.await.map(|()| wanted)
+            });
+            at += wanted;
         }
-        upload.finish().await?
-    };
-    let (crc32c, chunks) = sums.finish();
-    Ok(Item {
-        path: entry.path.clone(),
-        kind: ItemKind::File,
-        size: entry.size,
-        mode: entry.mode,
-        mtime_ns: entry.mtime_ns,
-        key,
-        target: None,
-        etag,
-        generation: None,
-        crc32c,
-        chunks,
-    })
+        while let Some(done) = under_way.next().await {
+            (self.told)(done?);
+        }
+        Ok(sums)
+    }
+
+    /// Waits until so many bytes may be in memory.
+    async fn hold(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
+        let units = bytes.div_ceil(UNIT).clamp(1, MEMORY / UNIT);
+        // It is never closed.
+        self.budget.acquire_many(units as u32).await.ok()
+    }
 }
 
-/// The next part of a file, summed.
-async fn part(file: &mut File, sums: &mut Sums, at: u64, entry: &Entry) -> Result<Vec<u8>, Stop> {
-    let wanted = PART.min(entry.size - at);
-    let is_last = at + wanted == entry.size;
-    let failed = |error: io::Error| Stop::Failed(format!("cannot read {}: {error}", entry.path));
-    let reader = file.try_clone().map_err(failed)?;
-    let state = std::mem::take(sums);
-    let read = blocking(move || {
-        let mut state = state;
-        let bytes = read_at(&reader, at, wanted as usize)?;
-        state.add(&bytes);
-        if is_last {
-            forget(&reader);
-        }
-        Ok((bytes, state))
-    });
-    let (bytes, state) = read.await.map_err(failed)?;
-    *sums = state;
-    if bytes.len() as u64 == wanted {
-        Ok(bytes)
+/// Reads a run of a file, summed, in blocks that are given back one by one.
+fn read_blocks(file: &File, from: u64, length: u64, mut sums: Sums, is_last: bool) -> io::Result<(Vec<Bytes>, Sums)> {
+    let mut blocks = Vec::new();
+    let mut at = from;
+    while at < from + length {
+        let wanted = BLOCK.min(from + length - at);
+        let bytes = read_at(file, at, wanted as usize)?;
+        sums.add(&bytes);
+        at += wanted;
+        blocks.push(Bytes::from(bytes));
+    }
+    if is_last {
+        forget(file);
+    }
+    Ok((blocks, sums))
+}
+
+/// Fails where a file has become shorter.
+fn entire(blocks: &[Bytes], wanted: u64, entry: &Entry) -> Result<(), Stop> {
+    if blocks.iter().map(|b| b.len() as u64).sum::<u64>() == wanted {
+        Ok(())
     } else {
         Err(Stop::Changed(format!("{} became shorter while it was copied", entry.path)))
     }

@@ -254,7 +254,7 @@ fn mistakes_on_the_command_line_are_125() {
     for args in [
         &["checkpoint", "list"][..],
         &["checkpoint", "push", "--checkpoint-store", "file:///x"],
-        &["checkpoint", "push", "--checkpoint-store", "s3://x/y", "--checkpoint-dir", "/x"],
+        &["checkpoint", "push", "--checkpoint-store", "s3://key:secret@x/y", "--checkpoint-dir", "/x"],
         &["checkpoint", "lst", "--checkpoint-store", "file:///x"],
         &["checkpoint"],
         &["checkpoint", "list", "--checkpoint-store", "file:///x", "--checkpoint-format", "nonsense"],

@@ -25,6 +25,7 @@ mod init;
 mod inspect;
 mod manifests;
 mod metrics_file;
+mod object_stores;
 mod preemption;
 mod report_metric;
 mod restarts;

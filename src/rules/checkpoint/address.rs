@@ -1,5 +1,6 @@
-//! `--checkpoint-store URL` as data. This build has `file://`; the other schemes are known by name only.
+//! `--checkpoint-store URL` as data. Deliberately absent: how a store is reached and who may.
 
+use std::fmt;
 use std::path::PathBuf;
 
 /// Where a store is.
@@ -7,46 +8,154 @@ use std::path::PathBuf;
 pub enum Address {
     /// A directory, absolute.
     Directory(PathBuf),
+    /// A bucket of a cloud, or of what speaks like one.
+    Bucket(Bucket),
 }
 
-impl std::fmt::Display for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Address::Directory(path) = self;
-        write!(f, "file://{}", path.display())
+/// A bucket and where in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// Whose language it speaks.
+    pub cloud: Cloud,
+    /// The bucket; Azure says container.
+    pub name: String,
+    /// Azure's storage account, where the URL names it.
+    pub account: Option<String>,
+    /// Everything lies under it; no `/` at either end, empty for the whole bucket.
+    pub prefix: String,
+}
+
+/// Whose language a bucket speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cloud {
+    /// Cloud Storage, `gs://`.
+    Google,
+    /// S3 and what is compatible with it, `s3://`.
+    Amazon,
+    /// Blob Storage, `az://`, `abfs://`, `abfss://`.
+    Azure,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Directory(path) => write!(f, "file://{}", path.display()),
+            Address::Bucket(bucket) => bucket.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match (self.cloud, &self.account) {
+            (Cloud::Google, _) => "gs",
+            (Cloud::Amazon, _) => "s3",
+            (Cloud::Azure, None) => "az",
+            (Cloud::Azure, Some(_)) => "abfss",
+        };
+        write!(f, "{scheme}://{}", self.name)?;
+        if let Some(account) = &self.account {
+            write!(f, "@{account}.dfs.core.windows.net")?;
+        }
+        if self.prefix.is_empty() { Ok(()) } else { write!(f, "/{}", self.prefix) }
     }
 }
 
 impl Address {
-    /// Reads a URL. Errors: what was expected, in one clause.
+    /// Reads a URL: `file:///path`, `gs://bucket/prefix`, `s3://bucket/prefix`, `az://container/prefix`,
+    /// `abfss://container@account.dfs.core.windows.net/prefix`. Errors: what was expected, in one clause; what may be a
+    /// secret in the URL is not repeated.
     pub fn parse(url: &str) -> Result<Address, String> {
+        let found = shown(url);
         let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(format!("expected a URL such as file:///mnt/checkpoints/job-1, found {url:?}"));
+            return Err(format!(
+                "expected a URL such as gs://bucket/job-1 or file:///mnt/checkpoints/job-1, found {found:?}"
+            ));
         };
         match scheme {
             "file" => {
                 let path = rest.strip_prefix("localhost").unwrap_or(rest);
                 let path = decode(path).filter(|p| p.starts_with('/') && !p.contains('\0'));
                 let path = path.ok_or_else(|| {
-                    format!("expected an absolute path, three slashes, as in file:///mnt/checkpoints, found {url:?}")
+                    format!("expected an absolute path, three slashes, as in file:///mnt/checkpoints, found {found:?}")
                 })?;
                 if path.split('/').any(|part| part == "..") {
-                    return Err(format!("expected a path without .., found {url:?}"));
+                    return Err(format!("expected a path without .., found {found:?}"));
                 }
                 Ok(Address::Directory(PathBuf::from(path)))
             }
-            "gs" | "s3" | "az" | "abfs" | "abfss" | "http" | "https" => Err(format!(
-                "this build stores checkpoints in file:// only, not in {scheme}://; mount the bucket and name its path"
+            "gs" => bucket(Cloud::Google, rest, &found).map(Address::Bucket),
+            "s3" | "s3a" => bucket(Cloud::Amazon, rest, &found).map(Address::Bucket),
+            "az" | "azure" | "abfs" | "abfss" => bucket(Cloud::Azure, rest, &found).map(Address::Bucket),
+            "http" | "https" => Err(format!(
+                "expected s3://bucket/prefix with the server in AWS_ENDPOINT_URL (or gs://, az://), found {found:?}"
             )),
-            _ => Err(format!("unknown scheme {scheme:?}; expected file:///path")),
+            _ => Err(format!("unknown scheme {scheme:?}; expected gs://, s3://, az:// or file:///path")),
         }
     }
 
     /// The part of the store that a node has for itself: node rank 0 the whole prefix, the others a corner of it each,
     /// so that they never fence each other.
     pub fn of_node(&self, rank: u32) -> Address {
-        let Address::Directory(path) = self;
-        Address::Directory(if rank == 0 { path.clone() } else { path.join(format!("node-{rank:05}")) })
+        let corner = format!("node-{rank:05}");
+        match self {
+            _ if rank == 0 => self.clone(),
+            Address::Directory(path) => Address::Directory(path.join(corner)),
+            Address::Bucket(bucket) => {
+                let prefix = if bucket.prefix.is_empty() { corner } else { format!("{}/{corner}", bucket.prefix) };
+                Address::Bucket(Bucket { prefix, ..bucket.clone() })
+            }
+        }
     }
+}
+
+fn bucket(cloud: Cloud, rest: &str, found: &str) -> Result<Bucket, String> {
+    if rest.contains(['?', '#']) {
+        return Err(format!(
+            "expected no query in the URL (keys and tokens belong in the environment, not in an address), found {found:?}"
+        ));
+    }
+    let (authority, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let (name, account) = match (cloud, authority.split_once('@')) {
+        (_, None) => (authority, None),
+        (Cloud::Azure, Some((name, host))) if !name.contains(':') => {
+            let account = [".dfs.core.windows.net", ".blob.core.windows.net"].iter().find_map(|s| host.strip_suffix(s));
+            let account = account.filter(|a| is_name(a)).ok_or_else(|| {
+                format!("expected abfss://container@account.dfs.core.windows.net/prefix, found {found:?}")
+            })?;
+            (name, Some(account.to_owned()))
+        }
+        _ => {
+            return Err(format!(
+                "expected no user or key in the URL (they belong in the environment, not in an address), found {found:?}"
+            ));
+        }
+    };
+    if !is_name(name) {
+        return Err(format!("expected the name of a bucket after the scheme, found {found:?}"));
+    }
+    let prefix = prefix.trim_matches('/');
+    let is_odd = |part: &str| matches!(part, "" | "." | "..") || part.chars().any(char::is_control);
+    if !prefix.is_empty() && prefix.split('/').any(is_odd) {
+        return Err(format!("expected a prefix without empty, . or .. parts, found {found:?}"));
+    }
+    Ok(Bucket { cloud, name: name.to_owned(), account, prefix: prefix.to_owned() })
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'$'))
+}
+
+/// The URL without what may be a secret in it: what stands before an `@` and after a `?`.
+pub fn shown(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or((String::new(), url), |(s, r)| (format!("{s}://"), r));
+    let (rest, query) = rest.split_once('?').map_or((rest, ""), |(r, _)| (r, "?..."));
+    let (authority, path) = rest.split_once('/').map_or((rest, String::new()), |(a, p)| (a, format!("/{p}")));
+    let authority = match authority.rsplit_once('@') {
+        Some((user, host)) if user.contains(':') || !host.ends_with(".core.windows.net") => format!("...@{host}"),
+        _ => authority.to_owned(),
+    };
+    format!("{scheme}{authority}{path}{query}")
 }
 
 /// Percent-decoding; `None` when what comes out is no UTF-8.
@@ -73,21 +182,70 @@ fn decode(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn read(url: &str) -> Result<String, String> {
+        Address::parse(url).map(|a| a.to_string())
+    }
+
     #[test]
     fn a_file_url_is_an_absolute_path() {
-        let path = |url| Address::parse(url).map(|a| a.to_string());
-        assert_eq!(path("file:///a/b"), Ok("file:///a/b".into()));
-        assert_eq!(path("file://localhost/a%20b"), Ok("file:///a b".into()));
-        for bad in ["file://a/b", "file://", "file:///a/../b", "/a/b", "gs://bucket/x", "ftp://x/y", ""] {
+        assert_eq!(read("file:///a/b"), Ok("file:///a/b".into()));
+        assert_eq!(read("file://localhost/a%20b"), Ok("file:///a b".into()));
+        for bad in ["file://a/b", "file://", "file:///a/../b", "/a/b", "ftp://x/y", ""] {
             assert!(Address::parse(bad).is_err(), "{bad}");
         }
-        assert!(Address::parse("s3://b/p").is_err_and(|e| e.contains("file:// only")));
+    }
+
+    #[test]
+    fn a_bucket_url_is_a_bucket_and_a_prefix() {
+        for (url, same) in [
+            ("gs://b", "gs://b"),
+            ("gs://b/", "gs://b"),
+            ("gs://my.bucket/jobs/1/", "gs://my.bucket/jobs/1"),
+            ("s3://b/a b/ü", "s3://b/a b/ü"),
+            ("s3a://b/x", "s3://b/x"),
+            ("az://c/x", "az://c/x"),
+            ("abfss://c@acc.dfs.core.windows.net/x/y", "abfss://c@acc.dfs.core.windows.net/x/y"),
+            ("abfs://c@acc.blob.core.windows.net", "abfss://c@acc.dfs.core.windows.net"),
+        ] {
+            assert_eq!(read(url), Ok(same.into()), "{url}");
+        }
+        for bad in [
+            "gs://",
+            "gs:///x",
+            "s3://b/a//b",
+            "s3://b/../x",
+            "s3://b\nx/y",
+            "az://c@acc.example.com/x",
+            "https://b.s3.amazonaws.com/x",
+        ] {
+            assert!(Address::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_secret_in_a_url_is_refused_and_not_repeated() {
+        for url in [
+            "s3://AKIA:hunter2@bucket/x",
+            "az://c/x?sv=1&sig=hunter2",
+            "https://acc.blob.core.windows.net/c?sig=hunter2",
+            "gs://user:hunter2@b",
+            "az://c:hunter2@acc.dfs.core.windows.net/x",
+        ] {
+            let why = Address::parse(url).expect_err("refused");
+            assert!(!why.contains("hunter2") && !why.contains("AKIA"), "{why}");
+        }
     }
 
     #[test]
     fn every_node_but_the_first_has_a_corner_of_its_own() {
-        let store = Address::parse("file:///s").expect("good");
-        assert_eq!(store.of_node(0).to_string(), "file:///s");
-        assert_eq!(store.of_node(12).to_string(), "file:///s/node-00012");
+        for (url, corner) in [
+            ("file:///s", "file:///s/node-00012"),
+            ("gs://b", "gs://b/node-00012"),
+            ("s3://b/p", "s3://b/p/node-00012"),
+        ] {
+            let store = Address::parse(url).expect("good");
+            assert_eq!(store.of_node(0).to_string(), url);
+            assert_eq!(store.of_node(12).to_string(), corner);
+        }
     }
 }

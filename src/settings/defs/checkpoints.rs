@@ -13,7 +13,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::STORE,
         "",
-        "Where complete checkpoints are committed, and restored from on the next start (file:///path)",
+        "Where complete checkpoints are committed, and restored from on the next start (gs://, s3://, az://, file:///path)",
     ),
     one("checkpoint-format", "auto|NAME", TOPIC, on::STORE, "auto", "How the trainer writes checkpoints"),
     one("marker", "NAME", TOPIC, on::STORE, "", "A checkpoint is a directory, complete when it holds this file"),
@@ -45,5 +45,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Resume from the newest complete checkpoint if there is one, only with one, or never",
     ),
     one("restore-step", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Resume from the checkpoint of this step"),
+    switch("allow-http", TOPIC, on::STORE, "Ask a store by plain http, not only on this machine"),
     switch("dry-run", TOPIC, on::CHECKPOINT, "Say what push or prune would do, and do nothing"),
 ];

@@ -13,13 +13,20 @@ use super::{Finished, Trainit};
 /// A place for one test.
 pub struct Place {
     dir: TempDir,
+    /// Another store than a directory beside, and how to get at it.
+    bucket: Option<(String, Vec<(&'static str, String)>)>,
 }
 
 impl Place {
     pub fn new() -> Place {
-        let place = Place { dir: tempfile::tempdir().unwrap() };
+        let place = Place { dir: tempfile::tempdir().unwrap(), bucket: None };
         fs::create_dir(place.local()).unwrap();
         place
+    }
+
+    /// With a store elsewhere.
+    pub fn with_store(url: &str, env: Vec<(&'static str, String)>) -> Place {
+        Place { bucket: Some((url.to_owned(), env)), ..Place::new() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -36,7 +43,8 @@ impl Place {
     }
 
     pub fn url(&self) -> String {
-        format!("file://{}", self.store().display())
+        let file = || format!("file://{}", self.store().display());
+        self.bucket.as_ref().map_or_else(file, |(url, _)| url.clone())
     }
 
     /// `trainit checkpoint DEED` on the store and the checkpoint directory.
@@ -47,7 +55,7 @@ impl Place {
     /// The same with another directory: another machine.
     pub fn checkpoint_in(&self, deed: &str, local: &Path) -> Trainit {
         let local = local.to_str().unwrap();
-        Trainit::new([
+        let trainit = Trainit::new([
             "checkpoint",
             deed,
             "--checkpoint-store",
@@ -56,7 +64,13 @@ impl Place {
             local,
             "--settle",
             "0",
-        ])
+        ]);
+        self.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value))
+    }
+
+    /// What one must know to get at the store.
+    pub fn env(&self) -> &[(&'static str, String)] {
+        self.bucket.as_ref().map_or(&[], |(_, env)| env)
     }
 
     #[track_caller]

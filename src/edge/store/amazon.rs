@@ -1,0 +1,103 @@
+//! S3, and what speaks like it (`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`; plain http where the address says so).
+//! Credentials, the first that is there: the environment, the shared files' profile (`AWS_PROFILE`), a web identity
+//! token, the container's, the instance's (IMDSv2).
+//! <https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html>
+//!
+//! Bodies are sent unsigned with a CRC-64/NVME that the server checks: TLS proves who sent them, and hashing them for the
+//! signature would cost a third of the throughput.
+
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
+
+use super::access::Access;
+use super::connect::{self, Connector};
+use super::error::{Failed, Trouble};
+use super::profile;
+use super::tls::Roots;
+use crate::rules::checkpoint::address::Bucket;
+
+const WAY_OUT: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine, container or pod a role";
+
+/// Variables of the SDKs, and of the crate where it knows more.
+const VARIABLES: &[&str] = &[
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL_STS",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+    "AWS_REQUEST_PAYER",
+    "AWS_S3_EXPRESS",
+    "AWS_SERVER_SIDE_ENCRYPTION",
+    "AWS_SSE_KMS_KEY_ID",
+    "AWS_SSE_BUCKET_KEY_ENABLED",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_UNSIGNED_PAYLOAD",
+    "AWS_CHECKSUM_ALGORITHM",
+];
+
+pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
+    let bad = |error: object_store::Error| Failed::from(&error);
+    let endpoint = access.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]);
+    let plain = connect::is_plain(endpoint, access)?;
+    let roots = Roots {
+        file: access.given("SSL_CERT_FILE").map(str::to_owned),
+        bundle: access.given("AWS_CA_BUNDLE").map(str::to_owned),
+    };
+    let mut builder = AmazonS3Builder::new()
+        .with_bucket_name(&bucket.name)
+        .with_retry(connect::retries())
+        .with_client_options(connect::options(plain))
+        .with_http_connector(Connector(roots))
+        .with_unsigned_payload(true)
+        // What every server knows, one by one.
+        .with_disable_bulk_delete(true)
+        .with_checksum_algorithm(Checksum::CRC64NVME);
+    let mut region = access.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]).map(str::to_owned);
+    let has_keys = access.given("AWS_ACCESS_KEY_ID").is_some() || access.given("AWS_SECRET_ACCESS_KEY").is_some();
+    let profile = profile::read(access).map_err(|detail| Failed { trouble: Trouble::NoCredentials, detail })?;
+    let has_profile = profile.as_ref().is_some_and(|p| p.keys.is_some());
+    if let Some(found) = profile {
+        region = region.or(found.region);
+        if let (false, Some((id, key))) = (has_keys, found.keys) {
+            builder = builder.with_access_key_id(id).with_secret_access_key(key);
+            if let Some(token) = found.token {
+                builder = builder.with_token(token);
+            }
+        }
+    }
+    for name in VARIABLES {
+        if let (Some(value), Ok(key)) = (access.given(name), name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>()) {
+            builder = builder.with_config(key, value);
+        }
+    }
+    if let Some(region) = region {
+        builder = builder.with_region(region);
+    }
+    if let Some(endpoint) = access.given("AWS_EC2_METADATA_SERVICE_ENDPOINT") {
+        builder = builder.with_metadata_endpoint(endpoint.trim_end_matches('/'));
+    }
+    let elsewhere =
+        ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
+    let has_keys = has_keys || has_profile || access.first(&elsewhere).is_some();
+    if access.is_on("AWS_EC2_METADATA_DISABLED") && !has_keys && !access.is_on("AWS_SKIP_SIGNATURE") {
+        let detail = format!("no credentials, and AWS_EC2_METADATA_DISABLED forbids to ask the instance; {WAY_OUT}");
+        return Err(Failed { trouble: Trouble::NoCredentials, detail });
+    }
+    let store = builder.build().map_err(bad)?;
+    if !access.is_on("AWS_SKIP_SIGNATURE") {
+        store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
+    }
+    Ok(Arc::new(store))
+}

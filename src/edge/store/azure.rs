@@ -1,0 +1,101 @@
+//! Blob Storage. The account: the URL's, else `AZURE_STORAGE_ACCOUNT` or `AZURE_STORAGE_ACCOUNT_NAME`. Credentials, the
+//! first that is there: a connection string, an account key, a workload identity's token file, a client secret, a SAS
+//! token, the managed identity (`IDENTITY_ENDPOINT`, else the instance metadata).
+//! <https://learn.microsoft.com/azure/storage/blobs/authorize-data-operations-cli>
+
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+
+use super::access::Access;
+use super::connect::{self, Connector};
+use super::error::{Failed, Trouble};
+use super::tls::Roots;
+use crate::rules::checkpoint::address::Bucket;
+
+const WAY_OUT: &str =
+    "set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or give the machine an identity that may use the account";
+
+/// Variables of Azure's tools and SDKs, and what the crate calls them.
+const VARIABLES: &[(&str, AzureConfigKey)] = &[
+    ("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName),
+    ("AZURE_STORAGE_ACCOUNT_NAME", AzureConfigKey::AccountName),
+    ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey),
+    ("AZURE_STORAGE_ACCESS_KEY", AzureConfigKey::AccessKey),
+    ("AZURE_STORAGE_ACCOUNT_KEY", AzureConfigKey::AccessKey),
+    ("AZURE_STORAGE_SAS_TOKEN", AzureConfigKey::SasKey),
+    ("AZURE_STORAGE_SAS_KEY", AzureConfigKey::SasKey),
+    ("AZURE_STORAGE_TOKEN", AzureConfigKey::Token),
+    ("AZURE_STORAGE_ENDPOINT", AzureConfigKey::Endpoint),
+    ("AZURE_STORAGE_USE_EMULATOR", AzureConfigKey::UseEmulator),
+    ("AZURE_CLIENT_ID", AzureConfigKey::ClientId),
+    ("AZURE_CLIENT_SECRET", AzureConfigKey::ClientSecret),
+    ("AZURE_TENANT_ID", AzureConfigKey::AuthorityId),
+    ("AZURE_AUTHORITY_HOST", AzureConfigKey::AuthorityHost),
+    ("AZURE_FEDERATED_TOKEN_FILE", AzureConfigKey::FederatedTokenFile),
+    ("AZURE_MSI_ENDPOINT", AzureConfigKey::MsiEndpoint),
+    ("IDENTITY_ENDPOINT", AzureConfigKey::MsiEndpoint),
+];
+
+pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
+    let bad = |error: object_store::Error| Failed::from(&error);
+    let connection = access.given("AZURE_STORAGE_CONNECTION_STRING").map(connection).unwrap_or_default();
+    let given = VARIABLES.iter().filter_map(|(name, key)| Some((*key, access.given(name)?)));
+    let pairs: Vec<(AzureConfigKey, &str)> = connection.into_iter().chain(given).collect();
+    let endpoint = pairs.iter().rev().find(|(key, _)| *key == AzureConfigKey::Endpoint).map(|(_, value)| *value);
+    let is_emulated = access.is_on("AZURE_STORAGE_USE_EMULATOR");
+    let plain = is_emulated || connect::is_plain(endpoint, access)?;
+    let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
+    let mut builder = MicrosoftAzureBuilder::new()
+        .with_container_name(&bucket.name)
+        .with_retry(connect::retries())
+        .with_client_options(connect::options(plain))
+        .with_http_connector(Connector(roots));
+    let names_account = bucket.account.is_some() || pairs.iter().any(|(key, _)| *key == AzureConfigKey::AccountName);
+    if !names_account && !is_emulated {
+        return Err(Failed {
+            trouble: Trouble::NoCredentials,
+            detail: "no storage account is named; set AZURE_STORAGE_ACCOUNT, or write abfss://container@account.dfs.core.windows.net/prefix".to_owned(),
+        });
+    }
+    for (key, value) in pairs {
+        builder = builder.with_config(key, value);
+    }
+    if let Some(account) = &bucket.account {
+        builder = builder.with_account(account);
+    }
+    let store = builder.build().map_err(bad)?;
+    store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
+    Ok(Arc::new(store))
+}
+
+/// `DefaultEndpointsProtocol=https;AccountName=a;AccountKey=k==;BlobEndpoint=http://...`
+fn connection(text: &str) -> Vec<(AzureConfigKey, &str)> {
+    let pairs = text.split(';').filter_map(|pair| pair.split_once('='));
+    let known = pairs.filter_map(|(name, value)| match name.trim() {
+        "AccountName" => Some((AzureConfigKey::AccountName, value)),
+        "AccountKey" => Some((AzureConfigKey::AccessKey, value)),
+        "SharedAccessSignature" => Some((AzureConfigKey::SasKey, value)),
+        "BlobEndpoint" => Some((AzureConfigKey::Endpoint, value.trim_end_matches('/'))),
+        _ => None,
+    });
+    known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_string_names_account_key_and_endpoint() {
+        let found =
+            connection("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=k+/==;BlobEndpoint=http://h:1/a/;");
+        let expected = [
+            (AzureConfigKey::AccountName, "a"),
+            (AzureConfigKey::AccessKey, "k+/=="),
+            (AzureConfigKey::Endpoint, "http://h:1/a"),
+        ];
+        assert_eq!(found, expected);
+    }
+}

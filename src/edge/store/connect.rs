@@ -1,0 +1,321 @@
+//! How `object_store` speaks HTTP here: hyper over TCP or rustls (ring), one connector for every cloud. Each request has
+//! an end: a time-out to connect, one for the answer (by what is sent), and one for silence in a body.
+//!
+//! Deliberately absent: retries (the crate's), redirects, proxies, HTTP/2.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::header::{HeaderMap, HeaderValue, USER_AGENT};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::connect::HttpConnector as Tcp;
+use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpResponseBody,
+    HttpService,
+};
+use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, RetryConfig};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::access::Access;
+use super::error::{Failed, NoAnswer, Trouble};
+use super::tls::Roots;
+
+/// To connect to a store. Metadata servers have a shorter limit, which the crate sets.
+const CONNECT: Duration = Duration::from_secs(5);
+/// For the first byte of an answer, and between two.
+const SILENCE: Duration = Duration::from_secs(30);
+/// For the answer of a metadata server.
+const METADATA_SILENCE: Duration = Duration::from_secs(5);
+/// What is sent may take this long beside: bytes a second.
+const SLOWEST: f64 = (1 << 20) as f64;
+/// Servers close idle connections after 20 s and more.
+const IDLE: Duration = Duration::from_secs(15);
+const AGENT: &str = concat!("trainit/", env!("CARGO_PKG_VERSION"));
+
+/// The crc32c of a body: with a request it is sent along, with an answer it is what the store holds. Cloud Storage's
+/// `x-goog-hash: crc32c=BASE64`, big-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Checksum(pub(super) u32);
+
+/// How often and how long to try again: half a minute in all where every try is refused at once.
+pub(super) fn retries() -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(5),
+            ..BackoffConfig::default()
+        },
+        max_retries: 8,
+        retry_timeout: Duration::from_secs(60),
+    }
+}
+
+/// Whether this endpoint is asked by plain http. Errors: it would be, and is not on this machine.
+pub(super) fn is_plain(endpoint: Option<&str>, access: &Access) -> Result<bool, Failed> {
+    let Some(host) = endpoint.and_then(|e| e.strip_prefix("http://")) else { return Ok(false) };
+    let host = host.split('/').next().unwrap_or_default().rsplit('@').next().unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let is_here = name == "localhost" || name == "[::1]" || name.starts_with("127.");
+    if is_here || access.is_plain_fine || access.is_on("AWS_ALLOW_HTTP") {
+        return Ok(true);
+    }
+    Err(Failed {
+        trouble: Trouble::NoCredentials,
+        detail: format!(
+            "{host} would be asked by plain http, which anybody on the way can read and alter; use https, or say --allow-http"
+        ),
+    })
+}
+
+/// What the clouds' builders are given.
+pub(super) fn options(plain: bool) -> ClientOptions {
+    ClientOptions::new().with_allow_http(plain).with_connect_timeout(CONNECT)
+}
+
+/// Makes clients for `object_store`.
+#[derive(Debug)]
+pub(super) struct Connector(pub(super) Roots);
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let given = options.get_config_value(&ClientConfigKey::ConnectTimeout);
+        let connect = given.and_then(|text| humantime::parse_duration(&text).ok()).unwrap_or(CONNECT);
+        let is_plain_fine = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|v| v == "true");
+        Ok(HttpClient::new(Service {
+            roots: self.0.clone(),
+            connect,
+            is_plain_fine,
+            plain: OnceLock::new(),
+            secure: OnceLock::new(),
+        }))
+    }
+}
+
+/// Connections to whoever is asked; each kind is made when it is first needed.
+struct Service {
+    roots: Roots,
+    connect: Duration,
+    is_plain_fine: bool,
+    plain: OnceLock<Client<Tcp, HttpRequestBody>>,
+    secure: OnceLock<Client<HttpsConnector<Tcp>, HttpRequestBody>>,
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Service")
+    }
+}
+
+#[async_trait]
+impl HttpService for Service {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let host = request.uri().authority().map_or(String::new(), |a| a.as_str().to_owned());
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if let Some(Checksum(crc32c)) = request.extensions().get() {
+            let value = HeaderValue::try_from(format!("crc32c={}", base64(crc32c.to_be_bytes())));
+            request.headers_mut().extend(value.ok().map(|value| (GOOGLE_HASH, value)));
+        }
+        let silence = if self.is_metadata() { METADATA_SILENCE } else { SILENCE };
+        let limit = silence + Duration::from_secs_f64(request.body().content_length() as f64 / SLOWEST);
+        let answer = match request.uri().scheme_str() {
+            Some("https") => timeout(limit, self.secure()?.request(request)).await,
+            _ if self.is_plain_fine => timeout(limit, self.plain().request(request)).await,
+            _ => {
+                return Err(error(
+                    HttpErrorKind::Unknown,
+                    format!("{host} is asked for by http, which is not allowed"),
+                ));
+            }
+        };
+        let answer = match answer {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(failed)) => return Err(self.failure(&host, &failed)),
+            Err(_) => {
+                return Err(error(
+                    HttpErrorKind::Timeout,
+                    format!("no answer from {host} within {} s", limit.as_secs()),
+                ));
+            }
+        };
+        let (mut parts, body) = answer.into_parts();
+        parts.extensions.clear();
+        if let Some(checksum) = checksum(&parts.headers) {
+            parts.extensions.insert(checksum);
+        }
+        let body = Watched { body, host, silence, limit: Box::pin(sleep(silence)) };
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
+    }
+}
+
+impl Service {
+    /// The crate gives metadata servers one second to connect.
+    fn is_metadata(&self) -> bool {
+        self.connect < CONNECT
+    }
+
+    fn plain(&self) -> &Client<Tcp, HttpRequestBody> {
+        self.plain.get_or_init(|| builder().build(self.tcp()))
+    }
+
+    fn secure(&self) -> Result<&Client<HttpsConnector<Tcp>, HttpRequestBody>, HttpError> {
+        if let Some(client) = self.secure.get() {
+            return Ok(client);
+        }
+        let tls = self.roots.config().map_err(|why| error(HttpErrorKind::Unknown, why))?;
+        let mut tcp = self.tcp();
+        tcp.enforce_http(false);
+        let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1();
+        Ok(self.secure.get_or_init(|| builder().build(https.wrap_connector(tcp))))
+    }
+
+    fn tcp(&self) -> Tcp {
+        let mut tcp = Tcp::new();
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(self.connect));
+        tcp.set_keepalive(Some(SILENCE));
+        tcp
+    }
+
+    fn failure(&self, host: &str, failed: &ClientError) -> HttpError {
+        let mut kind = if failed.is_connect() { HttpErrorKind::Connect } else { HttpErrorKind::Unknown };
+        let mut cause: &dyn Error = failed;
+        loop {
+            if let Some(hyper) = cause.downcast_ref::<hyper::Error>() {
+                kind = kind_of(hyper, kind);
+            }
+            let io = cause.downcast_ref::<io::Error>();
+            match io.map(io::Error::kind) {
+                // A certificate that is not trusted now will not be in a second.
+                Some(io::ErrorKind::InvalidData) => kind = HttpErrorKind::Unknown,
+                // A metadata server that does not answer is not there.
+                Some(io::ErrorKind::TimedOut) if self.is_metadata() => kind = HttpErrorKind::Unknown,
+                Some(
+                    io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof,
+                ) if kind == HttpErrorKind::Unknown => kind = HttpErrorKind::Interrupted,
+                _ => {}
+            }
+            match cause.source() {
+                Some(deeper) => cause = deeper,
+                None => break,
+            }
+        }
+        error(kind, format!("no answer from {host}: {cause}"))
+    }
+}
+
+fn builder() -> hyper_util::client::legacy::Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).http1_max_buf_size(BUFFER);
+    builder
+}
+
+/// Bytes read from a connection at a time.
+const BUFFER: usize = 1 << 20;
+
+fn error(kind: HttpErrorKind, text: String) -> HttpError {
+    HttpError::new(kind, NoAnswer(text))
+}
+
+fn kind_of(error: &hyper::Error, otherwise: HttpErrorKind) -> HttpErrorKind {
+    match error {
+        _ if error.is_timeout() => HttpErrorKind::Timeout,
+        _ if error.is_closed() || error.is_canceled() || error.is_incomplete_message() => HttpErrorKind::Request,
+        _ if error.is_body_write_aborted() => HttpErrorKind::Request,
+        _ => otherwise,
+    }
+}
+
+/// A body that may not fall silent.
+struct Watched {
+    body: Incoming,
+    host: String,
+    silence: Duration,
+    limit: Pin<Box<Sleep>>,
+}
+
+impl Body for Watched {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            let until = Instant::now() + self.silence;
+            self.limit.as_mut().reset(until);
+            let broken = |e: hyper::Error| {
+                error(HttpErrorKind::Interrupted, format!("the answer from {} broke off: {e}", self.host))
+            };
+            return Poll::Ready(frame.map(|frame| frame.map_err(broken)));
+        }
+        ready!(self.limit.as_mut().poll(context));
+        let text = format!("{} fell silent for {} s", self.host, self.silence.as_secs());
+        Poll::Ready(Some(Err(error(HttpErrorKind::Timeout, text))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+const GOOGLE_HASH: hyper::header::HeaderName = hyper::header::HeaderName::from_static("x-goog-hash");
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Four bytes in base64.
+fn base64([a, b, c, d]: [u8; 4]) -> String {
+    let bits = u64::from_be_bytes([0, 0, a, b, c, d, 0, 0]);
+    let digits = (0..6).map(|at| BASE64[(bits >> (42 - 6 * at) & 63) as usize] as char);
+    digits.chain("==".chars()).collect()
+}
+
+/// What an answer says the object's crc32c is. `x-goog-hash: crc32c=n03x6A==,md5=...`, or one header each.
+fn checksum(headers: &HeaderMap) -> Option<Checksum> {
+    let values = headers.get_all(GOOGLE_HASH).iter().filter_map(|v| v.to_str().ok());
+    let text = values.flat_map(|v| v.split(',')).find_map(|v| v.trim().strip_prefix("crc32c="))?;
+    let digits = text.strip_suffix("==")?;
+    let value = digits
+        .bytes()
+        .try_fold(0u64, |bits, digit| Some(bits << 6 | BASE64.iter().position(|known| *known == digit)? as u64))?;
+    (digits.len() == 6).then_some(Checksum((value >> 4) as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_goes_out_and_comes_back_as_cloud_storage_spells_it() {
+        // Of "123456789": the check value of CRC-32C.
+        assert_eq!(base64(0xe306_9283_u32.to_be_bytes()), "4waSgw==");
+        let mut headers = HeaderMap::new();
+        assert_eq!(checksum(&headers), None);
+        headers.append(GOOGLE_HASH, HeaderValue::from_static("md5=AAAAAAAAAAAAAAAAAAAAAA==,crc32c=4waSgw=="));
+        assert_eq!(checksum(&headers), Some(Checksum(0xe306_9283)));
+        for crc in [0, 1, u32::MAX, 0x8000_0000] {
+            let mut headers = HeaderMap::new();
+            let value = format!("crc32c={}", base64(crc.to_be_bytes()));
+            headers.append(GOOGLE_HASH, HeaderValue::try_from(value).expect("ASCII"));
+            assert_eq!(checksum(&headers), Some(Checksum(crc)));
+        }
+        headers.insert(GOOGLE_HASH, HeaderValue::from_static("crc32c=!!!!!!=="));
+        assert_eq!(checksum(&headers), None);
+    }
+}

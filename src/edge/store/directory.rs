@@ -1,0 +1,170 @@
+//! A store that is a directory. Writes are staged under `NAME#k` and linked into place, so its file system must have hard
+//! links (gcsfuse has none).
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use object_store::local::LocalFileSystem;
+
+use super::error::{StoreError, kind_of};
+use crate::edge::clock;
+
+/// Up to this many files are made durable one by one, more by flushing the whole file system at once.
+const SYNCED_ONE_BY_ONE: usize = 64;
+
+/// What a directory can and a bucket cannot.
+#[derive(Debug)]
+pub(super) struct Directory {
+    root: PathBuf,
+}
+
+impl Directory {
+    /// Opens it, with a store whose writes are flushed one by one and one for data; `create` makes it where it is not
+    /// there. Errors: as mkdir(2), open(2).
+    pub(super) fn open(root: &Path, create: bool) -> Result<(Directory, LocalFileSystem, LocalFileSystem), StoreError> {
+        let failed = |error: io::Error| {
+            StoreError::new("open", format!("file://{}", root.display()), error.to_string(), kind_of(&error))
+        };
+        if create {
+            fs::create_dir_all(root).map_err(failed)?;
+        }
+        fs::read_dir(root).map_err(failed)?;
+        let open = || LocalFileSystem::new_with_prefix(root).map_err(|e| failed(io::Error::other(e)));
+        let data = open()?.with_automatic_cleanup(true);
+        Ok((Directory { root: root.to_owned() }, open()?.with_fsync(true), data))
+    }
+
+    /// Flushes these files, and the directories that name them, to the device.
+    pub(super) async fn make_durable(&self, keys: &[String]) -> io::Result<()> {
+        let root = self.root.clone();
+        let paths: Vec<PathBuf> = keys.iter().map(|key| root.join(key)).collect();
+        blocking(move || {
+            if paths.len() > SYNCED_ONE_BY_ONE {
+                return Ok(nix::unistd::syncfs(File::open(&root)?)?);
+            }
+            let mut directories = BTreeSet::new();
+            for path in &paths {
+                File::open(path)?.sync_all()?;
+                let above = path.ancestors().skip(1).take_while(|d| d.starts_with(&root));
+                directories.extend(above.map(Path::to_owned));
+            }
+            directories.iter().try_for_each(|d| File::open(d)?.sync_all())
+        })
+        .await
+    }
+
+    /// Deletes half-written files (`NAME#k`) older than `age`. Returns how many.
+    pub(super) async fn sweep(&self, age: Duration) -> io::Result<u64> {
+        let root = self.root.clone();
+        let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+        blocking(move || sweep(&root, now.saturating_sub(age))).await
+    }
+}
+
+async fn blocking<T: Send + 'static>(deed: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(deed).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+fn sweep(directory: &Path, before: Duration) -> io::Result<u64> {
+    let mut count = 0;
+    for entry in fs::read_dir(directory)?.flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        let name = entry.file_name();
+        let staged = name.to_str().and_then(|n| n.rsplit_once('#'));
+        let is_staged = staged.is_some_and(|(_, k)| !k.is_empty() && k.bytes().all(|b| b.is_ascii_digit()));
+        if metadata.is_dir() {
+            count += sweep(&entry.path(), before)?;
+        } else if is_staged && metadata.is_file() {
+            let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+            if modified <= before && fs::remove_file(entry.path()).is_ok() {
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Access, Created, Store};
+    use super::*;
+    use crate::rules::checkpoint::address::Address;
+
+    fn with_store(deed: impl AsyncFnOnce(&Path, Store)) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        let root = dir.path().join("s");
+        runtime.block_on(async {
+            let address = Address::Directory(root.clone());
+            let store = Store::open(&address, true, &Access::default()).await.expect("opens");
+            deed(&root, store).await;
+        });
+    }
+
+    async fn put(store: &Store, key: &str, bytes: &'static [u8]) {
+        let block = bytes::Bytes::from_static(bytes);
+        store.put(key, vec![block], crc32c::crc32c(bytes)).await.expect("writes");
+    }
+
+    async fn read(store: &Store, key: &str, from: u64, length: u64) -> Result<Vec<u8>, StoreError> {
+        let mut reading = store.read(key, from, length).await?;
+        let mut all = Vec::new();
+        while let Some(bytes) = reading.next().await? {
+            all.extend_from_slice(&bytes);
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn an_object_is_created_once_and_its_own_retry_is_no_conflict() {
+        with_store(async |_, store| {
+            assert_eq!(store.create("a/x.json", b"one".to_vec()).await.expect("writes"), Created::Ours);
+            assert_eq!(store.create("a/x.json", b"one".to_vec()).await.expect("reads back"), Created::Ours);
+            assert_eq!(store.create("a/x.json", b"two".to_vec()).await.expect("reads back"), Created::Taken);
+            assert_eq!(store.create("a/x.json", b"onetwo".to_vec()).await.expect("reads back"), Created::Taken);
+            assert_eq!(store.get("a/x.json", 10).await.expect("reads"), "one");
+            assert_eq!(store.get("a/x.json", 2).await.expect("reads"), "on");
+        });
+    }
+
+    #[test]
+    fn names_that_stores_find_hard_survive_when_encoded() {
+        with_store(async |root, store| {
+            let key = "u nit/0000000001-000001/a b%0A%231 \u{fc}%5C?*";
+            put(&store, key, b"x").await;
+            store.make_durable(&[key.to_owned()]).await.expect("flushes");
+            let listed = store.list("u nit").await.expect("lists");
+            assert_eq!(listed.iter().map(|o| (o.key.as_str(), o.size)).collect::<Vec<_>>(), [(key, 1)]);
+            assert!(root.join(key).exists());
+        });
+    }
+
+    #[test]
+    fn a_part_wise_object_appears_only_when_finished() {
+        with_store(async |_, store| {
+            let mut upload = store.begin("u/x").await.expect("begins");
+            upload.part(vec![vec![1; 10].into()]).await.expect("writes");
+            assert_eq!(store.size("u/x").await.expect("looks"), None);
+            upload.part(vec![vec![2; 2].into(), vec![2; 3].into()]).await.expect("writes");
+            upload.finish(0).await.expect("finishes");
+            assert_eq!(store.size("u/x").await.expect("looks"), Some(15));
+            assert_eq!(read(&store, "u/x", 8, 4).await.expect("reads"), [1, 1, 2, 2].as_slice());
+            assert!(read(&store, "u/x", 10, 6).await.is_err());
+            assert_eq!(store.list("nothing/here").await.expect("lists"), []);
+        });
+    }
+
+    #[test]
+    fn what_a_kill_left_half_written_is_swept_and_nothing_else() {
+        with_store(async |root, store| {
+            put(&store, "u/x", b"1").await;
+            fs::write(root.join("u/y#1"), "half").expect("writes");
+            assert_eq!(store.sweep(Duration::from_secs(3600)).await.expect("sweeps"), 0, "it is young");
+            assert_eq!(store.sweep(Duration::ZERO).await.expect("sweeps"), 1);
+            assert_eq!(fs::read_dir(root.join("u")).expect("reads").count(), 1);
+        });
+    }
+}

@@ -1,0 +1,175 @@
+//! What went wrong with a store, as far as anyone may act on it, in words without secrets.
+
+use std::error::Error;
+use std::io;
+
+use super::access::Access;
+
+/// Its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    /// The object is not there.
+    Absent,
+    /// No space or quota left.
+    Full,
+    /// It may not be written, or not be read: permissions, or a read-only file system.
+    Denied,
+    /// There is no such bucket, or it is in another region.
+    NoBucket,
+    /// Nothing says who we are.
+    NoCredentials,
+    /// Nobody answers, or the answer is "later".
+    Unreachable,
+    /// Anything else.
+    Other,
+}
+
+/// A failed operation on a store.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {deed} {place}: {detail}")]
+pub struct StoreError {
+    deed: &'static str,
+    place: String,
+    detail: String,
+    /// Its kind.
+    pub trouble: Trouble,
+}
+
+impl StoreError {
+    pub(super) fn new(deed: &'static str, place: String, detail: String, trouble: Trouble) -> StoreError {
+        StoreError { deed, place, detail, trouble }
+    }
+}
+
+/// What failed, before it is known at what.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) trouble: Trouble,
+    pub(super) detail: String,
+}
+
+/// A request that got no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NoAnswer(pub(super) String);
+
+impl Failed {
+    pub(super) fn of(self, deed: &'static str, place: String, access: &Access) -> StoreError {
+        StoreError { deed, place, detail: access.censored(self.detail), trouble: self.trouble }
+    }
+
+    #[cfg(feature = "store")]
+    pub(super) fn no_credentials(error: &object_store::Error, way_out: &str) -> Failed {
+        let Failed { trouble, detail } = Failed::from(error);
+        let what = if trouble == Trouble::Unreachable { "no credentials are to be had" } else { "no credentials" };
+        Failed { trouble: Trouble::NoCredentials, detail: format!("{what} ({detail}); {way_out}") }
+    }
+}
+
+impl From<&object_store::Error> for Failed {
+    fn from(error: &object_store::Error) -> Failed {
+        let mut cause: &dyn Error = error;
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        let absent = matches!(error, object_store::Error::NotFound { .. });
+        if let Some(io) = cause.downcast_ref::<io::Error>() {
+            let trouble = if absent { Trouble::Absent } else { kind_of(io) };
+            return Failed { trouble, detail: io.to_string() };
+        }
+        if let Some(NoAnswer(detail)) = cause.downcast_ref::<NoAnswer>() {
+            return Failed { trouble: Trouble::Unreachable, detail: detail.clone() };
+        }
+        let text = cause.to_string();
+        let answer = Answer::read(&text);
+        let trouble = match answer.trouble() {
+            Some(trouble) => trouble,
+            None if absent => Trouble::Absent,
+            None if matches!(error, object_store::Error::PermissionDenied { .. }) => Trouble::Denied,
+            None if matches!(error, object_store::Error::Unauthenticated { .. }) => Trouble::Denied,
+            None => Trouble::Other,
+        };
+        Failed { trouble, detail: answer.in_words(&text) }
+    }
+}
+
+/// What a store's refusal says: the crate hands on the status and the body only as a text.
+/// `Server returned non-2xx status code: 403 Forbidden: <?xml ...><Error><Code>AccessDenied</Code>...`
+struct Answer<'a> {
+    status: Option<u16>,
+    /// The machine-readable word of the XML body.
+    code: Option<&'a str>,
+    message: Option<&'a str>,
+    /// S3's answer for a bucket of another region names no place.
+    is_redirect: bool,
+}
+
+impl<'a> Answer<'a> {
+    fn read(text: &'a str) -> Answer<'a> {
+        let status = text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse().ok());
+        let element = |name: &str| {
+            let (_, rest) = text.split_once(&format!("<{name}>"))?;
+            rest.split_once('<').map(|(value, _)| value.lines().next().unwrap_or_default().trim())
+        };
+        let is_redirect = text.starts_with("Received redirect");
+        Answer { status, code: element("Code"), message: element("Message").filter(|m| !m.is_empty()), is_redirect }
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        Some(match (self.code.unwrap_or_default(), self.status) {
+            ("NoSuchBucket" | "ContainerNotFound" | "PermanentRedirect" | "AuthorizationHeaderMalformed", _)
+            | (_, Some(301 | 307)) => Trouble::NoBucket,
+            _ if self.is_redirect => Trouble::NoBucket,
+            ("QuotaExceeded" | "InsufficientStorage", _) | (_, Some(507)) => Trouble::Full,
+            (_, Some(401 | 403)) => Trouble::Denied,
+            (_, Some(408 | 429 | 500..=599)) => Trouble::Unreachable,
+            _ => return None,
+        })
+    }
+
+    /// One short line. Bodies in full hold what was signed.
+    fn in_words(&self, text: &str) -> String {
+        let words = match (self.status, self.code) {
+            (None, None) => text.lines().next().unwrap_or_default().to_owned(),
+            (status, code) => {
+                let status = status.map(|s| format!("answer {s}")).unwrap_or_default();
+                let code = code.map(|c| format!(" {c}")).unwrap_or_default();
+                let message = self.message.map(|m| format!(": {m}")).unwrap_or_default();
+                format!("{status}{code}{message}").trim().to_owned()
+            }
+        };
+        match words.char_indices().nth(200) {
+            Some((end, _)) => format!("{}...", &words[..end]),
+            None => words,
+        }
+    }
+}
+
+pub(super) fn kind_of(error: &io::Error) -> Trouble {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => Trouble::Full,
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => Trouble::Denied,
+        Some(libc::ENOENT) => Trouble::Absent,
+        _ => Trouble::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_in_its_code_and_its_first_line() {
+        let text = "Server returned non-2xx status code: 403 Forbidden: <?xml version='1.0'?><Error>\
+            <Code>SignatureDoesNotMatch</Code><Message>The request signature does not match\nmore</Message>\
+            <StringToSign>AKIA secret</StringToSign></Error>";
+        let answer = Answer::read(text);
+        assert_eq!(answer.trouble(), Some(Trouble::Denied));
+        assert_eq!(answer.in_words(text), "answer 403 SignatureDoesNotMatch: The request signature does not match");
+        let gone = Answer::read("Server returned non-2xx status code: 404 Not Found: <Code>NoSuchBucket</Code>");
+        assert_eq!(gone.trouble(), Some(Trouble::NoBucket));
+        assert_eq!(Answer::read("Server returned non-2xx status code: 503 x: ").trouble(), Some(Trouble::Unreachable));
+        let long = "x".repeat(500);
+        assert_eq!(Answer::read(&long).in_words(&long).len(), 203);
+    }
+}

@@ -1,0 +1,60 @@
+//! Cloud Storage. Credentials, the first that is there: `GOOGLE_APPLICATION_CREDENTIALS` (a service account's or an
+//! authorised user's file), the file that `gcloud auth application-default login` writes, the metadata server
+//! (`GCE_METADATA_HOST`). <https://cloud.google.com/docs/authentication/application-default-credentials>
+//!
+//! `STORAGE_EMULATOR_HOST` is asked without credentials, as Google's own libraries do;
+//! `CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE` (gcloud's) is another address of the real thing.
+
+use std::sync::Arc;
+
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
+use object_store::{ObjectStore, StaticCredentialProvider};
+
+use super::access::Access;
+use super::connect::{self, Connector};
+use super::error::{Failed, Trouble};
+use super::tls::Roots;
+use crate::rules::checkpoint::address::Bucket;
+
+const WAY_OUT: &str =
+    "run as a service account (metadata server), or name its key file in GOOGLE_APPLICATION_CREDENTIALS";
+
+pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
+    let emulator = access
+        .given("STORAGE_EMULATOR_HOST")
+        .map(|host| if host.contains("://") { host.to_owned() } else { format!("http://{host}") });
+    let base = emulator.as_deref().or_else(|| access.given("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"));
+    let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
+    let mut builder = GoogleCloudStorageBuilder::new()
+        .with_bucket_name(&bucket.name)
+        .with_retry(connect::retries())
+        .with_client_options(connect::options(connect::is_plain(base, access)?))
+        .with_http_connector(Connector(roots));
+    if let Some(base) = base {
+        builder = builder.with_base_url(base.trim_end_matches('/'));
+    }
+    if emulator.is_some() {
+        let nobody = GcpCredential { bearer: String::new() };
+        builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(nobody)));
+    } else if let Some(path) = access.given("GOOGLE_APPLICATION_CREDENTIALS") {
+        known_type(path)?;
+        builder = builder.with_application_credentials(path);
+    }
+    let store = builder.build().map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
+    store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
+    Ok(Arc::new(store))
+}
+
+/// Says in words what the crate would call a decoding error.
+fn known_type(path: &str) -> Result<(), Failed> {
+    let named = |detail: String| Failed {
+        trouble: Trouble::NoCredentials,
+        detail: format!("GOOGLE_APPLICATION_CREDENTIALS={path} {detail}; {WAY_OUT}"),
+    };
+    let text = std::fs::read(path).map_err(|error| named(format!("cannot be read: {error}")))?;
+    let value: serde_json::Value = serde_json::from_slice(&text).map_err(|_| named("is no JSON".to_owned()))?;
+    match value["type"].as_str() {
+        Some("service_account" | "authorized_user") => Ok(()),
+        kind => Err(named(format!("is of the type {:?}, which trainit cannot use", kind.unwrap_or("unknown")))),
+    }
+}

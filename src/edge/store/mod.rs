@@ -1,0 +1,391 @@
+//! A checkpoint store through the crate `object_store`: a directory, or a bucket of a cloud.
+//!
+//! Keys are relative to the prefix that was opened. Deliberately absent: what the keys mean, and what an error is worth.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::path::Path as Key;
+use object_store::{
+    GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, PutResult,
+};
+
+mod access;
+#[cfg(feature = "store")]
+mod amazon;
+#[cfg(feature = "store")]
+mod azure;
+#[cfg(feature = "store")]
+mod connect;
+mod directory;
+mod error;
+#[cfg(feature = "store")]
+mod google;
+#[cfg(feature = "store")]
+mod profile;
+#[cfg(feature = "store")]
+mod tls;
+
+pub use access::Access;
+pub use error::{StoreError, Trouble};
+
+use crate::rules::checkpoint::address::Address;
+use directory::Directory;
+
+/// Tries of a put-if-absent whose answer was lost.
+const CREATE_TRIES: u32 = 3;
+/// Bytes asked of a directory at a time.
+const BLOCK: u64 = 8 << 20;
+
+/// Whether put-if-absent put anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// The object is ours: created now, or by a try of ours whose answer was lost.
+    Ours,
+    /// Somebody else's object is there.
+    Taken,
+}
+
+/// An object in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// Relative to the prefix.
+    pub key: String,
+    /// Bytes.
+    pub size: u64,
+    /// Time of the last change, since 1970 by the store's clock.
+    pub modified: Duration,
+}
+
+/// How a store likes its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Habits {
+    /// Objects up to this many bytes are best sent whole.
+    pub whole: u64,
+    /// Bytes of a part of a larger one.
+    pub part: u64,
+    /// Small objects best sent or fetched at once.
+    pub at_once: usize,
+}
+
+/// Servers take at most this many parts of one object.
+const MOST_PARTS: u64 = 9_000;
+
+impl Habits {
+    /// Bytes of each part of an object of so many, but the last.
+    pub fn part_of(&self, size: u64) -> u64 {
+        let least = size.div_ceil(MOST_PARTS).div_ceil(1 << 20) << 20;
+        self.part.max(least)
+    }
+}
+
+/// An open store.
+pub struct Store {
+    /// Every write is durable when it is acknowledged: claims and manifests.
+    durable: Arc<dyn ObjectStore>,
+    /// Data, made durable by [`Store::make_durable`].
+    data: Arc<dyn ObjectStore>,
+    /// For messages.
+    place: String,
+    /// What stands before every key; ends in `/` unless empty.
+    prefix: String,
+    /// `None` for a bucket.
+    directory: Option<Directory>,
+    /// Whether the store checks a crc32c that comes with an object.
+    checks_crc32c: bool,
+    access: Access,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Store").field(&self.place).finish()
+    }
+}
+
+impl Store {
+    /// Opens a store; `create` makes a directory where there is none. A bucket is not asked for anything yet, but there
+    /// must be credentials. Errors: as mkdir(2), open(2); no credentials.
+    pub async fn open(address: &Address, create: bool, access: &Access) -> Result<Store, StoreError> {
+        match address {
+            Address::Directory(root) => {
+                let (directory, durable, data) = Directory::open(root, create)?;
+                Ok(Store {
+                    durable: Arc::new(durable),
+                    data: Arc::new(data),
+                    place: address.to_string(),
+                    prefix: String::new(),
+                    directory: Some(directory),
+                    checks_crc32c: false,
+                    access: access.clone(),
+                })
+            }
+            #[cfg(feature = "store")]
+            Address::Bucket(bucket) => {
+                use crate::rules::checkpoint::address::Cloud;
+                let store = match bucket.cloud {
+                    Cloud::Google => google::open(bucket, access).await,
+                    Cloud::Amazon => amazon::open(bucket, access).await,
+                    Cloud::Azure => azure::open(bucket, access).await,
+                };
+                let store = store.map_err(|failed| failed.of("open", address.to_string(), access))?;
+                let prefix = if bucket.prefix.is_empty() { String::new() } else { format!("{}/", bucket.prefix) };
+                Ok(Store {
+                    durable: Arc::clone(&store),
+                    data: store,
+                    place: address.to_string(),
+                    prefix,
+                    directory: None,
+                    checks_crc32c: bucket.cloud == Cloud::Google,
+                    access: access.clone(),
+                })
+            }
+            #[cfg(not(feature = "store"))]
+            Address::Bucket(_) => Err(StoreError::new(
+                "open",
+                address.to_string(),
+                "this build stores in file:// only".to_owned(),
+                Trouble::Other,
+            )),
+        }
+    }
+
+    /// How it likes its data.
+    pub fn habits(&self) -> Habits {
+        match self.directory {
+            Some(_) => Habits { whole: BLOCK, part: BLOCK, at_once: 4 },
+            None => Habits { whole: 64 << 20, part: 32 << 20, at_once: 32 },
+        }
+    }
+
+    /// Creates an object unless one is there; durable on return. On "there is one" it is read back and compared, since a
+    /// retried request finds its own first try.
+    pub async fn create(&self, key: &str, bytes: Vec<u8>) -> Result<Created, StoreError> {
+        let (at, bytes) = (self.key(key)?, Bytes::from(bytes));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            match self.durable.put_opts(&at, PutPayload::from_bytes(bytes.clone()), options).await {
+                Ok(_) => return Ok(Created::Ours),
+                Err(object_store::Error::AlreadyExists { .. }) => {
+                    let there = self.get(key, bytes.len() as u64 + 1).await?;
+                    return Ok(if there == bytes { Created::Ours } else { Created::Taken });
+                }
+                Err(error) => {
+                    let error = self.error("write", key, &error);
+                    // It may have been done all the same: the next try finds it.
+                    if error.trouble != Trouble::Unreachable || tries == CREATE_TRIES {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes a whole data object that nobody else writes; not durable before [`Store::make_durable`]. Its checksum goes
+    /// with it where the store checks it. Returns the store's tag for it.
+    pub async fn put(&self, key: &str, blocks: Vec<Bytes>, crc32c: u32) -> Result<Option<String>, StoreError> {
+        // In a directory nothing is overwritten, whoever wrote it; a bucket's keys are our own, and a put that may
+        // overwrite can be sent again when its answer was lost.
+        let mode = if self.directory.is_some() { PutMode::Create } else { PutMode::Overwrite };
+        let mut options = PutOptions { mode, ..PutOptions::default() };
+        #[cfg(feature = "store")]
+        if self.checks_crc32c {
+            options.extensions.insert(connect::Checksum(crc32c));
+        }
+        let _ = &mut options;
+        let put = self.data.put_opts(&self.key(key)?, blocks.into_iter().collect(), options).await;
+        let result = put.map_err(|error| self.error("write", key, &error))?;
+        self.compare(key, &result, crc32c)?;
+        Ok(result.e_tag)
+    }
+
+    /// Starts writing a data object part by part.
+    pub async fn begin(&self, key: &str) -> Result<Upload<'_>, StoreError> {
+        let upload = self.data.put_multipart(&self.key(key)?).await;
+        let upload = upload.map_err(|error| self.error("write", key, &error))?;
+        Ok(Upload { store: self, key: key.to_owned(), upload })
+    }
+
+    /// Flushes the data objects of these keys, and the directories that name them, to the device. A bucket's are
+    /// durable already.
+    pub async fn make_durable(&self, keys: &[String]) -> Result<(), StoreError> {
+        let Some(directory) = &self.directory else { return Ok(()) };
+        directory.make_durable(keys).await.map_err(|error| self.io_error("flush", "", &error))
+    }
+
+    /// A whole object of at most `limit` bytes.
+    pub async fn get(&self, key: &str, limit: u64) -> Result<Bytes, StoreError> {
+        let failed = |error: object_store::Error| self.error("read", key, &error);
+        let found = self.data.get(&self.key(key)?).await.map_err(failed)?;
+        let length = found.meta.size.min(limit);
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        if found.meta.size <= limit {
+            return found.bytes().await.map_err(failed);
+        }
+        self.data.get_range(&self.key(key)?, 0..length).await.map_err(failed)
+    }
+
+    /// Bytes of an object, to be taken piece by piece.
+    pub async fn read(&self, key: &str, from: u64, length: u64) -> Result<Reading<'_>, StoreError> {
+        let mut reading = Reading { store: self, key: key.to_owned(), at: from, end: from + length, stream: None };
+        if self.directory.is_none() && length > 0 {
+            let range = Some(GetRange::Bounded(from..from + length));
+            let got = self.data.get_opts(&self.key(key)?, GetOptions { range, ..GetOptions::default() }).await;
+            let got = got.map_err(|error| self.error("read", key, &error))?;
+            reading.stream = Some(got.into_stream());
+        }
+        Ok(reading)
+    }
+
+    /// Every object under a prefix that ends at a `/`, in no order. Failing part-way is a failure.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<Object>, StoreError> {
+        let under = format!("{}{prefix}", self.prefix);
+        let key = Key::parse(&under).map_err(|error| self.io_error("list", prefix, &io::Error::other(error)))?;
+        let list = self.data.list(Some(&key).filter(|_| !under.is_empty())).map_ok(|meta| {
+            let key = meta.location.to_string();
+            Object {
+                key: key.strip_prefix(&self.prefix).map(str::to_owned).unwrap_or(key),
+                size: meta.size,
+                modified: Duration::from_millis(meta.last_modified.timestamp_millis().try_into().unwrap_or(0)),
+            }
+        });
+        list.try_collect().await.map_err(|error| self.error("list", prefix, &error))
+    }
+
+    /// The size of an object; `None` when it is not there.
+    pub async fn size(&self, key: &str) -> Result<Option<u64>, StoreError> {
+        let size = self.data.head(&self.key(key)?).await.map(|meta| meta.size);
+        match size.map_err(|error| self.error("read", key, &error)) {
+            Ok(size) => Ok(Some(size)),
+            Err(error) if error.trouble == Trouble::Absent => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes an object; one that is not there is fine.
+    pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        let deleted = self.data.delete(&self.key(key)?).await;
+        match deleted.map_err(|error| self.error("delete", key, &error)) {
+            Err(error) if error.trouble != Trouble::Absent => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes what writes that were cut short have left and listings do not show, older than `age`. Returns how many.
+    /// A bucket's own rules for abandoned uploads see to that.
+    pub async fn sweep(&self, age: Duration) -> Result<u64, StoreError> {
+        let Some(directory) = &self.directory else { return Ok(0) };
+        directory.sweep(age).await.map_err(|error| self.io_error("clean", "", &error))
+    }
+
+    /// Fails where the store says that it holds other bytes than were sent.
+    fn compare(&self, key: &str, result: &PutResult, crc32c: u32) -> Result<(), StoreError> {
+        #[cfg(feature = "store")]
+        if let Some(connect::Checksum(theirs)) = result.extensions.get::<connect::Checksum>()
+            && self.checks_crc32c
+            && *theirs != crc32c
+        {
+            let detail = format!("the store holds crc32c {theirs:08x}, sent was {crc32c:08x}: damaged on the way");
+            return Err(StoreError::new("write", self.place(key), detail, Trouble::Other));
+        }
+        let _ = (key, result, crc32c);
+        Ok(())
+    }
+
+    fn key(&self, key: &str) -> Result<Key, StoreError> {
+        let invalid = |error: object_store::path::Error| self.io_error("name", key, &io::Error::other(error));
+        Key::parse(format!("{}{key}", self.prefix)).map_err(invalid)
+    }
+
+    fn error(&self, deed: &'static str, key: &str, error: &object_store::Error) -> StoreError {
+        error::Failed::from(error).of(deed, self.place(key), &self.access)
+    }
+
+    fn io_error(&self, deed: &'static str, key: &str, error: &io::Error) -> StoreError {
+        StoreError::new(deed, self.place(key), error.to_string(), error::kind_of(error))
+    }
+
+    fn place(&self, key: &str) -> String {
+        format!("{}/{key}", self.place)
+    }
+}
+
+/// A data object being written.
+pub struct Upload<'a> {
+    store: &'a Store,
+    key: String,
+    upload: Box<dyn MultipartUpload>,
+}
+
+impl fmt::Debug for Upload<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Upload").field(&self.key).finish()
+    }
+}
+
+impl<'a> Upload<'a> {
+    /// The next part; parts come in the order of the calls, and several may be awaited at once.
+    pub fn part(&mut self, blocks: Vec<Bytes>) -> impl Future<Output = Result<(), StoreError>> + use<'a> {
+        let (put, store, key) = (self.upload.put_part(blocks.into_iter().collect()), self.store, self.key.clone());
+        async move { put.await.map_err(|error| store.error("write", &key, &error)) }
+    }
+
+    /// The object appears, whole. Returns the store's tag for it.
+    pub async fn finish(mut self, crc32c: u32) -> Result<Option<String>, StoreError> {
+        let done = self.upload.complete().await;
+        let result = done.map_err(|error| self.store.error("write", &self.key, &error))?;
+        self.store.compare(&self.key, &result, crc32c)?;
+        Ok(result.e_tag)
+    }
+
+    /// Nothing appears.
+    pub async fn abort(mut self) {
+        let _ = self.upload.abort().await;
+    }
+}
+
+/// Bytes of an object on their way in.
+pub struct Reading<'a> {
+    store: &'a Store,
+    key: String,
+    at: u64,
+    end: u64,
+    /// `None` for a directory, which is asked block by block.
+    stream: Option<BoxStream<'static, object_store::Result<Bytes>>>,
+}
+
+impl fmt::Debug for Reading<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reading").field(&self.key).finish()
+    }
+}
+
+impl Reading<'_> {
+    /// The next bytes; `None` when all have come. Fewer than were asked for is an error.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
+        if self.at >= self.end {
+            return Ok(None);
+        }
+        let bytes = match &mut self.stream {
+            Some(stream) => stream.next().await.transpose(),
+            None => {
+                let until = self.end.min(self.at + BLOCK);
+                self.store.data.get_range(&self.store.key(&self.key)?, self.at..until).await.map(Some)
+            }
+        };
+        let bytes = bytes.map_err(|error| self.store.error("read", &self.key, &error))?.unwrap_or_default();
+        self.at += bytes.len() as u64;
+        if bytes.is_empty() || self.at > self.end {
+            return Err(self.store.io_error("read", &self.key, &io::Error::from(io::ErrorKind::UnexpectedEof)));
+        }
+        Ok(Some(bytes))
+    }
+}

@@ -1,0 +1,331 @@
+//! Stores in buckets, over real HTTP on loopback: what was pushed comes back, whatever the bucket does meanwhile.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use crate::support::bucket::{Bucket, Fault, NAME, Request, SECRET};
+use crate::support::checkpoints::{Place, tree};
+use crate::support::{Finished, stopped};
+
+fn google(bucket: &Bucket) -> Place {
+    Place::with_store(&format!("gs://{NAME}/jobs/1"), bucket.as_google())
+}
+
+fn amazon(bucket: &Bucket) -> Place {
+    Place::with_store(&format!("s3://{NAME}/jobs/1"), bucket.as_amazon())
+}
+
+/// Both dialects, one after the other.
+fn each(test: impl Fn(&Bucket, Place)) {
+    for place in [google, amazon] {
+        let bucket = Bucket::start();
+        let place = place(&bucket);
+        test(&bucket, place);
+    }
+}
+
+fn is_data(request: &Request) -> bool {
+    request.method == "PUT" && !request.key.contains("/.trainit/")
+}
+
+fn is_manifest(request: &Request) -> bool {
+    request.method == "PUT" && request.key.contains("/.trainit/commits/")
+}
+
+#[track_caller]
+fn fails(done: Finished, words: &[&str]) {
+    let done = done.expect_code(204);
+    let line = done.err();
+    assert_eq!(line.lines().count(), 1, "{line}");
+    for word in words {
+        assert!(line.contains(word), "no {word:?} in {line}");
+    }
+}
+
+#[test]
+fn what_was_pushed_into_a_bucket_comes_back_bit_for_bit() {
+    each(|bucket, place| {
+        place.save(7);
+        let unit = place.local().join("step-7");
+        fs::create_dir_all(unit.join("empty/deep")).unwrap();
+        fs::write(unit.join("a b\nc#1%\\ \u{fc}?*&<"), "odd name").unwrap();
+        fs::write(unit.join("zero.txt"), "").unwrap();
+        place.push();
+        assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-7")), tree(&unit));
+        let data = bucket.object("jobs/1/step-7/0000000001-000001/weights.bin").unwrap();
+        assert_eq!(data, fs::read(unit.join("weights.bin")).unwrap(), "data is plain bytes");
+        assert_eq!(place.steps(), [7]);
+        place.checkpoint("verify").output().expect_code(0);
+        place.checkpoint("prune").output().expect_code(0);
+        assert!(bucket.keys().iter().all(|k| k.starts_with("jobs/1/")), "{:?}", bucket.keys());
+        assert!(!bucket.keys().iter().any(|k| k.contains("probe")), "{:?}", bucket.keys());
+    });
+}
+
+#[test]
+fn a_file_of_many_parts_comes_back_bit_for_bit() {
+    let bucket = Bucket::start();
+    let place = google(&bucket);
+    place.save(1);
+    let large = File::create(place.local().join("step-1/large.bin")).unwrap();
+    large.set_len(70 << 20).unwrap();
+    for at in [0, (32 << 20) - 2, (64 << 20) - 1, (70 << 20) - 5] {
+        large.write_all_at(b"here", at).unwrap();
+    }
+    drop(large);
+    place.push();
+    let there = place.pull_afresh("elsewhere");
+    let same = |name: &str| fs::read(there.join(name)).unwrap() == fs::read(place.local().join(name)).unwrap();
+    assert!(same("step-1/large.bin") && same("step-1/weights.bin"));
+    assert_eq!(bucket.uploads(), 0);
+    assert_eq!(bucket.asked().iter().filter(|r| r.query.contains_key("partNumber")).count(), 3);
+}
+
+#[test]
+fn killed_at_any_point_of_a_commit_the_newest_committed_one_is_restored_from_the_bucket() {
+    for point in 1..=12 {
+        let bucket = Bucket::start();
+        let place = google(&bucket);
+        let first = place.save(1);
+        place.push();
+        let second = place.save(2);
+        let push = place.checkpoint("push").args(["--keep-last", "1"]);
+        push.env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
+        let there = place.pull_afresh("elsewhere");
+        let (step, saved) = if point < 9 { (1, &first) } else { (2, &second) };
+        assert_eq!(tree(&there.join(format!("step-{step}"))), *saved, "killed at point {point}");
+        place.push();
+        assert_eq!(place.steps()[0], 2, "after point {point}");
+    }
+}
+
+#[test]
+fn a_bucket_keeps_two_runs_apart() {
+    each(|_, place| {
+        place.save(1);
+        let older = place.checkpoint("push").env("TRAINIT_TEST_FAULT", "4:stop").start();
+        stopped(&older);
+        place.push();
+        older.signal(libc::SIGCONT);
+        let done = older.finish().expect_code(205);
+        assert!(done.err().contains("attempt 2"), "{}", done.err());
+        assert_eq!(place.commits().len(), 1);
+    });
+}
+
+#[test]
+fn a_bucket_that_ignores_conditions_is_found_out_and_used_with_care() {
+    for place in [google, amazon] {
+        let bucket = Bucket::liar();
+        let place = place(&bucket);
+        place.save(1);
+        let done = place.push();
+        assert!(done.err().contains("ignores put-if-absent"), "{}", done.err());
+        assert!(bucket.keys().iter().any(|k| k.contains("/attempts/0000000001r")), "{:?}", bucket.keys());
+        let there = place.pull_afresh("elsewhere");
+        assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+    }
+}
+
+#[test]
+fn a_store_that_does_it_and_says_503_has_done_it() {
+    each(|bucket, place| {
+        place.save(1);
+        let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+        bucket.misbehave(move |r| {
+            let is_first = r.method == "PUT" && seen.lock().unwrap().insert(r.key.clone());
+            is_first.then_some(Fault::Afterwards("503 Service Unavailable"))
+        });
+        place.push();
+        assert_eq!(place.steps(), [1]);
+        assert_eq!(bucket.keys().iter().filter(|k| k.contains("/attempts/")).count(), 1, "one claim");
+    });
+}
+
+#[test]
+fn connections_that_break_are_made_again() {
+    each(|bucket, place| {
+        place.save(1);
+        let count = std::sync::atomic::AtomicUsize::new(0);
+        let every_third = move |_: &Request| {
+            let n = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            (n % 3 == 2).then_some(Fault::Close)
+        };
+        bucket.misbehave(every_third);
+        place.push();
+        let there = place.pull_afresh("elsewhere");
+        assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+    });
+}
+
+#[test]
+fn data_that_the_bucket_only_pretends_to_hold_is_never_committed() {
+    each(|bucket, place| {
+        place.save(1);
+        bucket.misbehave(|r| (is_data(r) && r.key.ends_with("weights.bin")).then_some(Fault::Pretend));
+        let done = place.checkpoint("push").output();
+        fails(done, &["does not hold it whole"]);
+        bucket.behave();
+        assert_eq!(place.commits().len(), 0);
+    });
+}
+
+#[test]
+fn bytes_that_change_on_the_way_are_never_committed_nor_restored() {
+    let bucket = Bucket::start();
+    let place = google(&bucket);
+    place.save(1);
+    place.push();
+    place.save(2);
+    bucket.misbehave(|r| (is_data(r) && r.key.ends_with("weights.bin")).then_some(Fault::Flip));
+    fails(place.checkpoint("push").output(), &["BadDigest"]);
+    bucket.behave();
+    place.push();
+    // Damaged for good: the older one is restored.
+    bucket.misbehave(|r| {
+        let is_it = r.method == "GET" && r.key.ends_with("/step-2/0000000003-000001/weights.bin");
+        is_it.then_some(Fault::Flip)
+    });
+    let there = place.pull_afresh("elsewhere");
+    assert!(there.join("step-1").exists() && !there.join("step-2").exists());
+    // Damaged once: fetched again.
+    let once = std::sync::atomic::AtomicBool::new(true);
+    bucket.misbehave(move |r| {
+        let is_it = r.method == "GET" && r.key.ends_with("weights.bin");
+        (is_it && once.swap(false, std::sync::atomic::Ordering::Relaxed)).then_some(Fault::Flip)
+    });
+    let there = place.pull_afresh("later");
+    assert_eq!(tree(&there.join("step-2")), tree(&place.local().join("step-2")));
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_asked_for_again() {
+    each(|bucket, place| {
+        place.save(1);
+        place.push();
+        let once = std::sync::atomic::AtomicBool::new(true);
+        bucket.misbehave(move |r| {
+            let is_it = r.method == "GET" && r.key.ends_with("weights.bin");
+            (is_it && once.swap(false, std::sync::atomic::Ordering::Relaxed)).then_some(Fault::Half)
+        });
+        let there = place.pull_afresh("elsewhere");
+        assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
+    });
+}
+
+#[test]
+fn a_store_that_fails_half_way_through_a_restore_is_no_reason_for_an_older_checkpoint() {
+    each(|bucket, place| {
+        place.save(1);
+        place.push();
+        place.save(2);
+        place.push();
+        bucket.misbehave(|r| {
+            let is_it = r.method == "GET" && r.key.contains("/step-2/");
+            is_it.then_some(Fault::Refuse("403 Forbidden", "AccessDenied"))
+        });
+        let to = place.path("elsewhere");
+        fails(place.checkpoint_in("pull", &to).output(), &["403 AccessDenied"]);
+        assert!(!to.join("step-1").exists());
+    });
+}
+
+#[test]
+fn a_manifest_that_cannot_be_put_leaves_the_one_before() {
+    each(|bucket, place| {
+        place.save(1);
+        place.push();
+        place.save(2);
+        bucket.misbehave(|r| is_manifest(r).then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
+        fails(place.checkpoint("push").output(), &["403 AccessDenied", "the one before it still is"]);
+        bucket.behave();
+        assert_eq!(place.steps(), [1]);
+    });
+}
+
+#[test]
+fn what_is_wrong_with_a_bucket_is_one_line_with_the_way_out() {
+    let bucket = Bucket::start();
+    for (url, env) in [("gs://no-such-bucket/x", bucket.as_google()), ("s3://no-such-bucket/x", bucket.as_amazon())] {
+        let place = Place::with_store(url, env);
+        place.save(1);
+        fails(place.checkpoint("push").output(), &["NoSuchBucket", url, "make the bucket"]);
+    }
+    each(|bucket, place| {
+        place.save(1);
+        bucket.misbehave(|r| (r.method == "PUT").then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
+        fails(place.checkpoint("push").output(), &["403 AccessDenied", "allowed to list, read, create and delete"]);
+    });
+    let nobody = vec![("AWS_EC2_METADATA_DISABLED", "true".to_owned()), ("HOME", "/nonexistent".to_owned())];
+    let place = Place::with_store("s3://b/x", nobody);
+    fails(place.checkpoint("list").output(), &["no credentials", "AWS_ACCESS_KEY_ID"]);
+    let place = Place::with_store("gs://b/x", vec![("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent".to_owned())]);
+    fails(place.checkpoint("list").output(), &["GOOGLE_APPLICATION_CREDENTIALS=/nonexistent", "No such file"]);
+    let place = Place::with_store("az://c/x", vec![]);
+    fails(place.checkpoint("list").output(), &["AZURE_STORAGE_ACCOUNT"]);
+    let plain = vec![("STORAGE_EMULATOR_HOST", "store.example:80".to_owned())];
+    fails(Place::with_store("gs://b/x", plain).checkpoint("list").output(), &["plain http", "--allow-http"]);
+}
+
+#[test]
+fn credentials_come_from_the_metadata_server_and_the_bucket_sees_them() {
+    use crate::support::metadata::{Metadata, ok, status};
+    let bucket = Bucket::start();
+    let server = Metadata::start(|request, _| {
+        if request.path.contains("/service-accounts/default/token") {
+            ok(r#"{"access_token":"ya29.of-the-machine","expires_in":3600,"token_type":"Bearer"}"#)
+        } else {
+            status("404 Not Found")
+        }
+    });
+    let env = vec![
+        ("GCE_METADATA_HOST", server.at.clone()),
+        ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", format!("http://{}/", bucket.at)),
+        ("HOME", "/nonexistent".to_owned()),
+    ];
+    let place = Place::with_store(&format!("gs://{NAME}"), env);
+    place.save(1);
+    let done = place.push();
+    let asked = bucket.asked();
+    assert!(!asked.is_empty());
+    assert!(asked.iter().all(|r| r.headers["authorization"] == "Bearer ya29.of-the-machine"));
+    assert!(!done.err().contains("ya29"));
+}
+
+/// Whatever happens, and however much is said: no secret.
+#[test]
+fn no_secret_is_ever_printed() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    place.save(1);
+    let sign = |r: &Request| r.headers.get("authorization").map(|a| a.rsplit('=').next().unwrap().to_owned());
+    let all = |place: &Place| {
+        let mut text = String::new();
+        for deed in ["push", "list", "verify", "pull", "prune"] {
+            let done = place.checkpoint(deed).output();
+            text += &format!("{}{}", done.out(), done.err());
+        }
+        let local = place.local();
+        let run = ["run", "--log-level", "debug", "--checkpoint-store", &place.url(), "--checkpoint-dir"];
+        let mut run = crate::support::Trainit::new(run).args([local.to_str().unwrap(), "--", "true"]);
+        for (name, value) in place.env() {
+            run = run.env(name, value);
+        }
+        let done = run.output();
+        text + &done.out() + &done.err()
+    };
+    let mut text = all(&place);
+    assert!(text.contains("committed step-1"), "{text}");
+    // A server that repeats what it was sent.
+    bucket.misbehave(|_| Some(Fault::Refuse("403 Forbidden", SECRET)));
+    text += &all(&place);
+    bucket.misbehave(|_| Some(Fault::Refuse("400 Bad Request", SECRET)));
+    text += &all(&place);
+    assert!(text.contains("answer 400"), "{text}");
+    for secret in [SECRET, "Signature=", "AWS4-HMAC"] {
+        assert!(!text.contains(secret), "{secret} is in {text}");
+    }
+    for signature in bucket.asked().iter().filter_map(sign) {
+        assert!(!text.contains(&signature));
+    }
+}

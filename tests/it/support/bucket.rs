@@ -1,0 +1,426 @@
+//! A bucket on loopback that speaks the XML dialects of Cloud Storage and S3 over real HTTP: generations, conditions,
+//! checksums, listings in pages, uploads in parts. A test may read it, damage it, and say how it misbehaves.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub method: String,
+    /// Decoded, without the bucket; empty for the bucket itself.
+    pub key: String,
+    pub query: BTreeMap<String, String>,
+    /// Names in lower case.
+    pub headers: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(String::as_str)
+    }
+}
+
+/// How the bucket misbehaves for one request.
+pub enum Fault {
+    /// Answers this, and does nothing.
+    Refuse(&'static str, &'static str),
+    /// Does it, and answers this.
+    Afterwards(&'static str),
+    /// Closes the connection, nothing done.
+    Close,
+    /// Never answers.
+    Hang,
+    /// Answers 200 and does nothing.
+    Pretend,
+    /// Sends half of the body that it promised.
+    Half,
+    /// Flips a bit of what it stores or sends.
+    Flip,
+}
+
+#[derive(Clone)]
+struct Object {
+    bytes: Vec<u8>,
+    generation: u64,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Object>,
+    uploads: BTreeMap<String, BTreeMap<u32, Vec<u8>>>,
+    generation: u64,
+    asked: Vec<Request>,
+}
+
+type Rule = dyn Fn(&Request) -> Option<Fault> + Send + Sync;
+
+struct Shared {
+    state: Mutex<State>,
+    rule: Mutex<Option<Arc<Rule>>>,
+    ignores_conditions: bool,
+}
+
+/// The bucket. Its threads end with the test process.
+pub struct Bucket {
+    /// `host:port`.
+    pub at: String,
+    shared: Arc<Shared>,
+}
+
+/// Its name.
+pub const NAME: &str = "train-bucket";
+
+impl Bucket {
+    pub fn start() -> Bucket {
+        Bucket::of(false)
+    }
+
+    /// One that ignores If-None-Match and generations.
+    pub fn liar() -> Bucket {
+        Bucket::of(true)
+    }
+
+    fn of(ignores_conditions: bool) -> Bucket {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap().to_string();
+        let shared = Arc::new(Shared { state: Mutex::default(), rule: Mutex::new(None), ignores_conditions });
+        let ours = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = Arc::clone(&ours);
+                std::thread::spawn(move || serve(&stream, &shared));
+            }
+        });
+        Bucket { at, shared }
+    }
+
+    /// What finds it as Cloud Storage.
+    pub fn as_google(&self) -> Vec<(&'static str, String)> {
+        vec![("STORAGE_EMULATOR_HOST", self.at.clone())]
+    }
+
+    /// What finds it as S3.
+    pub fn as_amazon(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("AWS_ENDPOINT_URL", format!("http://{}", self.at)),
+            ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
+            ("AWS_REGION", "us-east-1".to_owned()),
+        ]
+    }
+
+    /// From now on, requests are judged by this first.
+    pub fn misbehave(&self, rule: impl Fn(&Request) -> Option<Fault> + Send + Sync + 'static) {
+        *self.shared.rule.lock().unwrap() = Some(Arc::new(rule));
+    }
+
+    /// Good again.
+    pub fn behave(&self) {
+        *self.shared.rule.lock().unwrap() = None;
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        self.state().objects.keys().cloned().collect()
+    }
+
+    pub fn object(&self, key: &str) -> Option<Vec<u8>> {
+        self.state().objects.get(key).map(|o| o.bytes.clone())
+    }
+
+    /// Puts something there behind everybody's back.
+    pub fn place(&self, key: &str, bytes: &[u8]) {
+        self.state().put(key, bytes.to_vec());
+    }
+
+    pub fn remove(&self, key: &str) {
+        self.state().objects.remove(key);
+    }
+
+    /// Uploads in parts that were neither completed nor aborted.
+    pub fn uploads(&self) -> usize {
+        self.state().uploads.len()
+    }
+
+    /// Every request so far.
+    pub fn asked(&self) -> Vec<Request> {
+        self.state().asked.clone()
+    }
+
+    /// Every request so far as `METHOD key`.
+    pub fn deeds(&self) -> Vec<String> {
+        self.asked().iter().map(|r| format!("{} {}", r.method, r.key)).collect()
+    }
+
+    pub fn forget(&self) {
+        self.state().asked.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap()
+    }
+}
+
+/// The key of `as_amazon`.
+pub const SECRET: &str = "wJalrXUtnFEMIEXAMPLEKEYhunter2";
+
+impl State {
+    fn put(&mut self, key: &str, bytes: Vec<u8>) -> u64 {
+        self.generation += 1;
+        self.objects.insert(key.to_owned(), Object { bytes, generation: self.generation });
+        self.generation
+    }
+}
+
+struct Answer {
+    status: &'static str,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+fn answer(status: &'static str) -> Answer {
+    Answer { status, headers: Vec::new(), body: Vec::new() }
+}
+
+fn error(status: &'static str, code: &str) -> Answer {
+    let body = format!("<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code} it is.</Message></Error>");
+    Answer { body: body.into_bytes(), ..answer(status) }
+}
+
+fn xml(body: String) -> Answer {
+    Answer { body: format!("<?xml version='1.0' encoding='UTF-8'?>{body}").into_bytes(), ..answer("200 OK") }
+}
+
+fn serve(stream: &TcpStream, shared: &Shared) {
+    let _ = stream.set_nodelay(true);
+    let mut reader = BufReader::new(stream);
+    while let Some(request) = receive(&mut reader) {
+        let is_head = request.method == "HEAD";
+        shared.state.lock().unwrap().asked.push(Request { body: Vec::new(), ..request.clone() });
+        let rule = shared.rule.lock().unwrap().clone();
+        let fault = rule.and_then(|rule| rule(&request));
+        let mut half = false;
+        let answer = match fault {
+            None => respond(request, shared),
+            Some(Fault::Refuse(status, code)) => error(status, code),
+            Some(Fault::Afterwards(status)) => {
+                respond(request, shared);
+                error(status, "InternalError")
+            }
+            Some(Fault::Close) => return,
+            Some(Fault::Hang) => loop {
+                std::thread::park();
+            },
+            Some(Fault::Pretend) => Answer { headers: vec![("ETag", "\"x\"".into())], ..answer("200 OK") },
+            Some(Fault::Half) => {
+                half = true;
+                respond(request, shared)
+            }
+            Some(Fault::Flip) => {
+                let mut request = request;
+                if let Some(byte) = request.body.first_mut() {
+                    *byte ^= 1;
+                }
+                let mut answer = respond(request, shared);
+                if let Some(byte) = answer.body.first_mut() {
+                    *byte ^= 1;
+                }
+                answer
+            }
+        };
+        if send(stream, &answer, is_head, half).is_err() || half {
+            return;
+        }
+    }
+}
+
+fn send(mut stream: &TcpStream, answer: &Answer, is_head: bool, half: bool) -> std::io::Result<()> {
+    let headers: String = answer.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let known = answer.headers.iter().any(|(name, _)| *name == "Content-Length");
+    let length = if known { String::new() } else { format!("Content-Length: {}\r\n", answer.body.len()) };
+    let head = format!("HTTP/1.1 {}\r\n{headers}{length}\r\n", answer.status);
+    let end = if half { answer.body.len() / 2 } else { answer.body.len() };
+    let body = if is_head { &[] } else { &answer.body[..end] };
+    stream.write_all(&[head.as_bytes(), body].concat())
+}
+
+fn receive(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
+    let mut line = || {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
+        Some(line.trim_end().to_owned())
+    };
+    let first = line()?;
+    let mut headers = BTreeMap::new();
+    while let Some((name, value)) = line()?.split_once(':') {
+        headers.insert(name.to_lowercase(), value.trim().to_owned());
+    }
+    let mut words = first.split(' ');
+    let (method, target) = (words.next()?.to_owned(), words.next()?);
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let pairs = query.split('&').filter(|p| !p.is_empty()).map(|p| p.split_once('=').unwrap_or((p, "")));
+    let query = pairs.map(|(name, value)| (decode(name), decode(&value.replace('+', " ")))).collect();
+    let (bucket, key) = path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), ""));
+    let length = headers.get("content-length").and_then(|l| l.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    // Whoever asks for another bucket finds none: the rest of the server need not know.
+    let is_ours = decode(bucket) == NAME;
+    let key = if is_ours { decode(key) } else { "\0".to_owned() };
+    Some(Request { method, key, query, headers, body })
+}
+
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let hex = (*first == b'%').then(|| std::str::from_utf8(&after[..2]).unwrap());
+        bytes.push(hex.map_or(*first, |digits| u8::from_str_radix(digits, 16).unwrap()));
+        rest = if hex.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+fn respond(request: Request, shared: &Shared) -> Answer {
+    let mut state = shared.state.lock().unwrap();
+    let upload = request.query.get("uploadId").cloned();
+    let known = upload.as_ref().is_none_or(|id| state.uploads.contains_key(id));
+    match request.method.as_str() {
+        _ if request.key == "\0" => error("404 Not Found", "NoSuchBucket"),
+        _ if !known => error("404 Not Found", "NoSuchUpload"),
+        "GET" if request.key.is_empty() => list(&state, &request.query),
+        "GET" | "HEAD" => get(&state, &request),
+        "PUT" => put(&mut state, request, upload, shared.ignores_conditions),
+        "POST" if request.query.contains_key("uploads") => {
+            let id = format!("upload-{}", state.asked.len());
+            state.uploads.insert(id.clone(), BTreeMap::new());
+            let (bucket, key) = (NAME, escape(&request.key));
+            xml(format!(
+                "<InitiateMultipartUploadResult><Bucket>{bucket}</Bucket><Key>{key}</Key><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"
+            ))
+        }
+        "POST" if upload.is_none() => error("501 Not Implemented", "NotImplemented"),
+        "POST" => {
+            let parts = state.uploads.remove(&upload.unwrap_or_default()).unwrap_or_default();
+            let bytes: Vec<u8> = parts.into_values().flatten().collect();
+            let hash = hash(&bytes);
+            let generation = state.put(&request.key, bytes);
+            let mut answer = xml(format!(
+                "<CompleteMultipartUploadResult><ETag>\"g{generation}\"</ETag></CompleteMultipartUploadResult>"
+            ));
+            answer.headers = vec![("x-goog-hash", hash), ("x-goog-generation", generation.to_string())];
+            answer
+        }
+        "DELETE" => match upload {
+            Some(id) => {
+                state.uploads.remove(&id);
+                answer("204 No Content")
+            }
+            None if state.objects.remove(&request.key).is_some() => answer("204 No Content"),
+            None => error("404 Not Found", "NoSuchKey"),
+        },
+        _ => error("405 Method Not Allowed", "MethodNotAllowed"),
+    }
+}
+
+fn hash(bytes: &[u8]) -> String {
+    format!("crc32c={}", base64(&crc32c::crc32c(bytes).to_be_bytes()))
+}
+
+pub fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        for digit in 0..4 {
+            let is_there = digit <= three.len();
+            text.push(if is_there { DIGITS[(bits >> (18 - 6 * digit) & 63) as usize] as char } else { '=' });
+        }
+    }
+    text
+}
+
+fn put(state: &mut State, request: Request, upload: Option<String>, ignores_conditions: bool) -> Answer {
+    if request.header("x-goog-hash").is_some_and(|sent| sent != hash(&request.body)) {
+        return error("400 Bad Request", "BadDigest");
+    }
+    if let Some(id) = upload {
+        let number = request.query["partNumber"].parse().unwrap();
+        state.uploads.get_mut(&id).unwrap().insert(number, request.body);
+        return Answer { headers: vec![("ETag", format!("\"p{number}\""))], ..answer("200 OK") };
+    }
+    let only_new =
+        request.header("if-none-match") == Some("*") || request.header("x-goog-if-generation-match") == Some("0");
+    if only_new && !ignores_conditions && state.objects.contains_key(&request.key) {
+        return error("412 Precondition Failed", "PreconditionFailed");
+    }
+    let hash = hash(&request.body);
+    let generation = state.put(&request.key, request.body);
+    let headers = vec![
+        ("ETag", format!("\"g{generation}\"")),
+        ("x-goog-generation", generation.to_string()),
+        ("x-goog-hash", hash),
+    ];
+    Answer { headers, ..answer("200 OK") }
+}
+
+fn get(state: &State, request: &Request) -> Answer {
+    let Some(object) = state.objects.get(&request.key) else { return error("404 Not Found", "NoSuchKey") };
+    let mut headers = vec![
+        ("ETag", format!("\"g{}\"", object.generation)),
+        ("x-goog-generation", object.generation.to_string()),
+        ("x-goog-hash", hash(&object.bytes)),
+        ("Last-Modified", "Sat, 21 Nov 2026 16:00:00 GMT".to_owned()),
+    ];
+    let all = object.bytes.len();
+    if request.method == "HEAD" {
+        headers.push(("Content-Length", all.to_string()));
+        return Answer { headers, ..answer("200 OK") };
+    }
+    let Some(range) = request.header("range").and_then(|r| r.strip_prefix("bytes=")) else {
+        return Answer { headers, body: object.bytes.clone(), ..answer("200 OK") };
+    };
+    let (from, to) = range.split_once('-').unwrap();
+    let from: usize = from.parse().unwrap();
+    let end = to.parse().map_or(all, |last: usize| (last + 1).min(all));
+    if from >= all {
+        return error("416 Requested Range Not Satisfiable", "InvalidRange");
+    }
+    headers.push(("Content-Range", format!("bytes {from}-{}/{all}", end - 1)));
+    Answer { headers, body: object.bytes[from..end].to_vec(), ..answer("206 Partial Content") }
+}
+
+/// Three keys a page, so that everybody turns pages.
+fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
+    const PAGE: usize = 3;
+    assert_eq!(query.get("list-type").map(String::as_str), Some("2"));
+    let prefix = query.get("prefix").cloned().unwrap_or_default();
+    let after = query.get("continuation-token").cloned().unwrap_or_default();
+    let mut matching = state.objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after);
+    let page: Vec<_> = matching.by_ref().take(PAGE).collect();
+    let more = matching.next().is_some();
+    let contents: String = page
+        .iter()
+        .map(|(key, object)| {
+            let (key, size, etag) = (escape(key), object.bytes.len(), object.generation);
+            let time = "2026-11-21T16:00:00.000Z";
+            format!(
+                "<Contents><Key>{key}</Key><LastModified>{time}</LastModified><ETag>\"g{etag}\"</ETag><Size>{size}</Size></Contents>"
+            )
+        })
+        .collect();
+    let next = page
+        .last()
+        .filter(|_| more)
+        .map_or(String::new(), |(key, _)| format!("<NextContinuationToken>{}</NextContinuationToken>", escape(key)));
+    xml(format!(
+        "<ListBucketResult><Name>{NAME}</Name><IsTruncated>{more}</IsTruncated>{contents}{next}</ListBucketResult>"
+    ))
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
