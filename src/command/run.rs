@@ -21,6 +21,7 @@ use crate::settings::cluster::read as read_cluster;
 use crate::settings::metrics::{Collected, Target};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
+use crate::supervisor::follow::Files;
 use crate::supervisor::{self, GpuWatch, Job, Lookout, Metrics, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
@@ -111,6 +112,7 @@ fn metrics(collected: Collected) -> Metrics {
     let Target { path, keep, trial } = collected.target;
     Metrics {
         patterns: collected.patterns,
+        files: Files { events: collected.events, records: collected.records },
         report: collected.report,
         stdout: collected.stdout,
         stderr: collected.stderr,

@@ -8,6 +8,7 @@ pub mod code_pages;
 pub mod descendants;
 pub mod fault;
 pub mod files;
+pub mod follow;
 pub mod gpu;
 pub mod http;
 pub mod limits;

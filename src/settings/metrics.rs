@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use super::layers::{Complaint, Reader, hint};
 use crate::rules::env::Env;
 use crate::rules::metric::line::Report;
+use crate::rules::metric::names::Choice;
 use crate::rules::metric::pattern::Pattern;
 
 /// The metrics file where none is named.
@@ -55,11 +56,15 @@ pub struct ReportMetric {
     pub warnings: Vec<String>,
 }
 
-/// What `run` is to look for in the trainer's output.
+/// What `run` is to look for in the trainer's output and files.
 #[derive(Debug)]
 pub struct Collected {
-    /// What.
+    /// What in the output.
     pub patterns: Vec<Pattern>,
+    /// The folder of TensorBoard's event files, and which of their tags; none named: all.
+    pub events: Option<(PathBuf, Vec<Choice>)>,
+    /// A file of records.
+    pub records: Option<PathBuf>,
     /// Of what is found, only these tags are reported; none named: all.
     pub report: Vec<String>,
     /// On standard output.
@@ -80,23 +85,33 @@ pub struct Collected {
 pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     let mut patterns = reader.each("metric", Pattern::parse);
     patterns.extend(reader.each("metric-filter", Pattern::filter));
-    let tags: Option<Vec<&str>> = patterns.iter().map(Pattern::tag).collect();
+    let choices = reader.each("tensorboard-tag", Choice::parse);
+    let dir = reader.parse("tensorboard-dir", local_path);
+    if dir.is_none() && !choices.is_empty() {
+        let message = "there is no --tensorboard-dir whose tags it could name, so nothing would be reported".to_owned();
+        reader.complain("tensorboard-tag", message);
+    }
+    let records = reader.parse("metric-file", local_path);
+    let depends_on_files = records.is_some() || (dir.is_some() && choices.is_empty());
+    let tags = patterns.iter().map(Pattern::tag).chain(choices.iter().map(Choice::tag));
+    let tags: Option<Vec<&str>> = tags.collect::<Option<_>>().filter(|_| !depends_on_files);
     let report = reader.each("report", |tag| match &tags {
         Some(tags) if !tags.contains(&tag) => {
-            Err(format!("no --metric finds {tag:?}, so nothing would be reported{}", hint(tag, tags)))
+            Err(format!("nothing finds {tag:?}, so nothing would be reported{}", hint(tag, tags)))
         }
         _ => Ok(tag.to_owned()),
     });
+    let events = dir.map(|dir| (dir, choices));
     let words = [("both", (true, true)), ("stdout", (true, false)), ("stderr", (false, true))];
     let (stdout, stderr) = reader.choice("metric-from", &words).unwrap_or((true, true));
-    if patterns.is_empty() {
+    if patterns.is_empty() && events.is_none() && records.is_none() {
         return None;
     }
     let mut warnings = Vec::new();
     let target = target(reader, None, None, env, &mut warnings);
     let given = |name: &str| env.given(name).map(str::to_owned);
     let (tuned_trial, tuned_tag) = (given("CLOUD_ML_TRIAL_ID"), given("CLOUD_ML_HP_METRIC_TAG"));
-    Some(Collected { patterns, report, stdout, stderr, target, tuned_trial, tuned_tag, warnings })
+    Some(Collected { patterns, events, records, report, stdout, stderr, target, tuned_trial, tuned_tag, warnings })
 }
 
 /// Reads the settings and operands of `report-metric`. `None` when something is wrong; the reader has the complaints.
@@ -114,6 +129,17 @@ pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) 
     }
     let all_is_well = reader.complaints.is_empty();
     all_is_well.then_some(ReportMetric { target, wanted, fsync, rank0_only, best_effort, warnings })
+}
+
+/// A path on this machine. Errors: it names a store.
+fn local_path(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "" => Err("expected a path, found nothing".to_owned()),
+        _ if text.contains("://") => Err(format!(
+            "{text:?} is a URL, and only files of this machine can be followed; name a folder that it is mounted at"
+        )),
+        _ => Ok(PathBuf::from(text)),
+    }
 }
 
 /// The file (as named by a setting, else `CLOUD_ML_HP_METRIC_FILE`, else [`DEFAULT_FILE`]), its limit and the trial.

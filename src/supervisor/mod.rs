@@ -6,6 +6,7 @@ pub mod commit;
 mod effects;
 mod fall_back;
 mod fetch;
+pub mod follow;
 mod gpu_desk;
 pub mod gpus;
 mod job_control;
@@ -18,6 +19,7 @@ mod reporter;
 pub mod restore;
 pub mod retention;
 mod send;
+pub mod survey;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;

@@ -14,12 +14,14 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
+use super::follow::{Files, Follower};
 use super::reporter::{Reporter, Sink};
 use crate::edge::metrics_file::MetricsFile;
 use crate::edge::pipe::{self, Reader};
 use crate::edge::stdio;
 use crate::edge::wake::{self, Bell};
 use crate::rules::metric::ledger::{self, Ledger};
+use crate::rules::metric::names::Choice;
 use crate::rules::metric::pattern::Pattern;
 use crate::rules::metric::scrape::{Hit, Scraper};
 
@@ -32,8 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What is looked for and where it goes.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// What to look for; nothing is captured where there is nothing to look for.
+    /// What to look for in the output; nothing is captured where there is nothing to look for.
     pub patterns: Vec<Pattern>,
+    /// Files to look into.
+    pub files: Files,
     /// On standard output.
     pub stdout: bool,
     /// On standard error.
@@ -65,6 +69,9 @@ pub struct Collectors {
     patterns: Arc<[Pattern]>,
     stdout: bool,
     stderr: bool,
+    files: Files,
+    /// From the first attempt on, if there are files to follow.
+    follower: Option<Follower>,
     /// What will be reported, as far as that is known beforehand.
     tags: Vec<String>,
     tuned_trial: Option<String>,
@@ -81,19 +88,21 @@ impl Collectors {
     /// pthread_create(3).
     pub fn start(metrics: Option<Metrics>, count: bool) -> io::Result<Option<Collectors>> {
         let heard = count.then(Arc::default);
-        let Some(metrics) = metrics.filter(|metrics| !metrics.patterns.is_empty()) else {
+        let Some(metrics) = metrics.filter(|metrics| !metrics.patterns.is_empty() || metrics.files.any()) else {
             return Ok(heard.map(|heard| Collectors { heard: Some(heard), ..Collectors::default() }));
         };
-        let tags = tags(&metrics.patterns, &metrics.report);
+        let tags = tags(&metrics);
         if let Some(warning) = ledger::tag_differs(metrics.tuned_tag.as_deref(), &tags) {
             tracing::warn!("{warning}");
         }
         let tags = tags.into_iter().map(str::to_owned).collect();
         let reporter = Some(Reporter::start(metrics.file, metrics.trial, Ledger::reporting(metrics.report))?);
-        let Metrics { patterns, stdout, stderr, tuned_trial, .. } = metrics;
-        let patterns = patterns.into();
-        let (pumps, used) = (Vec::new(), false);
-        Ok(Some(Collectors { patterns, stdout, stderr, tags, tuned_trial, reporter, heard, pumps, used }))
+        let Metrics { patterns, files, stdout, stderr, tuned_trial, .. } = metrics;
+        let (stdout, stderr) = (stdout && !patterns.is_empty(), stderr && !patterns.is_empty());
+        let (patterns, follower, pumps, used) = (patterns.into(), None, Vec::new(), false);
+        let collectors =
+            Collectors { patterns, files, follower, stdout, stderr, tags, tuned_trial, reporter, heard, pumps, used };
+        Ok(Some(collectors))
     }
 
     /// Counts the bytes that were passed on.
@@ -104,6 +113,9 @@ impl Collectors {
     /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
     pub fn capture(&mut self) -> io::Result<ChildEnds> {
         self.used = true;
+        if let (Some(reporter), None, true) = (&self.reporter, &self.follower, self.files.any()) {
+            self.follower = Some(Follower::start(self.files.clone(), reporter.sink())?);
+        }
         let (stdout, stderr) = stdio::outputs();
         let mut ends = ChildEnds::default();
         let count = self.heard.is_some();
@@ -137,7 +149,7 @@ impl Collectors {
         Ok(child_end)
     }
 
-    /// The attempt's process tree is gone: passes on what it left in the pipes.
+    /// The attempt's process tree is gone: passes on what it left in the pipes, and takes what it left in files.
     pub fn drain(&mut self) {
         for pump in self.pumps.drain(..) {
             if !pump.finish(PATIENCE) {
@@ -146,6 +158,14 @@ impl Collectors {
                     humantime::format_duration(PATIENCE)
                 );
             }
+        }
+        if let Some(follower) = &self.follower
+            && !follower.look(PATIENCE)
+        {
+            tracing::warn!(
+                "the last metrics in the trainer's files may be missing: they could not be read within {}",
+                humantime::format_duration(PATIENCE)
+            );
         }
     }
 
@@ -165,11 +185,20 @@ impl Collectors {
 }
 
 /// What will be reported, as far as that is known beforehand.
-fn tags<'a>(patterns: &'a [Pattern], report: &'a [String]) -> Vec<&'a str> {
-    if !report.is_empty() {
-        return report.iter().map(String::as_str).collect();
+fn tags(metrics: &Metrics) -> Vec<&str> {
+    if !metrics.report.is_empty() {
+        return metrics.report.iter().map(String::as_str).collect();
     }
-    patterns.iter().map(Pattern::tag).collect::<Option<_>>().unwrap_or_default()
+    if metrics.files.records.is_some() {
+        return Vec::new();
+    }
+    let patterns = metrics.patterns.iter().map(Pattern::tag);
+    let choices = match &metrics.files.events {
+        Some((_, choices)) if choices.is_empty() => return Vec::new(),
+        Some((_, choices)) => choices.as_slice(),
+        None => &[],
+    };
+    patterns.chain(choices.iter().map(Choice::tag)).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The thread of one stream.
@@ -288,6 +317,7 @@ mod tests {
         let patterns = vec![Pattern::parse("loss=loss: ([0-9.]+)").expect("a pattern")];
         let metrics = Metrics {
             patterns,
+            files: Files::default(),
             report: Vec::new(),
             stdout: true,
             stderr: true,

@@ -92,6 +92,7 @@ impl Sink {
         let now = number::timestamp(clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default());
         let mut state = shared.state();
         for (tag, mut found) in measurements {
+            let time = found.time.unwrap_or(now);
             let in_line = found.tag.take();
             let Some(tag) = in_line.as_deref().or(tag) else { continue };
             let (measured, warning) = state.ledger.enter(tag, found);
@@ -106,7 +107,7 @@ impl Sink {
                     state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
-            state.waiting.push_back((measured, now));
+            state.waiting.push_back((measured, time));
         }
         shared.changed.notify_all();
     }
@@ -142,18 +143,20 @@ impl Shared {
             return true;
         }
         let mut lines = Vec::with_capacity(128 * batch.len());
+        let mut troubles = Vec::new();
         for (measured, timestamp) in batch {
-            // A name out of a line may be one that no report can have.
-            if let Ok(report) = measured.report() {
-                report.write(*timestamp, &self.trial, &mut lines);
+            match measured.report() {
+                Ok(report) => report.write(*timestamp, &self.trial, &mut lines),
+                // A name that the trainer gave may be one that no report can have.
+                Err(wrong) => troubles.push(format!("not reported: {wrong}")),
             }
         }
-        let result = self.file.append(&lines);
+        let result = if lines.is_empty() { Ok(Vec::new()) } else { self.file.append(&lines) };
         let path = self.file.path.display();
-        let troubles = match &result {
-            Ok(notes) => notes.iter().map(|note| format!("{path}: {note}")).collect(),
-            Err(error) => vec![format!("{error}; training goes on, and the metrics are tried again")],
-        };
+        match &result {
+            Ok(notes) => troubles.extend(notes.iter().map(|note| format!("{path}: {note}"))),
+            Err(error) => troubles.push(format!("{error}; training goes on, and the metrics are tried again")),
+        }
         for trouble in troubles {
             if !said.contains(&trouble) {
                 tracing::warn!("{trouble}");

@@ -17,6 +17,7 @@ mod command_line;
 mod documentation;
 mod env_command;
 mod exit_codes;
+mod followed_metrics;
 mod gpu_run;
 mod gpu_watch;
 mod gpus;

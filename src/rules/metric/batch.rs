@@ -92,7 +92,7 @@ fn object(line: &str, tag: &str) -> Result<Report, String> {
 }
 
 /// The text of a JSON string or number; `None` for anything else.
-fn scalar(raw: &str) -> Option<Cow<'_, str>> {
+pub(super) fn scalar(raw: &str) -> Option<Cow<'_, str>> {
     match raw.as_bytes().first()? {
         b'"' => serde_json::from_str(raw).ok().map(Cow::Owned),
         b'-' | b'0'..=b'9' => Some(Cow::Borrowed(raw)),

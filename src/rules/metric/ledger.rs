@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     fn found(value: f64, step: Option<&str>) -> Found {
-        Found { tag: None, value, step: step.map(str::to_owned) }
+        Found { tag: None, value, step: step.map(str::to_owned), time: None }
     }
 
     #[test]

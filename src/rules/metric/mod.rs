@@ -1,15 +1,19 @@
 //! Metrics: one report as bytes, what a write does to the file, who reports, and measurements out of a trainer's output.
 
 pub mod batch;
+pub mod event;
 pub mod ledger;
 pub mod line;
+pub mod names;
 pub mod number;
 pub mod pattern;
 pub mod plan;
 pub mod rank;
+pub mod records;
 mod sagemaker;
 pub mod scrape;
 mod tag_regex;
+pub mod tfrecord;
 
 /// The forms in which `--metric` takes a pattern, the first that knows the text wins. Ours is last: a text of any other
 /// form may hold an `=`.

@@ -34,6 +34,8 @@ pub struct Found {
     pub value: f64,
     /// The step as decimal text, where the pattern has a group for it.
     pub step: Option<String>,
+    /// When it was measured, in seconds since 1970, where the source says so.
+    pub time: Option<f64>,
 }
 
 impl Pattern {
@@ -136,7 +138,7 @@ impl Pattern {
             None => None,
             Some(group) => Some(parse_step(text(group).filter(|t| !t.is_empty())?)?),
         };
-        Some(Found { tag, value, step })
+        Some(Found { tag, value, step, time: None })
     }
 }
 

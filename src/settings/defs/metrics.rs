@@ -20,7 +20,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN,
         "Report every metric that this finds, as Katib's filters do: the first group is its name, the second its value",
     ),
-    many("report", "TAG", TOPIC, on::RUN, "Of what is found, report only TAG to the tuner [default: all of it]"),
+    many("report", "TAG", TOPIC, on::RUN, "Of all that is found, report only TAG to the tuner [default: all of it]"),
     one(
         "metric-from",
         "both|stdout|stderr",
@@ -28,6 +28,29 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN,
         "both",
         "Which of the trainer's streams --metric searches; the bytes are passed on untouched",
+    ),
+    one(
+        "tensorboard-dir",
+        "DIR",
+        TOPIC,
+        on::RUN,
+        "",
+        "Report the scalars that the trainer writes to TensorBoard's event files in DIR and the folders in it",
+    ),
+    many(
+        "tensorboard-tag",
+        "[TAG=]GLOB",
+        TOPIC,
+        on::RUN,
+        "Of these scalars only those that GLOB names, as tag or folder/tag, under the name TAG [default: all, as folder/tag]",
+    ),
+    one(
+        "metric-file",
+        "FILE",
+        TOPIC,
+        on::RUN,
+        "",
+        "Report what the trainer writes to FILE: lines of JSON objects or name=value; step or global_step is the step",
     ),
     one(
         "file",

@@ -1,0 +1,218 @@
+//! Metrics out of the files that a trainer writes: TensorBoard's event files, and a file of records. A thread of its own
+//! looks at them once a second; at the end of an attempt it looks once more, so that nothing is left behind.
+//!
+//! Of what one look finds, measurements come in the order of their steps, whichever file they are in. Deliberately absent:
+//! what was in the files before the run; it belongs to another one.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use super::reporter::Sink;
+use crate::edge::clock::Clock;
+use crate::edge::follow::{Folder, Id, Named, Part, Seen};
+use crate::rules::checkpoint::listing::parent_of;
+use crate::rules::metric::event::{self, Scalar};
+use crate::rules::metric::names::{Choice, Names};
+use crate::rules::metric::pattern::Found;
+use crate::rules::metric::records::{self, Lines};
+use crate::rules::metric::tfrecord::{Record, Records};
+
+/// Between two looks, at least; a look that takes long is followed by so many times its length.
+const PAUSE: Duration = Duration::from_secs(1);
+const REST: u32 = 50;
+
+/// Event files have this in their names.
+const EVENT_FILE: &str = "tfevents";
+
+/// Which files are followed.
+#[derive(Debug, Clone, Default)]
+pub struct Files {
+    /// The folder of TensorBoard's event files, and which of their tags are measurements; none: all.
+    pub events: Option<(PathBuf, Vec<Choice>)>,
+    /// A file of records.
+    pub records: Option<PathBuf>,
+}
+
+impl Files {
+    /// Whether there is anything to follow.
+    pub fn any(&self) -> bool {
+        self.events.is_some() || self.records.is_some()
+    }
+}
+
+/// The thread that looks.
+#[derive(Debug)]
+pub(super) struct Follower {
+    /// Asks for a look; answered when it is done.
+    asks: mpsc::Sender<mpsc::Sender<()>>,
+}
+
+impl Follower {
+    /// Begins with a look at what is there before the trainer starts. Errors: as pthread_create(3).
+    pub(super) fn start(files: Files, sink: Sink) -> io::Result<Follower> {
+        let (asks, asked) = mpsc::channel::<mpsc::Sender<()>>();
+        let mut eyes = Eyes::new(files, sink);
+        thread::Builder::new().name("follow".to_owned()).spawn(move || {
+            let clock = Clock::start();
+            let mut pause = PAUSE;
+            loop {
+                let answer = match asked.recv_timeout(pause) {
+                    Ok(answer) => Some(answer),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                let begin = clock.now();
+                eyes.look();
+                if let Some(answer) = answer {
+                    eyes.finish();
+                    let _ = answer.send(());
+                }
+                pause = PAUSE.max(clock.now().saturating_sub(begin) * REST);
+            }
+        })?;
+        let follower = Follower { asks };
+        follower.look(PAUSE * 5);
+        Ok(follower)
+    }
+
+    /// Takes what was written so far, an unfinished last line too. Whether that was done within the limit.
+    pub(super) fn look(&self, limit: Duration) -> bool {
+        let (answer, answered) = mpsc::channel();
+        self.asks.send(answer).is_ok() && answered.recv_timeout(limit).is_ok()
+    }
+}
+
+/// What the thread knows.
+struct Eyes {
+    events: Option<Events>,
+    records: Option<(Named, Lines)>,
+    sink: Sink,
+    /// What was complained of.
+    told: BTreeSet<String>,
+}
+
+struct Events {
+    folder: Folder,
+    names: Names,
+    files: HashMap<Id, Records>,
+    is_first: bool,
+}
+
+impl Eyes {
+    fn new(files: Files, sink: Sink) -> Eyes {
+        let events = files.events.map(|(dir, choices)| Events {
+            folder: Folder::new(dir, |name| name.contains(EVENT_FILE)),
+            names: Names::new(choices),
+            files: HashMap::new(),
+            is_first: true,
+        });
+        let records = files.records.map(|path| (Named::new(path), Lines::default()));
+        Eyes { events, records, sink, told: BTreeSet::new() }
+    }
+
+    fn look(&mut self) {
+        let mut complaints = Vec::new();
+        if let Some(events) = &mut self.events {
+            while events.look(&self.sink, &mut complaints) {}
+        }
+        if let Some((file, lines)) = &mut self.records {
+            let path = file.path().display().to_string();
+            loop {
+                let mut found = Vec::new();
+                let mut read = |line: &[u8]| match records::read(line) {
+                    Ok(all) => found.extend(all),
+                    Err(error) => complaints.push(format!("a line of {path} is left out: {error}")),
+                };
+                let more = file.look(|seen| match seen {
+                    Seen::Bytes(bytes) => lines.feed(bytes, &mut read),
+                    Seen::End => lines.finish(&mut read),
+                });
+                self.sink.take(found.into_iter().map(|found| (None, found)));
+                match more {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        complaints.push(format!("{path} cannot be followed, its metrics are missing: {error}"));
+                        break;
+                    }
+                }
+            }
+        }
+        self.tell(complaints);
+    }
+
+    /// An unfinished last line is a line.
+    fn finish(&mut self) {
+        if let Some((_, lines)) = &mut self.records {
+            let mut found = Vec::new();
+            // What is no object yet may go on in the next attempt.
+            lines.finish(|line| found.extend(records::read(line).unwrap_or_default()));
+            self.sink.take(found.into_iter().map(|found| (None, found)));
+        }
+    }
+
+    fn tell(&mut self, complaints: Vec<String>) {
+        for complaint in complaints {
+            // One of a kind: a file that is damaged throughout would fill the log.
+            let kind = complaint.split(": ").next().unwrap_or_default().to_owned();
+            if self.told.insert(kind) {
+                tracing::warn!("{complaint}");
+            }
+        }
+    }
+}
+
+impl Events {
+    /// Reads on; returns whether there is more.
+    fn look(&mut self, sink: &Sink, complaints: &mut Vec<String>) -> bool {
+        let mut found: Vec<(i64, Found)> = Vec::new();
+        let dir = self.folder.path().to_owned();
+        let (names, files) = (&mut self.names, &mut self.files);
+        let more = self.folder.look(|Part { id, path, passed_over, seen }| {
+            let Seen::Bytes(bytes) = seen else {
+                files.remove(&id);
+                return;
+            };
+            let mut complain = |what: &str| complaints.push(format!("{}: {what}", dir.join(path).display()));
+            files.entry(id).or_default().feed(bytes, |record| match record {
+                Record::Whole { end, .. } if end <= passed_over => {}
+                Record::Whole { data, .. } => match event::scalars(data) {
+                    Ok(scalars) => {
+                        for Scalar { tag, value, step, wall_time } in scalars {
+                            let (name, warning) = names.name(parent_of(path), &tag);
+                            if let Some(warning) = warning {
+                                tracing::warn!("{warning}");
+                            }
+                            if let Some(name) = name {
+                                let tag = Some(name.to_owned());
+                                let time = Some(wall_time).filter(|time| time.is_finite() && *time > 0.0);
+                                found.push((step, Found { tag, value, step: Some(step.to_string()), time }));
+                            }
+                        }
+                    }
+                    Err(error) => complain(&format!("a record is left out, it is {error}")),
+                },
+                Record::Damaged => complain("a record is left out, its checksum is wrong"),
+                Record::Lost => complain("the rest of this event file is left out, the length of a record is damaged"),
+            });
+        });
+        if std::mem::take(&mut self.is_first) && self.folder.count() > 0 {
+            tracing::info!(
+                "{} event files under {} were there before this run; what they hold is not reported",
+                self.folder.count(),
+                self.folder.path().display()
+            );
+        }
+        found.sort_by_key(|(step, _)| *step);
+        sink.take(found.into_iter().map(|(_, found)| (None, found)));
+        more.unwrap_or_else(|error| {
+            complaints
+                .push(format!("{} cannot be read, metrics of it are missing: {error}", self.folder.path().display()));
+            false
+        })
+    }
+}
