@@ -22,6 +22,9 @@ mod hanging;
 mod leaving;
 mod restarting;
 mod stopping;
+mod told;
+
+pub use told::Told;
 
 /// How long a process may resist SIGKILL before it is named and left behind.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
@@ -198,7 +201,7 @@ impl Machine {
             Event::Frozen { length, .. } => self.on_frozen(now, length),
             Event::Pulse(pulse) => self.on_pulse(now, pulse),
             Event::Due(timer) => self.on_due(now, timer),
-            Event::Committed { step, took } => {
+            Event::Committed { step, took, .. } => {
                 self.note_commit(step);
                 self.commit_took = Some(took);
                 self.alive(now, "a commit");
