@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use hyper::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{HeaderMap, HeaderValue, USER_AGENT};
+use hyper::header::{CONTENT_RANGE, HeaderMap, HeaderValue, USER_AGENT};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
 use hyper_util::client::legacy::{Client, Error as ClientError};
@@ -36,8 +37,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(30);
 /// For the answer of a metadata server.
 const METADATA_SILENCE: Duration = Duration::from_secs(5);
-/// What is sent may take this long beside: bytes a second.
-const SLOWEST: f64 = (1 << 20) as f64;
+/// What is sent may take this long beside: bytes a second, with others under way. (That nothing is acknowledged at all is
+/// seen by TCP, within [`SILENCE`].)
+const SLOWEST: f64 = (64 << 10) as f64;
 /// Servers close idle connections after 20 s and more.
 const IDLE: Duration = Duration::from_secs(15);
 const AGENT: &str = concat!("trainit/", env!("CARGO_PKG_VERSION"));
@@ -148,6 +150,10 @@ impl HttpService for Service {
             }
         };
         let (mut parts, body) = answer.into_parts();
+        // rclone's S3 sends the part that was asked for and calls it the whole.
+        if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
+            parts.status = StatusCode::PARTIAL_CONTENT;
+        }
         parts.extensions.clear();
         if let Some(checksum) = checksum(&parts.headers) {
             parts.extensions.insert(checksum);
@@ -183,6 +189,7 @@ impl Service {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(self.connect));
         tcp.set_keepalive(Some(SILENCE));
+        tcp.set_tcp_user_timeout(Some(SILENCE));
         tcp
     }
 
