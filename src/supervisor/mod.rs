@@ -11,6 +11,7 @@ mod gpu_desk;
 pub mod gpus;
 mod job_control;
 mod keeper;
+mod known;
 mod lookout;
 pub mod mirror;
 pub mod output;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use hyper::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{HeaderMap, HeaderValue, USER_AGENT};
 use hyper_rustls::HttpsConnector;
@@ -36,8 +37,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(30);
 /// For the answer of a metadata server.
 const METADATA_SILENCE: Duration = Duration::from_secs(5);
-/// What is sent may take this long beside: bytes a second.
-const SLOWEST: f64 = (1 << 20) as f64;
+/// What is sent may take this long beside: bytes a second, with others under way. (That nothing is acknowledged at all is
+/// seen by TCP, within [`SILENCE`].)
+const SLOWEST: f64 = (64 << 10) as f64;
 /// Servers close idle connections after 20 s and more.
 const IDLE: Duration = Duration::from_secs(15);
 const AGENT: &str = concat!("trainit/", env!("CARGO_PKG_VERSION"));
@@ -148,6 +150,10 @@ impl HttpService for Service {
             }
         };
         let (mut parts, body) = answer.into_parts();
+        if parts.status == StatusCode::NOT_IMPLEMENTED {
+            // The crate would try that again and again.
+            parts.status = StatusCode::METHOD_NOT_ALLOWED;
+        }
         parts.extensions.clear();
         if let Some(checksum) = checksum(&parts.headers) {
             parts.extensions.insert(checksum);
@@ -183,6 +189,7 @@ impl Service {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(self.connect));
         tcp.set_keepalive(Some(SILENCE));
+        tcp.set_tcp_user_timeout(Some(SILENCE));
         tcp
     }
 
@@ -223,7 +230,7 @@ fn builder() -> hyper_util::client::legacy::Builder {
 }
 
 /// Bytes read from a connection at a time.
-const BUFFER: usize = 1 << 20;
+const BUFFER: usize = 512 << 10;
 
 fn error(kind: HttpErrorKind, text: String) -> HttpError {
     HttpError::new(kind, NoAnswer(text))
