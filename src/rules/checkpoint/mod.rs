@@ -20,6 +20,7 @@ pub mod names;
 pub mod orbax;
 pub mod pace;
 pub mod plan;
+mod structure;
 pub mod tensorflow;
 pub mod torch_file;
 pub mod unit;
