@@ -226,9 +226,11 @@ impl Sending<'_> {
         let mut at = 0;
         while at < entry.size {
             let wanted = part.min(entry.size - at);
-            self.take_turn(wanted).await;
             // Waiting for memory is waiting for a part to be through.
-            let held = self.hold(wanted);
+            let held = async {
+                self.take_turn(wanted).await;
+                self.hold(wanted).await
+            };
             tokio::pin!(held);
             let held = loop {
                 tokio::select! {
