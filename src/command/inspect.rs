@@ -37,9 +37,11 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     if !reader.complaints.is_empty() {
         return refuse_settings(&reader.complaints, as_json);
     }
-    match cluster::resolve(options, env, &[]) {
+    let mut discovery = None;
+    let mut discover = || discovery.get_or_insert_with(|| gpu::discover(gpu_timeout, env)).clone();
+    match cluster::resolve(options, env, &[], &mut discover) {
         Ok(resolved) => {
-            let discovery = gpu::discover(gpu_timeout, env);
+            let discovery = discover();
             let mut sources = preempt::pick(run.preemption, env, &machine::local_facts)
                 .into_iter()
                 .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));

@@ -9,16 +9,19 @@ use super::report_metric::PATIENCE as METRICS_PATIENCE;
 use super::{cluster, values};
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
-use crate::edge::metrics_file::MetricsFile;
+use crate::edge::metrics_file::{self, MetricsFile};
 use crate::edge::signals::Mask;
-use crate::edge::{gpu, limits, machine, stdio};
+use crate::edge::{gpu, limits, machine, process, stdio};
 use crate::rules::cluster::spec::Platform;
 use crate::rules::env::Env;
-use crate::rules::job::ChildFacts;
+use crate::rules::framework::Launch;
+use crate::rules::gpu::Discovery;
+use crate::rules::job::{ChildFacts, Processes, Reason};
+use crate::rules::metric::contract;
 use crate::rules::preempt;
 use crate::rules::signal::Signal;
 use crate::settings::cluster::read as read_cluster;
-use crate::settings::metrics::{Collected, Target};
+use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
 use crate::supervisor::follow::Files;
@@ -28,6 +31,9 @@ use crate::telemetry::verdict::{self, Facts};
 
 /// What Slurm users send before the end: passed on, and a reason to commit what is complete.
 const SLURM_CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
+
+/// The end of the metrics file that is looked at when a trial has ended.
+const TRIAL_BYTES: u64 = 1 << 20;
 
 /// Supervises the command; returns trainit's exit code.
 #[inline(never)]
@@ -49,7 +55,14 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     if !mistakes.is_empty() {
         return not_started(&mistakes, settings.verdict_file.as_deref(), None);
     }
-    let resolved = match cluster::resolve(options, &env, &[]) {
+    if let Some(signal) = settings.orphaned_signal
+        && let Err(error) = process::signal_when_orphaned(signal)
+    {
+        tracing::warn!("trainit is not told when the process that started it dies: {error}");
+    }
+    let mut found = None;
+    let discover = || gpu::discover(gpus.timeout, &env);
+    let resolved = match cluster::resolve(options, &env, &[], || found.insert(discover()).clone()) {
         Ok(resolved) => resolved,
         Err(error) => {
             return not_started(&[error.to_string()], settings.verdict_file.as_deref(), Some(error.code));
@@ -58,11 +71,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     for warning in &resolved.warnings {
         tracing::warn!(code = warning.code, "{}", warning.message);
     }
-    if resolved.launches.len() > 1 {
-        let mistake = "--nproc above 1 is not there yet; start one process, or torchrun";
-        return not_started(&[mistake.to_owned()], settings.verdict_file.as_deref(), None);
-    }
-    let gpu_count = match gpu_count(&gpus, &env) {
+    let gpu_count = match gpu_count(&gpus, &env, found) {
         Ok(count) => count,
         Err(unmet) => return not_started(&unmet, settings.verdict_file.as_deref(), Some("gpu_demand")),
     };
@@ -74,18 +83,34 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         settings.policy.checkpoint_on = SLURM_CHECKPOINT.to_vec();
     }
     let node_rank = resolved.spec.node_rank;
+    settings.policy.processes = processes(&resolved.launches);
+    let names = if settings.rank_prefix {
+        names(settings.policy.processes)
+    } else {
+        vec![String::new(); resolved.launches.len()]
+    };
     let watch = watched(gpus, &env);
+    let mut tuner = settings::metrics::tuner(&env);
+    let metrics = collected.map(metrics);
+    let collects = metrics.is_some();
+    if let Some(metrics) = &metrics
+        && let Some(warning) = contract::tag_differs(tuner.tag.as_deref(), &metrics.tags())
+    {
+        tracing::warn!("{warning}");
+        tuner.tag = None;
+    }
     let job = Job {
         policy: settings.policy,
         argv: parsed.operands,
         env,
-        changes: resolved.changes(),
+        changes: resolved.launches.into_iter().map(|launch| launch.changes).collect(),
+        names,
         hostfile: resolved.hostfile,
         facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), gpu_count, ..ChildFacts::default() },
         death_signal: settings.death_signal,
         mask,
         gpus: watch,
-        metrics: collected.map(metrics),
+        metrics,
     };
     let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout };
     match supervisor::run(job, work, clock) {
@@ -94,7 +119,11 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
                 peak_memory_bytes: ended.peak_memory_bytes,
                 seconds: clock.now().as_secs_f64(),
                 metrics: ended.metrics,
+                xids: ended.xids,
             };
+            if !matches!(ended.outcome.reason, Reason::NotStarted | Reason::Stopped | Reason::Preempted) {
+                look_at_the_trial(&tuner, collects);
+            }
             verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
             ended.outcome.exit_code
         }
@@ -118,18 +147,42 @@ fn metrics(collected: Collected) -> Metrics {
         stderr: collected.stderr,
         file: MetricsFile { path, keep, fsync: false, patience: METRICS_PATIENCE },
         trial,
-        tuned_trial: collected.tuned_trial,
-        tuned_tag: collected.tuned_tag,
     }
 }
 
-/// How many GPUs the command is told of: the device nodes, known at once; or, where something is demanded of them, what
-/// NVML says. Errors: the demands that are not met.
-fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env) -> Result<usize, Vec<String>> {
-    if !gpus.demands.any() {
+/// Warns of what a tuner will miss in the metrics file. A run that was stopped may go on elsewhere: nothing is missing yet.
+fn look_at_the_trial(tuner: &Tuner, collects: bool) {
+    let Some(trial) = &tuner.trial else { return };
+    // What is no file has gone to its reader.
+    let Ok(file) = metrics_file::end_of(&tuner.path, TRIAL_BYTES) else { return };
+    let path = tuner.path.to_string_lossy();
+    let trial = contract::Trial { id: trial, tag: tuner.tag.as_deref(), path: &path, collects };
+    for warning in trial.at_end(&file) {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// How many there are, and where their ranks begin.
+fn processes(launches: &[Launch]) -> Processes {
+    let first = launches.first().and_then(|launch| launch.process.as_ref());
+    let count = u32::try_from(launches.len()).unwrap_or(u32::MAX);
+    Processes { count, first_rank: first.map_or(0, |process| process.rank) }
+}
+
+/// What stands before each line of each process's output.
+fn names(processes: Processes) -> Vec<String> {
+    (0..processes.count)
+        .map(|local_rank| format!("[rank {}] ", processes.first_rank.saturating_add(local_rank)))
+        .collect()
+}
+
+/// How many GPUs the command is told of: the device nodes, known at once; or, where something is demanded of them or their
+/// number was asked for, what NVML says. Errors: the demands that are not met.
+fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env, found: Option<Discovery>) -> Result<usize, Vec<String>> {
+    if found.is_none() && !gpus.demands.any() {
         return Ok(gpu::device_count() as usize);
     }
-    let found = gpu::discover(gpus.timeout, env);
+    let found = found.unwrap_or_else(|| gpu::discover(gpus.timeout, env));
     let unmet = gpus.demands.unmet(&found, env.get("CUDA_VISIBLE_DEVICES"));
     if unmet.is_empty() { Ok(found.gpus.len()) } else { Err(unmet) }
 }

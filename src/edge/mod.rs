@@ -5,6 +5,8 @@ pub mod beneath;
 pub mod cgroup;
 pub mod clock;
 pub mod code_pages;
+pub mod control;
+pub mod deaths;
 pub mod descendants;
 pub mod fault;
 pub mod files;

@@ -43,10 +43,14 @@ pub struct RunSettings {
     pub policy: Policy,
     /// What the child gets when trainit dies and is not PID 1.
     pub death_signal: Option<Signal>,
+    /// What trainit gets when its own parent dies.
+    pub orphaned_signal: Option<Signal>,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Which are written.
     pub log_level: LogLevel,
+    /// The rank stands before each line of the output of several processes.
+    pub rank_prefix: bool,
     /// A file for the verdict.
     pub verdict_file: Option<PathBuf>,
     /// Who is asked about preemptions.
@@ -79,6 +83,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         backoff_max: backoff.map_or(default.backoff_max, |b| b.1),
         checkpoints: has_checkpoints,
         store: has_checkpoints && reader.text("checkpoint-store").is_some(),
+        processes: default.processes,
         seed: None,
         hang: hang(reader),
         child_has_terminal: false,
@@ -86,6 +91,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
     RunSettings {
         policy,
         death_signal: reader.parse("parent-death-signal", signal_or_none).unwrap_or(Some(Signal::KILL)),
+        orphaned_signal: reader.parse("orphaned-signal", signal_or_none).flatten(),
         log_format: log_format(reader),
         log_level: reader
             .choice(
@@ -98,6 +104,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
                 ],
             )
             .unwrap_or(LogLevel::Info),
+        rank_prefix: reader.choice("output-prefix", &[("rank", true), ("none", false)]).unwrap_or(true),
         verdict_file: reader.text("verdict-file").map(PathBuf::from),
         preemption: preemption(reader),
         leads: preempt::Leads {

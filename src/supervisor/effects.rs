@@ -6,24 +6,24 @@ use std::time::Duration;
 use super::background::Background;
 use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
+use super::leaders::Leaders;
 use super::output::{ChildEnds, Collectors};
 use super::pulse::PulseDesk;
+use super::ranks::Ranks;
+use super::status_desk::StatusDesk;
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
-use crate::edge::run_dir::RunDir;
+use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, PREEMPTION, RunDir, SOCKET};
 use crate::edge::{clock, signals, terminal, threads};
+use crate::rules::env::Changes;
 use crate::rules::exit::{self, End};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
 
-/// The name of the file that announces a preemption, in the run's own directory.
-const PREEMPTION_FILE: &str = "preemption";
-const HEARTBEAT_FILE: &str = "heartbeat";
 const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
-const HOSTFILE: &str = "hostfile";
 
 /// Processes whose stacks are shown.
 const MOST_DUMPED: usize = 64;
@@ -45,15 +45,15 @@ pub(super) struct Effects {
     pub(super) background: Background,
     pub(super) gpus: GpuDesk,
     pub(super) collectors: Option<Collectors>,
+    pub(super) status: StatusDesk,
     pulse: PulseDesk,
     run_dir: Option<RunDir>,
     job_control: JobControl,
     /// SIGCHLD was ignored when trainit was started.
     ignore_chld: bool,
-    /// The main child.
-    main: Option<i32>,
-    /// The last main child's process group, alive as long as one member is.
-    group: Option<i32>,
+    pub(super) leaders: Leaders,
+    /// Where several processes share our streams.
+    ranks: Option<Ranks>,
     tree_empty: bool,
     /// Who has had a SIGTERM from us.
     termed: HashSet<Descendant>,
@@ -63,29 +63,33 @@ pub(super) struct Effects {
 
 impl Effects {
     pub(super) fn new(mut job: Job, background: Background, collectors: Option<Collectors>) -> Effects {
-        let stamp = clock::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-        let run_dir = RunDir::make(job.env.given("TMPDIR"), stamp);
-        job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION_FILE));
-        job.facts.heartbeat_file = run_dir.as_ref().map(|dir| dir.file(HEARTBEAT_FILE));
+        let run_dir = RunDir::make(job.env.given("TMPDIR"));
+        let status = StatusDesk::open(run_dir.as_ref());
+        job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION));
+        job.facts.heartbeat_file = run_dir.as_ref().map(|dir| dir.file(HEARTBEAT));
+        job.facts.socket = run_dir.as_ref().filter(|_| status.is_open()).map(|dir| dir.file(SOCKET));
         if let (Some(dir), Some(hosts)) = (&run_dir, &job.hostfile) {
             match dir.publish(HOSTFILE, hosts) {
-                Ok(()) => job.changes.set(HOSTFILE_VARIABLE, dir.file(HOSTFILE)),
+                Ok(()) => job.changes.iter_mut().for_each(|c| c.set(HOSTFILE_VARIABLE, dir.file(HOSTFILE))),
                 Err(error) => tracing::warn!("the host file for MPI could not be written: {error}"),
             }
         }
+        let several = job.changes.len() > 1;
         let heard = collectors.as_ref().map(Collectors::heard).unwrap_or_default();
         Effects {
             pulse: PulseDesk::new(job.facts.heartbeat_file.clone(), heard),
             gpus: GpuDesk::new(job.gpus.take()),
             ignore_chld: signals::keep_children(),
+            leaders: Leaders::default(),
+            ranks: several.then(|| Ranks::new(std::mem::take(&mut job.names))),
             job,
             timers: Timers::default(),
             background,
             collectors,
+            status,
             run_dir,
-            job_control: JobControl::new(terminal::to_hand_on()),
-            main: None,
-            group: None,
+            // A terminal has one foreground group.
+            job_control: JobControl::new(terminal::to_hand_on().filter(|_| !several)),
             tree_empty: true,
             termed: HashSet::new(),
             cgroup: None,
@@ -117,22 +121,38 @@ impl Effects {
         Done::Nothing
     }
 
+    /// The main children that live, by local rank.
+    pub(super) fn children(&self) -> Vec<i32> {
+        self.leaders.alive().to_vec()
+    }
+
+    /// What can wait until the command has run for a while.
+    pub(super) fn tidy_up(&self) {
+        if let Some(dir) = &self.run_dir {
+            dir.reserve(PREEMPTION);
+            dir.clear_others();
+        }
+    }
+
     /// A process of the tree ended.
     pub(super) fn ended(&mut self, now: Uptime, pid: i32, end: End) -> Vec<Event> {
         if let Some(events) = self.gpus.ended(now, pid, end) {
             return events;
         }
         let mut events = Vec::new();
-        if self.main == Some(pid) {
-            self.main = None;
+        if let Some(local_rank) = self.leaders.remove(pid) {
             self.job_control.over();
             if end != End::Code(0) {
                 events.extend(self.gpus.death(now));
             }
-            self.gpus.close();
+            if self.leaders.alive().is_empty() {
+                self.gpus.close();
+            }
             let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
-            events.push(Event::MainEnded { end, oom: kills > self.oom_kills_before });
-            events.extend(self.pulse.last_step());
+            events.push(Event::MainEnded { local_rank, end, oom: kills > self.oom_kills_before });
+            if self.leaders.alive().is_empty() {
+                events.extend(self.pulse.last_step());
+            }
         } else {
             events.push(Event::Reaped { pid, end });
         }
@@ -141,7 +161,7 @@ impl Effects {
 
     /// A direct child was stopped.
     pub(super) fn stopped(&mut self, pid: i32, signal: Signal) {
-        if self.main == Some(pid) {
+        if self.leaders.alive().contains(&pid) {
             self.job_control.stopped(pid, signal);
         }
     }
@@ -152,7 +172,10 @@ impl Effects {
         if let Some(collectors) = &mut self.collectors {
             collectors.drain();
         }
-        self.main.is_none().then_some(Event::TreeEmpty)
+        if let Some(ranks) = &mut self.ranks {
+            ranks.drain();
+        }
+        self.leaders.alive().is_empty().then_some(Event::TreeEmpty)
     }
 
     /// The job's peak in bytes: the cgroup's where it has a limit, else the largest child's.
@@ -161,21 +184,38 @@ impl Effects {
         of_cgroup.or_else(|| Some(process::children_peak_memory()).filter(|peak| *peak > 0))
     }
 
+    /// One process for each local rank.
     fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Done {
         self.termed.clear();
         self.pulse.begin();
+        let count = self.job.changes.len();
+        self.leaders = Leaders::of(count);
+        let mut ends = self.capture(count).into_iter();
         let mut facts = self.job.facts.clone();
         facts.incarnation = self.background.incarnation();
-        let mut changes = self.job.changes.clone();
-        changes.extend(child_variables(&facts, attempt, resume));
+        let mut about_attempt = child_variables(&facts, attempt, resume);
         // Python then says on SIGABRT where each of its threads is.
         if self.job.policy.hang.is_some() && self.job.env.given(FAULTHANDLER).is_none() {
-            changes.set(FAULTHANDLER, "1".to_owned());
+            about_attempt.set(FAULTHANDLER, "1".to_owned());
         }
-        let ends = self.capture();
-        let launch = Launch {
+        for local_rank in 0..count {
+            let mut changes = self.job.changes[local_rank].clone();
+            changes.extend(about_attempt.clone());
+            if let Err(why) = self.launch(&changes, ends.next().unwrap_or_default()) {
+                return Done::Event(self.not_spawned(why, local_rank > 0));
+            }
+        }
+        // Only now: the command runs meanwhile.
+        let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
+        self.oom_kills_before = cgroup.oom_kills();
+        self.gpus.open();
+        Done::Event(Event::Spawned { pids: self.leaders.pids().to_vec() })
+    }
+
+    fn launch(&mut self, changes: &Changes, ends: ChildEnds) -> Result<(), NotLaunched> {
+        self.leaders.add(process::launch(Launch {
             argv: &self.job.argv,
-            env: self.job.env.with(&changes),
+            env: self.job.env.with(changes),
             mask: self.job.mask,
             ignore_chld: self.ignore_chld,
             new_session: self.job.policy.signal_target == Target::Group && self.job_control.terminal().is_none(),
@@ -183,43 +223,49 @@ impl Effects {
             death_signal: self.job.death_signal.filter(|_| process::own_pid() != 1),
             stdout: ends.stdout,
             stderr: ends.stderr,
-        };
-        match process::launch(launch) {
-            Ok(pid) => {
-                self.tree_empty = false;
-                self.group = Some(pid);
-                self.main = Some(pid);
-                // Only now: the command runs meanwhile.
-                let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
-                self.oom_kills_before = cgroup.oom_kills();
-                self.gpus.open();
-                Done::Event(Event::Spawned { pid })
-            }
-            Err(NotLaunched::NoExec(error)) => Done::Event(self.cannot_execute(&error)),
-            Err(NotLaunched::NoProcess(error)) => {
-                let detail = format!(
-                    "cannot start a process: {error}; the job did not begin, check the limits on processes and memory"
-                );
-                Done::Event(Event::NotSpawned { code: exit::NOT_STARTED, detail })
-            }
-        }
+        })?);
+        self.tree_empty = false;
+        Ok(())
     }
 
-    /// Without anything to look for, or where that is not possible, the child inherits our own descriptors.
-    fn capture(&mut self) -> ChildEnds {
-        let Some(collectors) = &mut self.collectors else { return ChildEnds::default() };
-        collectors.capture().unwrap_or_else(|error| {
+    /// What each process writes to. Without anything to look for, or where that is not possible, the child inherits our
+    /// own descriptors.
+    fn capture(&mut self, count: usize) -> Vec<ChildEnds> {
+        let captured = match (&mut self.ranks, &mut self.collectors) {
+            (Some(ranks), collectors) => {
+                let search = collectors.as_mut().map(Collectors::search).transpose();
+                search.and_then(|search| ranks.capture(&search.unwrap_or_default()))
+            }
+            (None, Some(collectors)) => collectors.capture().map(|ends| vec![ends]),
+            (None, None) => return Vec::new(),
+        };
+        captured.unwrap_or_else(|error| {
+            let what = if count > 1 { "neither kept apart by rank nor" } else { "not" };
             tracing::warn!(
-                "the command's output is not searched for metrics, there is no pipe or thread for it: {error}"
+                "the command's output is {what} searched for metrics, there is no pipe or thread for it: {error}"
             );
-            ChildEnds::default()
+            Vec::new()
         })
     }
 
-    fn cannot_execute(&self, error: &std::io::Error) -> Event {
+    /// `others` of the attempt run already.
+    fn not_spawned(&self, why: NotLaunched, others: bool) -> Event {
+        let (code, detail) = match why {
+            NotLaunched::NoExec(error) => self.cannot_execute(&error),
+            NotLaunched::NoProcess(error) => (
+                exit::NOT_STARTED,
+                format!(
+                    "cannot start a process: {error}; the job did not begin, check the limits on processes and memory"
+                ),
+            ),
+        };
+        Event::NotSpawned { code, detail, others }
+    }
+
+    fn cannot_execute(&self, error: &std::io::Error) -> (u8, String) {
         let name = self.job.argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
         let is_there = name.contains('/') && std::path::Path::new(&name).exists();
-        let (code, detail) = match error.raw_os_error() {
+        match error.raw_os_error() {
             Some(libc::ENOENT) if is_there => (
                 exit::NOT_EXECUTABLE,
                 format!(
@@ -248,15 +294,14 @@ impl Effects {
                 ),
             ),
             _ => (exit::NOT_EXECUTABLE, format!("cannot execute {name}: {error}")),
-        };
-        Event::NotSpawned { code, detail }
+        }
     }
 
     /// The file exists, whole, before any signal is sent.
     fn announce(&self, left: Duration) {
         let deadline = humantime::format_rfc3339_millis(clock::wall() + left);
         if let Some(dir) = &self.run_dir
-            && let Err(error) = dir.publish(PREEMPTION_FILE, &format!("{deadline}\n"))
+            && let Err(error) = dir.publish(PREEMPTION, &format!("{deadline}\n"))
         {
             tracing::warn!(
                 "the trainer is told of the stop by signal only, its preemption file cannot be written: {error}"
@@ -265,20 +310,28 @@ impl Effects {
     }
 
     fn signal(&mut self, target: Target, signal: Signal) {
-        let Some(main) = self.main else { return };
-        let result = match target {
-            Target::Leader => process::kill(main, signal),
-            Target::Group => {
-                if signal == Signal::TERM {
-                    let members = descendants::all().unwrap_or_default();
-                    self.termed.extend(members.into_iter().filter(|d| Some(d.group) == self.group));
-                }
-                process::kill(-main, signal)
-            }
-        };
-        if let Err(error) = result {
-            tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
+        let is_shared = target == Target::Group && signal == Signal::TERM;
+        if is_shared {
+            self.note_termed(u64::MAX);
         }
+        for main in self.leaders.alive() {
+            let to = if target == Target::Group { -main } else { *main };
+            if let Err(error) = process::kill(to, signal) {
+                tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
+            }
+        }
+        if is_shared {
+            // Who was forked since the first look had it too; who is younger than it had not.
+            self.note_termed(clock::boot_ticks());
+        }
+    }
+
+    /// The group's members that started by then share a SIGTERM that is sent to the group.
+    fn note_termed(&mut self, started_by: u64) {
+        let members = descendants::all().unwrap_or_default();
+        let groups = self.leaders.pids();
+        let shares = |d: &Descendant| groups.contains(&d.group) && d.started <= started_by;
+        self.termed.extend(members.into_iter().filter(shares));
     }
 
     /// SIGTERM, once each.
@@ -320,8 +373,10 @@ impl Effects {
         if signal == Signal::TERM && !self.termed.insert(nobody) {
             return;
         }
-        let target = if process::own_pid() == 1 { -1 } else { -self.group.unwrap_or(i32::MAX) };
-        self.kill_one(target, signal);
+        if process::own_pid() == 1 {
+            return self.kill_one(-1, signal);
+        }
+        self.leaders.pids().iter().for_each(|group| self.kill_one(-group, signal));
     }
 
     fn kill_one(&self, pid: i32, signal: Signal) {

@@ -111,6 +111,7 @@ impl Mirror {
         let mut whole = 0;
         while let Some((crc, length)) = chunks.next().await.transpose()? {
             whole = crc32c::crc32c_combine(whole, crc, length as usize);
+            self.transfer.moved(length);
         }
         if hex(whole) != item.crc32c {
             return Err(Stop::Reject(format!("{} does not match its checksum in the manifest", item.path)));

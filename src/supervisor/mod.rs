@@ -12,15 +12,20 @@ pub mod gpus;
 mod job_control;
 mod keeper;
 mod known;
+mod leaders;
 mod lookout;
 pub mod mirror;
+mod outlet;
 pub mod output;
 mod pulse;
+mod ranks;
 mod reporter;
 pub mod restore;
 pub mod retention;
 mod send;
+mod status_desk;
 pub mod survey;
+pub mod transfer;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -33,6 +38,7 @@ use crate::edge::reaper::{self, Wait};
 use crate::edge::signals::{Inbox, Mask};
 use crate::edge::{code_pages, process, wake};
 use crate::rules::env::{Changes, Env};
+use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Uptime};
 use crate::rules::signal::Signal;
 use crate::telemetry::view;
@@ -54,8 +60,10 @@ pub struct Job {
     pub argv: Vec<OsString>,
     /// The environment trainit was given.
     pub env: Env,
-    /// What the frameworks' rules change in it.
-    pub changes: Changes,
+    /// What the frameworks' rules change in it, for each process to start, by local rank. At least one.
+    pub changes: Vec<Changes>,
+    /// What stands before each line of each process's output, by local rank; nothing where there is one process.
+    pub names: Vec<String>,
     /// The content of a host file for MPI, written where the child finds it.
     pub hostfile: Option<String>,
     /// What the child is told of trainit.
@@ -79,6 +87,8 @@ pub struct Ended {
     pub peak_memory_bytes: Option<u64>,
     /// The last value of each metric, as it was reported.
     pub metrics: BTreeMap<String, String>,
+    /// The XIDs that came while GPUs were watched; `None`: none were.
+    pub xids: Option<Vec<XidCount>>,
 }
 
 /// Runs the job to its end. Errors: signalfd(2) or the like refused, before anything was started.
@@ -101,8 +111,9 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
         while let Some(event) = supervisor.queue.pop_front() {
             if let Some(outcome) = supervisor.handle(event) {
                 let peak_memory_bytes = supervisor.effects.peak_memory();
+                let xids = supervisor.effects.gpus.told().map(|told| told.xids);
                 let metrics = supervisor.effects.collectors.take().map(Collectors::finish).unwrap_or_default();
-                return Ok(Ended { outcome, peak_memory_bytes, metrics });
+                return Ok(Ended { outcome, peak_memory_bytes, metrics, xids });
             }
         }
         supervisor.hear();
@@ -138,6 +149,7 @@ impl Supervisor {
         if matches!(event, Event::Committed { .. }) {
             self.effects.gpus.refill();
         }
+        self.effects.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
         let mut outcome = None;
         for action in &actions {
@@ -157,6 +169,7 @@ impl Supervisor {
         let left = self.settles?.saturating_sub(self.now());
         if left.is_zero() {
             self.settles = None;
+            self.effects.tidy_up();
             code_pages::let_go();
         }
         self.settles.map(|_| left)
@@ -164,6 +177,8 @@ impl Supervisor {
 
     /// Waits until something happens and queues what did.
     fn hear(&mut self) {
+        // Who asks waits until what happened has been acted upon.
+        self.effects.status.serve(self.now(), &self.command, &self.machine, &self.effects);
         let due = [self.effects.timers.next(), self.effects.gpus.deadline()].into_iter().flatten().min();
         let timeout = match due {
             _ if self.effects.background.has_news() => Some(Duration::ZERO),
@@ -172,6 +187,7 @@ impl Supervisor {
         let mut fds = vec![self.signals.as_raw_fd()];
         fds.extend(self.effects.background.fd());
         fds.extend(self.effects.gpus.fd());
+        fds.extend(self.effects.status.fd());
         let settle = self.settle();
         wake::wait_readable(&fds, [timeout, settle].into_iter().flatten().min());
 
@@ -190,19 +206,22 @@ impl Supervisor {
     }
 
     fn reap(&mut self) {
-        loop {
+        let mut ended = Vec::new();
+        let is_empty = loop {
             match reaper::wait() {
-                Wait::Ended { pid, end } => {
-                    let now = self.now();
-                    self.queue.extend(self.effects.ended(now, pid, end));
-                }
+                Wait::Ended { pid, end } => ended.push((pid, end)),
                 Wait::Stopped { pid, signal } => self.effects.stopped(pid, signal),
-                Wait::Nothing => return,
-                Wait::Empty => {
-                    self.queue.extend(self.effects.tree_is_empty());
-                    return;
-                }
+                Wait::Nothing => break false,
+                Wait::Empty => break true,
             }
+        };
+        let now = self.now();
+        self.effects.leaders.in_order(&mut ended);
+        for (pid, end) in ended {
+            self.queue.extend(self.effects.ended(now, pid, end));
+        }
+        if is_empty {
+            self.queue.extend(self.effects.tree_is_empty());
         }
     }
 }

@@ -18,19 +18,17 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             "{command} failed twice soon after going on from {bad}: the next attempt goes on from {}; {bad} is kept aside",
             resume.from
         ),
-        Event::Spawned { pid } => tracing::info!(pid, attempt = machine.attempt(), "started {command}"),
-        Event::MainEnded { end: End::Code(0), .. } => tracing::info!("{command} ended with exit code 0"),
-        Event::MainEnded { end, oom: true } => {
-            tracing::warn!("{command} ended with {end}; the kernel killed for the cgroup's memory limit");
+        Event::Spawned { pids } => told_start(command, pids, machine),
+        Event::MainEnded { local_rank, end, oom } => {
+            let who = machine.leader_name(*local_rank).unwrap_or_else(|| command.to_owned());
+            told_end(&who, *end, *oom, machine.is_stopping() || *before == State::Draining);
         }
-        Event::MainEnded { end, .. } if machine.is_stopping() => tracing::info!("{command} ended with {end}"),
-        Event::MainEnded { end, .. } => tracing::warn!("{command} ended with {end}"),
         Event::Reaped { pid, end } => tracing::debug!(pid, "reaped a process of the tree: {end}"),
         Event::Signal { signal, sender } if machine.announces(*signal) => {
             let left = machine.leaves_by().unwrap_or_default().saturating_sub(now).as_secs();
             tracing::warn!(sender, "preempted (signal {signal}): the machine goes away in {left} s");
         }
-        Event::Signal { signal, sender } => told_signal(*signal, *sender, now, actions),
+        Event::Signal { signal, sender } => told_signal(*signal, *sender, now, actions, machine.ranks().is_some()),
         Event::Preempted { source, lead } => {
             tracing::warn!("preempted ({source}): the machine goes away in {} s", lead.as_secs());
         }
@@ -38,7 +36,9 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             tracing::warn!(code = "preemption_hint", "{why}; training goes on, a checkpoint soon is wise")
         }
         Event::Frozen { why, .. } => tracing::warn!(code = "preemption_hint", "{why}"),
-        Event::Committed { step, .. } => tracing::info!(step, "checkpoint committed"),
+        Event::Committed { step, lag, .. } => {
+            tracing::info!(step, lag_seconds = (lag.as_secs_f64() * 10.0).round() / 10.0, "checkpoint committed");
+        }
         Event::Flushed(Flushed::OutOfTime(why)) => tracing::warn!("{why}"),
         Event::Flushed(Flushed::Done { step: Some(step) }) => tracing::info!(step, "the newest checkpoint is safe"),
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
@@ -63,14 +63,41 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
     }
 }
 
-fn told_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Action]) {
+fn told_start(command: &str, pids: &[i32], machine: &Machine) {
+    let attempt = machine.attempt();
+    match (pids, machine.ranks()) {
+        (&[pid], _) | (&[pid, ..], None) => tracing::info!(pid, attempt, "started {command}"),
+        (_, Some((first, last))) => {
+            let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
+            tracing::info!(pids = pids.join(" "), attempt, "started {command}, ranks {first} to {last}");
+        }
+        _ => {}
+    }
+}
+
+/// `expected`: it was asked to end.
+fn told_end(who: &str, end: End, oom: bool, expected: bool) {
+    match end {
+        End::Code(0) => tracing::info!("{who} ended with exit code 0"),
+        end if oom => tracing::warn!("{who} ended with {end}; the kernel killed for the cgroup's memory limit"),
+        end if expected => tracing::info!("{who} ended with {end}"),
+        end => tracing::warn!("{who} ended with {end}"),
+    }
+}
+
+fn told_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Action], several: bool) {
     let forwarded = actions.iter().find_map(|action| match action {
         Action::Signal { target, signal } => Some((*target, *signal)),
         _ => None,
     });
     let to = match forwarded {
-        Some((Target::Leader, sent)) => format!("{sent} sent to the main child"),
-        Some((Target::Group, sent)) => format!("{sent} sent to the child's process group"),
+        Some((Target::Leader, sent)) => {
+            format!("{sent} sent to {}", if several { "each rank" } else { "the main child" })
+        }
+        Some((Target::Group, sent)) => format!(
+            "{sent} sent to {}",
+            if several { "each rank's process group" } else { "the child's process group" }
+        ),
         None => "not forwarded now".to_owned(),
     };
     let grace = actions.iter().find_map(|action| match action {

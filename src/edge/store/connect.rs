@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{HeaderMap, HeaderValue, USER_AGENT};
+use hyper::header::{CONTENT_RANGE, HeaderMap, HeaderValue, USER_AGENT};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
 use hyper_util::client::legacy::{Client, Error as ClientError};
@@ -153,6 +153,10 @@ impl HttpService for Service {
         if parts.status == StatusCode::NOT_IMPLEMENTED {
             // The crate would try that again and again.
             parts.status = StatusCode::METHOD_NOT_ALLOWED;
+        }
+        // rclone's S3 sends the part that was asked for and calls it the whole.
+        if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
+            parts.status = StatusCode::PARTIAL_CONTENT;
         }
         parts.extensions.clear();
         if let Some(checksum) = checksum(&parts.headers) {

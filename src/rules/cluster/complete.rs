@@ -161,15 +161,35 @@ fn spec(reading: Reading, leader: Option<Address>, rendezvous: Option<Address>) 
     }
 }
 
-/// How many processes `--nproc` starts here. Errors: `bad_setting` where there is no GPU to count.
+/// How many processes `--nproc` asks for. Errors: `bad_setting` where there is no GPU to count.
 pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
     match input.options.nproc {
         None => Ok(None),
         Some(Nproc::Count(count)) => Ok(Some(count)),
         Some(Nproc::Gpu) if input.options.gpu_count > 0 => Ok(Some(input.options.gpu_count)),
         Some(Nproc::Gpu) => {
-            let message = format!("{} asks for one process a GPU, and there is no GPU here", quote("gpu"));
+            let message = format!(
+                "{} asks for one process a GPU, and there is none to be seen here; `trainit gpus` says why",
+                quote("gpu")
+            );
             Err(ClusterError::new("bad_setting", "--nproc", message))
         }
+    }
+}
+
+/// How many of those are started on this replica: it trains, and has a place in a world. Errors: `bad_setting` where
+/// several processes could not be told their ranks.
+pub fn process_count_here(asked: Option<u32>, spec: &ClusterSpec) -> Result<Option<u32>, ClusterError> {
+    let refuse = |why: &str| Err(ClusterError::new("bad_setting", "--nproc", why));
+    match asked {
+        Some(2..) if spec.hands_off => {
+            refuse("this is a process of torchrun's already, with a rank of its own; leave --nproc away")
+        }
+        Some(_) if !spec.role.trains() => Ok(None),
+        Some(2..) if spec.num_nodes.is_none() || spec.node_rank.is_none() => refuse(
+            "the number of nodes is not known, so several processes cannot be told their ranks; \
+             set TRAINIT_NNODES and TRAINIT_NODE_RANK, or start torchrun instead",
+        ),
+        _ => Ok(asked),
     }
 }

@@ -87,6 +87,7 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
     let count = complete::process_count(input)?;
     let detected = detect(input, &also_read)?;
     let (spec, mut warnings) = (detected.spec, detected.warnings);
+    let count = complete::process_count_here(count, &spec)?;
     let mut launches = Vec::new();
     for local_rank in 0..count.unwrap_or(1) {
         let process = process(&spec, count, local_rank);

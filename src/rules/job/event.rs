@@ -53,10 +53,10 @@ pub enum Event {
         /// What, where, why it matters, what to do.
         detail: String,
     },
-    /// The command is running (exec succeeded).
+    /// The command is running (exec succeeded), as often as it was to be started.
     Spawned {
-        /// The main child.
-        pid: i32,
+        /// The main children, by local rank.
+        pids: Vec<i32>,
     },
     /// The command could not be started: the code (125, 126 or 127) and why.
     NotSpawned {
@@ -64,9 +64,13 @@ pub enum Event {
         code: u8,
         /// What, why, what to do.
         detail: String,
+        /// Other processes of the attempt were started.
+        others: bool,
     },
-    /// The main child ended.
+    /// A main child ended.
     MainEnded {
+        /// Which.
+        local_rank: u32,
         /// How.
         end: End,
         /// The memory limit's own counter of kills rose during this attempt.
@@ -117,6 +121,8 @@ pub enum Event {
         step: Option<u64>,
         /// How long that took.
         took: Duration,
+        /// From when it was seen complete until it was safe.
+        lag: Duration,
     },
     /// A long transfer moved on.
     Transferring,
@@ -156,9 +162,9 @@ pub enum Timer {
 /// Who gets a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// The main child.
+    /// Each main child.
     Leader,
-    /// The main child's process group.
+    /// Each main child's process group.
     Group,
 }
 
@@ -171,7 +177,7 @@ pub enum Action {
     Refresh,
     /// The checkpoint of the last attempts does it no good: find and restore the next older one; answer as to `Refresh`.
     FallBack,
-    /// Start the command; answer with `Spawned` or `NotSpawned`.
+    /// Start the command, once for each of the policy's processes; answer with `Spawned` or `NotSpawned`.
     Spawn {
         /// From 1.
         attempt: u32,

@@ -16,12 +16,17 @@ use super::restart::Memory;
 use super::verdict::Reason;
 use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
+use leaders::Leaders;
 
 mod ending;
 mod hanging;
+mod leaders;
 mod leaving;
 mod restarting;
 mod stopping;
+mod told;
+
+pub use told::Told;
 
 /// How long a process may resist SIGKILL before it is named and left behind.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
@@ -44,11 +49,8 @@ pub enum State {
     /// Forked, not yet executing the command.
     Launching,
     /// The command runs (or is being stopped).
-    Running {
-        /// The main child.
-        pid: i32,
-    },
-    /// The main child is gone, others of its tree are not.
+    Running,
+    /// The main child is gone, or one of several has failed; others of the tree are not gone.
     Draining,
     /// The tree is empty after a crash: commit what is complete, find where to go on from.
     Refreshing,
@@ -100,8 +102,12 @@ pub struct Machine {
     late: Option<String>,
     /// What the last commit took.
     commit_took: Option<Duration>,
-    /// How the main child of this attempt ended.
+    /// How this attempt ended: its main child, or of several the first that failed.
     ended: Option<(End, bool)>,
+    /// Whose end that is, who else has ended since, and who is left.
+    leaders: Leaders,
+    /// The command could not be started, as the others of the attempt were.
+    not_started: Option<(u8, String)>,
     /// INT, HUP or QUIT was passed on at this time: a death soon after is an answer.
     asked: Option<Uptime>,
     killing: bool,
@@ -136,6 +142,8 @@ impl Machine {
             late: None,
             commit_took: None,
             ended: None,
+            leaders: Leaders::default(),
+            not_started: None,
             asked: None,
             killing: false,
             sweep_at: None,
@@ -187,9 +195,10 @@ impl Machine {
             Event::Started => self.spawn(),
             Event::Restored { resume, committed } => self.on_restored(now, resume, committed),
             Event::NotRestored { code, detail } => self.on_not_restored(code, detail),
-            Event::Spawned { pid } => self.on_spawned(now, pid),
-            Event::NotSpawned { code, detail } => self.exit(Reason::NotStarted, code, detail),
-            Event::MainEnded { end, oom } => self.on_main_ended(now, end, oom),
+            Event::Spawned { .. } => self.on_spawned(now),
+            Event::NotSpawned { code, detail, others: false } => self.exit(Reason::NotStarted, code, detail),
+            Event::NotSpawned { code, detail, .. } => self.on_not_spawned(now, code, detail),
+            Event::MainEnded { local_rank, end, oom } => self.on_main_ended(now, local_rank, end, oom),
             Event::Reaped { .. } => self.on_reaped(now),
             Event::TreeEmpty => self.on_tree_empty(now),
             Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
@@ -198,7 +207,7 @@ impl Machine {
             Event::Frozen { length, .. } => self.on_frozen(now, length),
             Event::Pulse(pulse) => self.on_pulse(now, pulse),
             Event::Due(timer) => self.on_due(now, timer),
-            Event::Committed { step, took } => {
+            Event::Committed { step, took, .. } => {
                 self.note_commit(step);
                 self.commit_took = Some(took);
                 self.alive(now, "a commit");
@@ -216,6 +225,7 @@ impl Machine {
         self.state = State::Launching;
         self.attempt += 1;
         self.ended = None;
+        self.leaders = Leaders::of(self.policy.processes);
         self.asked = None;
         self.hung = None;
         self.passed_over = None;
@@ -250,35 +260,15 @@ impl Machine {
         }
     }
 
-    fn on_spawned(&mut self, now: Uptime, pid: i32) -> Vec<Action> {
+    fn on_spawned(&mut self, now: Uptime) -> Vec<Action> {
         if self.state != State::Launching {
             return Vec::new();
         }
-        self.state = State::Running { pid };
+        self.state = State::Running;
         self.started_at = now;
         let held = std::mem::take(&mut self.held);
         let sent: Vec<Action> = held.into_iter().map(|signal| self.send(signal)).collect();
         self.watch(now).into_iter().chain(sent).collect()
-    }
-
-    fn on_main_ended(&mut self, now: Uptime, end: End, oom: bool) -> Vec<Action> {
-        match self.state {
-            State::Running { .. } | State::Launching => {}
-            _ => return Vec::new(),
-        }
-        self.ended = Some((end, oom));
-        self.state = State::Draining;
-        let mut actions = Vec::new();
-        if self.watch.take().is_some() {
-            actions.push(Action::Disarm(Timer::Pulse));
-        }
-        if self.deadline.is_none() {
-            actions.extend(self.set_deadline(now + self.policy.stop_grace));
-        }
-        if !self.killing {
-            actions.extend([Action::TermTree, self.sweep(now + TERM_SWEEP)]);
-        }
-        actions
     }
 
     /// A death may leave grandchildren behind that were not to be seen before: look again soon, but not at each of ten
@@ -301,6 +291,9 @@ impl Machine {
         (self.killing, self.sweep_at) = (false, None);
         let mut actions: Vec<Action> =
             [Timer::Grace, Timer::Stuck, Timer::Sweep].into_iter().map(Action::Disarm).collect();
+        if let Some((code, detail)) = self.not_started.take() {
+            return self.exit(Reason::NotStarted, code, detail);
+        }
         if self.stop.is_none() {
             self.deadline = None;
         }
@@ -326,7 +319,7 @@ impl Machine {
         matches!(self.ended, Some((End::Code(0), _)))
     }
 
-    /// The main child died soon after a signal that asks to leave, and that somebody sent.
+    /// A main child died soon after a signal that asks to leave, and that somebody sent.
     fn answered_a_request(&self, now: Uptime) -> bool {
         self.asked.is_some_and(|asked| now.saturating_sub(asked) <= self.policy.stop_grace + STUCK_AFTER)
     }
@@ -378,15 +371,15 @@ impl Machine {
 
     fn on_due(&mut self, now: Uptime, timer: Timer) -> Vec<Action> {
         match (timer, &self.state) {
-            (Timer::Grace, State::Launching | State::Running { .. } | State::Draining) => {
+            (Timer::Grace, State::Launching | State::Running | State::Draining) => {
                 self.killing = true;
                 vec![Action::KillTree, Action::Arm(Timer::Stuck, now + STUCK_AFTER), self.sweep(now + NEXT_SWEEP)]
             }
-            (Timer::Sweep, State::Launching | State::Running { .. } | State::Draining) if self.killing => {
+            (Timer::Sweep, State::Launching | State::Running | State::Draining) if self.killing => {
                 vec![Action::KillTree, self.sweep(now + NEXT_SWEEP)]
             }
             (Timer::Sweep, State::Draining) => vec![Action::TermTree, self.sweep(now + TERM_SWEEP)],
-            (Timer::Stuck, State::Launching | State::Running { .. } | State::Draining) => {
+            (Timer::Stuck, State::Launching | State::Running | State::Draining) => {
                 let mut actions = vec![Action::NameStuck, Action::Disarm(Timer::Sweep)];
                 // Whatever is stuck cannot write a checkpoint any more: go on as if it were gone, but never restart.
                 actions.extend(self.flush(now));

@@ -15,6 +15,15 @@ pub enum StoppedCode {
     Child,
 }
 
+/// The processes of one attempt: so many main children, each with a rank of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Processes {
+    /// At least one.
+    pub count: u32,
+    /// The rank of local rank 0.
+    pub first_rank: u32,
+}
+
 /// The rules of one `run`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -44,6 +53,8 @@ pub struct Policy {
     pub checkpoints: bool,
     /// There is a store: a last commit is owed at the end.
     pub store: bool,
+    /// What is started.
+    pub processes: Processes,
     /// Spreads the pauses of many jobs; `None`: each is exact.
     pub seed: Option<u64>,
     /// When silence is a hang; `None`: never.
@@ -81,6 +92,7 @@ impl Default for Policy {
             backoff_max: Duration::from_secs(60),
             checkpoints: false,
             store: false,
+            processes: Processes { count: 1, first_rank: 0 },
             seed: None,
             hang: None,
             child_has_terminal: false,

@@ -45,8 +45,11 @@ pub struct Outcome {
     pub reason: Reason,
     /// trainit's own exit code, remapped already.
     pub exit_code: u8,
-    /// How the main child of the last attempt ended; `None` when there was none, or it could not be killed.
+    /// How the main child of the last attempt ended (of several the first that failed); `None` when there was none, or it
+    /// could not be killed.
     pub child: Option<End>,
+    /// The rank of that child, where there were several.
+    pub rank: Option<u32>,
     /// The cgroup counted an out-of-memory kill during the last attempt.
     pub oom: bool,
     /// Starts of the command.

@@ -10,7 +10,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "gpu-timeout",
         "DURATION",
         TOPIC,
-        on::RUN | on::INSPECT | on::GPUS,
+        on::RUN | on::INSPECT | on::GPUS | on::ENV,
         "5s",
         "How long one NVML call may take; three times that for all of them",
     ),

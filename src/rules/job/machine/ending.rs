@@ -16,7 +16,7 @@ impl Machine {
             StoppedCode::Child => child_code,
         };
         let mut ended = match self.ended {
-            Some((end, _)) => format!("the command ended with {end}"),
+            Some((end, _)) => format!("{} ended with {end}{}", self.who(), self.followed()),
             None if self.attempt == 0 => "the command had not been started".to_owned(),
             None => "the command could not be ended".to_owned(),
         };
@@ -42,6 +42,8 @@ impl Machine {
 
     pub(super) fn finish_unstopped(&mut self, code: u8) -> Vec<Action> {
         let suffix = if self.gave_up.is_empty() { String::new() } else { format!("; {}", self.gave_up) };
+        let suffix = format!("{}{suffix}", self.followed());
+        let who = self.who();
         if let Some(hung) = &self.hung {
             let ended = match self.ended {
                 Some((end, _)) => format!("it was ended: {end}"),
@@ -51,18 +53,21 @@ impl Machine {
         }
         match self.ended {
             Some((End::Code(0), _)) => {
-                self.exit(Reason::Finished, code, format!("the command finished with exit code 0{suffix}"))
+                let who = self.ranks().map_or(who, |(first, last)| format!("each of the ranks {first} to {last}"));
+                self.exit(Reason::Finished, code, format!("{who} finished with exit code 0{suffix}"))
             }
             Some((end, true)) => self.exit(
                 Reason::Oom,
                 code,
-                format!("out of memory: the kernel killed for the cgroup's memory limit, the command ended with {end}{suffix}"),
+                format!(
+                    "out of memory: the kernel killed for the cgroup's memory limit, {who} ended with {end}{suffix}"
+                ),
             ),
             Some((end @ End::Signal(_), false)) => {
-                self.exit(Reason::Signalled, code, format!("the command was ended by {end}{suffix}"))
+                self.exit(Reason::Signalled, code, format!("{who} was ended by {end}{suffix}"))
             }
             Some((end @ End::Code(_), false)) => {
-                self.exit(Reason::Failed, code, format!("the command failed with {end}{suffix}"))
+                self.exit(Reason::Failed, code, format!("{who} failed with {end}{suffix}"))
             }
             None => self.exit(Reason::NotStarted, exit::NOT_STARTED, format!("nothing was started{suffix}")),
         }
@@ -74,6 +79,7 @@ impl Machine {
             reason,
             exit_code: self.policy.remapped(code),
             child: self.ended.map(|(end, _)| end),
+            rank: self.whose_rank(),
             oom: self.ended.is_some_and(|(_, oom)| oom),
             attempts: self.attempt,
             resumed_step: self.resumed.as_ref().and_then(|r| r.step),

@@ -39,7 +39,7 @@ impl Machine {
     pub(super) fn on_look_due(&mut self, now: Uptime) -> Vec<Action> {
         match &mut self.watch {
             // A job that is being stopped has its own deadline.
-            Some(watch) if matches!(self.state, State::Running { .. }) && self.stop.is_none() => {
+            Some(watch) if matches!(self.state, State::Running) && self.stop.is_none() => {
                 watch.wake(now);
                 vec![Action::Feel]
             }

@@ -45,7 +45,7 @@ impl Machine {
         let kill_at = now + budget::kill_after(end.saturating_sub(now), self.commit_took);
         let notice = Stop { cause: Cause::Notice { source }, told: true };
         match self.state {
-            State::Running { .. } | State::Launching => {
+            State::Running | State::Launching => {
                 self.stop.get_or_insert(notice);
                 actions.extend(self.begin_stop(kill_at));
                 if first && let Some(signal) = self.policy.preempt_signal {

@@ -19,10 +19,8 @@ impl Machine {
         }
         let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
         match self.state {
-            State::Running { .. } | State::Launching if signal == Signal::TERM => {
-                self.on_stop_signal(now, as_signal, sender)
-            }
-            State::Running { .. } => {
+            State::Running | State::Launching if signal == Signal::TERM => self.on_stop_signal(now, as_signal, sender),
+            State::Running => {
                 if as_signal.asks_to_leave() {
                     self.asked = Some(now);
                 }
@@ -80,7 +78,7 @@ impl Machine {
 
     /// A running trainer is stopped as by a preemption; what is over or stopping already keeps its own reason.
     pub(super) fn on_gpu_failed(&mut self, now: Uptime, detail: String) -> Vec<Action> {
-        let is_alive = matches!(self.state, State::Running { .. } | State::Launching);
+        let is_alive = matches!(self.state, State::Running | State::Launching);
         if !is_alive || self.stop.is_some() {
             return Vec::new();
         }
@@ -95,7 +93,7 @@ impl Machine {
     pub(super) fn on_fenced(&mut self, now: Uptime, detail: String) -> Vec<Action> {
         self.stop = Some(Stop { cause: Cause::Fenced { detail }, told: true });
         match self.state {
-            State::Running { .. } | State::Launching => {
+            State::Running | State::Launching => {
                 let mut actions = self.begin_stop(now + self.policy.stop_grace);
                 actions.extend(self.deliver(Signal::TERM));
                 actions

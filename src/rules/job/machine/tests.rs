@@ -17,8 +17,8 @@ pub(super) fn running(policy: Policy) -> Machine {
     if machine.policy.checkpoints {
         machine.step(secs(0.0), Event::Restored { resume: None, committed: None });
     }
-    machine.step(secs(0.1), Event::Spawned { pid: 7 });
-    assert_eq!(machine.state, State::Running { pid: 7 });
+    machine.step(secs(0.1), Event::Spawned { pids: vec![7] });
+    assert_eq!(machine.state, State::Running);
     machine
 }
 
@@ -27,7 +27,7 @@ pub(super) fn term() -> Event {
 }
 
 pub(super) fn ended(code: u8) -> Event {
-    Event::MainEnded { end: End::Code(code), oom: false }
+    Event::MainEnded { local_rank: 0, end: End::Code(code), oom: false }
 }
 
 pub(super) fn outcome(actions: Vec<Action>) -> Outcome {
@@ -50,7 +50,7 @@ pub(super) fn feed(machine: &mut Machine, now: f64, events: impl IntoIterator<It
 fn a_plain_life_is_spawn_run_drain_exit() {
     let mut machine = Machine::new(Policy::default());
     assert_eq!(machine.step(secs(0.0), Event::Started), [Action::Spawn { attempt: 1, resume: None }]);
-    assert_eq!(machine.step(secs(0.0), Event::Spawned { pid: 7 }), []);
+    assert_eq!(machine.step(secs(0.0), Event::Spawned { pids: vec![7] }), []);
     machine.step(secs(5.0), ended(0));
     let end = outcome(machine.step(secs(5.0), Event::TreeEmpty));
     assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Finished, 0, 1));
@@ -89,7 +89,7 @@ fn nothing_comes_before_the_signal_unless_a_trainer_with_checkpoints_is_told_by_
 fn an_orphans_death_does_not_end_the_job() {
     let mut machine = running(Policy::default());
     assert_eq!(machine.step(secs(1.0), Event::Reaped { pid: 9, end: End::Code(1) }), []);
-    assert_eq!(machine.state, State::Running { pid: 7 });
+    assert_eq!(machine.state, State::Running);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_signal_before_exec_is_delivered_after_it() {
     machine.step(secs(0.0), Event::Started);
     let usr1 = Signal::parse("USR1").expect("a signal");
     feed(&mut machine, 0.0, [term(), Event::Signal { signal: usr1, sender: Some(1) }]);
-    assert_eq!(machine.step(secs(0.1), Event::Spawned { pid: 7 }), [leader(Signal::TERM), leader(usr1)]);
+    assert_eq!(machine.step(secs(0.1), Event::Spawned { pids: vec![7] }), [leader(Signal::TERM), leader(usr1)]);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn sigterm_before_the_first_attempt_starts_nothing() {
 fn a_death_that_answers_ctrl_c_is_not_restarted() {
     let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
     feed(&mut machine, 1.0, [Event::Signal { signal: Signal::INT, sender: Some(0) }]);
-    machine.step(secs(1.0), Event::MainEnded { end: End::Signal(Signal::INT), oom: false });
+    machine.step(secs(1.0), Event::MainEnded { local_rank: 0, end: End::Signal(Signal::INT), oom: false });
     let end = outcome(machine.step(secs(1.0), Event::TreeEmpty));
     assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Signalled, 130, 1));
 }
@@ -311,7 +311,7 @@ fn the_kernels_own_sigchld_is_not_forwarded_and_a_users_is() {
 fn out_of_memory_is_the_reason_only_when_the_counter_says_so() {
     for (oom, reason) in [(true, Reason::Oom), (false, Reason::Signalled)] {
         let mut machine = running(Policy::default());
-        machine.step(secs(1.0), Event::MainEnded { end: End::Signal(Signal::KILL), oom });
+        machine.step(secs(1.0), Event::MainEnded { local_rank: 0, end: End::Signal(Signal::KILL), oom });
         let end = outcome(machine.step(secs(1.0), Event::TreeEmpty));
         assert_eq!((end.reason, end.exit_code), (reason, 137));
     }
@@ -331,8 +331,12 @@ mod any_life {
                 committed: Some(s)
             }),
             Just(Event::NotRestored { code: 204, detail: String::new() }),
-            Just(Event::Spawned { pid: 7 }),
-            (any::<u8>(), any::<bool>()).prop_map(|(c, oom)| Event::MainEnded { end: End::Code(c), oom }),
+            Just(Event::Spawned { pids: vec![7] }),
+            (any::<u8>(), any::<bool>()).prop_map(|(c, oom)| Event::MainEnded {
+                local_rank: 0,
+                end: End::Code(c),
+                oom
+            }),
             Just(Event::Reaped { pid: 9, end: End::Code(0) }),
             Just(Event::TreeEmpty),
             (signal, proptest::option::of(0..9u32)).prop_map(|(signal, sender)| Event::Signal { signal, sender }),
@@ -346,7 +350,7 @@ mod any_life {
                 Just(Timer::Leave)
             ]
             .prop_map(Event::Due),
-            Just(Event::Committed { step: Some(3), took: Duration::from_secs(1) }),
+            Just(Event::Committed { step: Some(3), took: Duration::from_secs(1), lag: Duration::ZERO }),
             Just(Event::Transferring),
             Just(Event::Flushed(Flushed::Done { step: None })),
             Just(Event::Flushed(Flushed::OutOfTime(String::new()))),

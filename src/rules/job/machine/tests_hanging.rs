@@ -28,7 +28,7 @@ fn silence(machine: &mut Machine, mut now: f64) -> (f64, Vec<Action>) {
 fn nothing_is_looked_at_unless_it_was_asked_for() {
     let mut machine = Machine::new(Policy::default());
     machine.step(secs(0.0), Event::Started);
-    assert_eq!(machine.step(secs(0.0), Event::Spawned { pid: 7 }), []);
+    assert_eq!(machine.step(secs(0.0), Event::Spawned { pids: vec![7] }), []);
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_hung_trainer_is_dumped_aborted_and_in_the_end_killed_and_the_job_leaves_wit
     assert!(now >= 100.0, "{now}");
     assert_eq!(actions, [Action::DumpStacks, Action::AbortTree, Action::Arm(Timer::Grace, secs(now + 10.0))]);
     assert_eq!(machine.step(secs(now + 10.0), Event::Due(Timer::Grace))[0], Action::KillTree);
-    let killed = Event::MainEnded { end: End::Signal(Signal::KILL), oom: false };
+    let killed = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::KILL), oom: false };
     let end = outcome(feed(&mut machine, now + 10.1, [killed, Event::TreeEmpty]));
     assert_eq!((end.reason, end.exit_code), (Reason::Hung, 201));
     assert!(end.detail.contains("no sign of life"), "{}", end.detail);
@@ -48,11 +48,11 @@ fn a_hung_trainer_is_dumped_aborted_and_in_the_end_killed_and_the_job_leaves_wit
 fn a_hang_is_restarted_and_charged_and_the_next_attempt_is_watched_afresh() {
     let mut machine = running(watched(1));
     let (now, _) = silence(&mut machine, 0.1);
-    let aborted = Event::MainEnded { end: End::Signal(Signal::ABRT), oom: false };
+    let aborted = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: false };
     let actions = feed(&mut machine, now, [aborted.clone(), Event::TreeEmpty]);
     assert!(matches!(actions.last(), Some(Action::Arm(Timer::Backoff, _))), "{actions:?}");
     machine.step(secs(now + 1.0), Event::Due(Timer::Backoff));
-    machine.step(secs(now + 1.0), Event::Spawned { pid: 8 });
+    machine.step(secs(now + 1.0), Event::Spawned { pids: vec![8] });
     let (again, _) = silence(&mut machine, now + 1.0);
     assert!(again >= now + 100.0);
     let end = outcome(feed(&mut machine, again, [aborted, Event::TreeEmpty]));
@@ -87,7 +87,9 @@ fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
 #[test]
 fn a_commit_and_a_frozen_machine_are_no_silence() {
     let frozen = Event::Frozen { length: secs(60.0), why: String::new() };
-    for (event, silent) in [(Event::Committed { step: Some(5), took: secs(1.0) }, 80.0), (frozen, 60.0 + 30.0 + 80.0)] {
+    for (event, silent) in
+        [(Event::Committed { step: Some(5), took: secs(1.0), lag: secs(2.0) }, 80.0), (frozen, 60.0 + 30.0 + 80.0)]
+    {
         let mut machine = running(watched(0));
         for look in 1..10 {
             feed(&mut machine, f64::from(look) * 10.0, [Event::Due(Timer::Pulse), Event::Pulse(SILENT)]);

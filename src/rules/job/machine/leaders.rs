@@ -1,0 +1,256 @@
+//! The main children of an attempt. One: its end is the end. Several: whoever fails first is the story, and stops the others;
+//! those that end well do not.
+
+use super::{Machine, State, TERM_SWEEP};
+use crate::rules::exit::End;
+use crate::rules::job::event::{Action, Timer, Uptime};
+use crate::rules::job::policy::Processes;
+use crate::rules::signal::Signal;
+
+/// More than these are not named in the verdict's sentence.
+const NAMED: usize = 8;
+
+/// The main children of one attempt.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Leaders {
+    /// How many have not ended.
+    alive: u32,
+    /// Whose end is the attempt's.
+    first: u32,
+    /// Who failed after it, in order.
+    followers: Vec<(u32, End)>,
+}
+
+impl Leaders {
+    /// All of them, alive.
+    pub(super) fn of(processes: Processes) -> Leaders {
+        Leaders { alive: processes.count, ..Leaders::default() }
+    }
+}
+
+impl Machine {
+    /// What a main child is called where there are several: `rank 5 (local rank 1)`.
+    pub fn leader_name(&self, local_rank: u32) -> Option<String> {
+        let rank = self.rank_of(local_rank)?;
+        Some(format!("rank {rank} (local rank {local_rank})"))
+    }
+
+    /// The ranks that are started here, where there are several.
+    pub fn ranks(&self) -> Option<(u32, u32)> {
+        Some((self.rank_of(0)?, self.rank_of(self.policy.processes.count - 1)?))
+    }
+
+    fn rank_of(&self, local_rank: u32) -> Option<u32> {
+        let processes = self.policy.processes;
+        (processes.count > 1).then(|| processes.first_rank.saturating_add(local_rank))
+    }
+
+    pub(super) fn on_main_ended(&mut self, now: Uptime, local_rank: u32, end: End, oom: bool) -> Vec<Action> {
+        self.note_end(local_rank, end, oom);
+        match self.state {
+            State::Running | State::Launching => {}
+            _ => return Vec::new(),
+        }
+        if self.leaders.alive > 0 {
+            if end == End::Code(0) || self.stop.is_some() || self.hung.is_some() {
+                return Vec::new();
+            }
+            if self.answered_a_request(now) {
+                // The others heard it too and have their time, but not for ever.
+                return self.set_deadline(now + self.policy.stop_grace).into_iter().collect();
+            }
+        }
+        self.drain(now)
+    }
+
+    /// One of several could not be started: the others are of no use.
+    pub(super) fn on_not_spawned(&mut self, now: Uptime, code: u8, detail: String) -> Vec<Action> {
+        if self.state != State::Launching {
+            return Vec::new();
+        }
+        self.not_started = Some((code, detail));
+        self.drain(now)
+    }
+
+    /// Everything that is left of the tree has until the deadline.
+    fn drain(&mut self, now: Uptime) -> Vec<Action> {
+        self.state = State::Draining;
+        let mut actions = Vec::new();
+        if self.watch.take().is_some() {
+            actions.push(Action::Disarm(Timer::Pulse));
+        }
+        if self.deadline.is_none() {
+            actions.extend(self.set_deadline(now + self.policy.stop_grace));
+        }
+        if !self.killing {
+            actions.extend([Action::TermTree, self.sweep(now + TERM_SWEEP)]);
+        }
+        actions
+    }
+
+    fn note_end(&mut self, local_rank: u32, end: End, oom: bool) {
+        self.leaders.alive = self.leaders.alive.saturating_sub(1);
+        match self.ended {
+            Some((first, _)) if first != End::Code(0) => self.leaders.followers.push((local_rank, end)),
+            _ => {
+                self.ended = Some((end, oom));
+                self.leaders.first = local_rank;
+            }
+        }
+    }
+
+    /// Whose end the attempt's is, as a sentence begins.
+    pub(super) fn who(&self) -> String {
+        self.leader_name(self.leaders.first).unwrap_or_else(|| "the command".to_owned())
+    }
+
+    /// The rank of that one, where there are several.
+    pub(super) fn whose_rank(&self) -> Option<u32> {
+        self.rank_of(self.leaders.first).filter(|_| self.ended.is_some())
+    }
+
+    /// Who failed after it: consequences, mostly. What TERM and KILL did was our own doing.
+    pub(super) fn followed(&self) -> String {
+        let followers: Vec<String> = self
+            .leaders
+            .followers
+            .iter()
+            .filter(|(_, end)| !matches!(end, End::Code(0) | End::Signal(Signal::TERM | Signal::KILL)))
+            .map(|(local_rank, end)| format!("rank {}: {end}", self.rank_of(*local_rank).unwrap_or(*local_rank)))
+            .collect();
+        match followers.len() {
+            0 => String::new(),
+            n if n > NAMED => format!("; after it {} and {} others", followers[..NAMED].join(", "), n - NAMED),
+            _ => format!("; after it {}", followers.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{outcome, secs, term};
+    use super::*;
+    use crate::rules::job::{Event, Outcome, Policy, Processes, Reason, Timer};
+    use proptest::prelude::*;
+
+    fn four() -> Policy {
+        Policy { processes: Processes { count: 4, first_rank: 4 }, ..Policy::default() }
+    }
+
+    fn running(policy: Policy) -> Machine {
+        let mut machine = Machine::new(policy);
+        machine.step(secs(0.0), Event::Started);
+        machine.step(secs(0.1), Event::Spawned { pids: vec![10, 11, 12, 13] });
+        machine
+    }
+
+    fn ended(local_rank: u32, end: End) -> Event {
+        Event::MainEnded { local_rank, end, oom: false }
+    }
+
+    fn code(local_rank: u32, code: u8) -> Event {
+        ended(local_rank, End::Code(code))
+    }
+
+    fn over(machine: &mut Machine, now: f64, events: impl IntoIterator<Item = Event>) -> Outcome {
+        for event in events {
+            machine.step(secs(now), event);
+        }
+        outcome(machine.step(secs(now), Event::TreeEmpty))
+    }
+
+    #[test]
+    fn the_job_is_finished_when_the_last_of_them_is() {
+        let mut machine = running(four());
+        for rank in [2, 0, 1] {
+            assert_eq!(machine.step(secs(5.0), code(rank, 0)), [], "{rank}");
+        }
+        assert_eq!(machine.state(), &State::Running);
+        let end = over(&mut machine, 9.0, [code(3, 0)]);
+        assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
+        assert!(end.detail.contains("ranks 4 to 7"), "{}", end.detail);
+    }
+
+    #[test]
+    fn one_failure_stops_the_others_with_one_deadline() {
+        let mut machine = running(four());
+        machine.step(secs(4.0), code(0, 0));
+        let stop = machine.step(secs(5.0), code(2, 7));
+        assert!(stop.contains(&Action::TermTree) && stop.contains(&Action::Arm(Timer::Grace, secs(30.0))), "{stop:?}");
+        let end = over(&mut machine, 6.0, [code(1, 1), ended(3, End::Signal(Signal::TERM))]);
+        assert_eq!((end.reason, end.exit_code, end.rank), (Reason::Failed, 7, Some(6)));
+        assert!(end.detail.starts_with("rank 6 (local rank 2) failed with exit code 7; after it rank 5: exit code 1"));
+        assert!(!end.detail.contains("TERM"), "{}", end.detail);
+    }
+
+    #[test]
+    fn the_survivors_abort_is_not_the_story() {
+        let killed = || ended(1, End::Signal(Signal::KILL));
+        let mut machine = running(four());
+        let abort = Signal::new(6).expect("a signal");
+        let end = over(&mut machine, 5.0, [killed(), ended(0, End::Signal(abort)), code(2, 1), code(3, 1)]);
+        assert_eq!((end.reason, end.exit_code, end.rank), (Reason::Signalled, 137, Some(5)));
+    }
+
+    #[test]
+    fn while_being_stopped_each_saves_in_its_own_time() {
+        let mut machine = running(four());
+        machine.step(secs(5.0), term());
+        for (rank, left_with) in [(3, 0), (1, 9), (0, 0)] {
+            assert_eq!(machine.step(secs(6.0), code(rank, left_with)), [], "{rank}");
+        }
+        let end = over(&mut machine, 8.0, [code(2, 0)]);
+        assert_eq!((end.reason, end.exit_code, end.child), (Reason::Stopped, 143, Some(End::Code(9))));
+    }
+
+    #[test]
+    fn an_interrupt_leaves_each_its_time_but_not_for_ever() {
+        let mut machine = running(four());
+        machine.step(secs(5.0), Event::Signal { signal: Signal::INT, sender: Some(0) });
+        assert_eq!(machine.step(secs(6.0), code(0, 130)), [Action::Arm(Timer::Grace, secs(31.0))]);
+        assert_eq!(machine.step(secs(7.0), code(1, 130)), []);
+        assert!(machine.step(secs(31.0), Event::Due(Timer::Grace)).contains(&Action::KillTree));
+    }
+
+    #[test]
+    fn one_that_cannot_be_started_stops_those_that_could() {
+        let mut machine = Machine::new(four());
+        machine.step(secs(0.0), Event::Started);
+        let failed = Event::NotSpawned { code: 125, detail: "no process".into(), others: true };
+        assert!(machine.step(secs(0.0), failed.clone()).contains(&Action::TermTree));
+        assert_eq!(machine.step(secs(0.0), failed), []);
+        machine.step(secs(0.1), ended(0, End::Signal(Signal::TERM)));
+        let end = outcome(machine.step(secs(0.2), Event::TreeEmpty));
+        assert_eq!((end.reason, end.exit_code, end.detail.as_str()), (Reason::NotStarted, 125, "no process"));
+    }
+
+    #[test]
+    fn all_start_again_together_when_the_tree_is_empty_and_not_before() {
+        let mut machine = running(Policy { max_restarts: 1, ..four() });
+        machine.step(secs(100.0), code(1, 3));
+        for rank in [0, 2, 3] {
+            assert_eq!(machine.step(secs(101.0), ended(rank, End::Signal(Signal::TERM))), []);
+        }
+        machine.step(secs(102.0), Event::TreeEmpty);
+        assert_eq!(machine.state(), &State::Waiting);
+        let again = machine.step(secs(103.0), Event::Due(Timer::Backoff));
+        assert_eq!(again, [Action::Spawn { attempt: 2, resume: None }]);
+        machine.step(secs(103.1), Event::Spawned { pids: vec![20, 21, 22, 23] });
+        let end = over(&mut machine, 110.0, (0..4).map(|rank| code(rank, 0)));
+        assert_eq!((end.reason, end.attempts), (Reason::Finished, 2));
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_failed_first_is_named_in_whatever_order_they_end(ends in prop::array::uniform4(0u8..4), order in Just([0u32, 1, 2, 3]).prop_shuffle()) {
+            let mut machine = running(four());
+            let events = order.map(|rank| code(rank, ends[rank as usize]));
+            let end = over(&mut machine, 5.0, events);
+            let first = order.into_iter().find(|rank| ends[*rank as usize] != 0);
+            prop_assert_eq!(end.exit_code, first.map_or(0, |rank| ends[rank as usize]));
+            if let Some(first) = first {
+                prop_assert_eq!(end.rank, Some(4 + first));
+            }
+        }
+    }
+}
