@@ -2,6 +2,7 @@
 //!
 //! `push` claims an attempt as a run does, so it takes the store over from one that is still going: that run is fenced.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ use crate::edge::stdio;
 use crate::edge::store::{Access, StoreError};
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::CommitName;
+use crate::rules::checkpoint::pace::Pace;
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
@@ -237,6 +239,7 @@ pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: 
         dir: settings.dir.unwrap_or_default(),
         store: settings.store.map(|store| store.of_node(node)),
         access: Access::new(env.clone(), settings.allow_http),
+        pace: Arc::new(Mutex::new(Pace::new(settings.bandwidth))),
         options: settings.options,
         retention: settings.retention,
         restore: match settings.restore {

@@ -11,6 +11,7 @@ use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::plan::Retention;
 use crate::rules::checkpoint::{LAYOUTS, Options, layout};
 use crate::rules::duration;
+use crate::rules::gpu::demand::parse_bytes;
 
 /// What was said about checkpoints.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub struct Checkpoints {
     pub settle: Duration,
     /// How often to look while training.
     pub interval: Duration,
+    /// Bytes a second that commits may take from the trainer's network.
+    pub bandwidth: Option<u64>,
     /// What to keep in the store.
     pub retention: Retention,
     /// Whether to resume.
@@ -94,6 +97,13 @@ impl Checkpoints {
             options: Options { format, marker, step, world_size: None },
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
             interval: reader.parse("mirror-interval", duration::parse).unwrap_or(Duration::from_secs(30)),
+            bandwidth: reader.parse("mirror-bandwidth", |text| {
+                let rate = text.trim().trim_end_matches("/s");
+                parse_bytes(rate)
+                    .ok()
+                    .filter(|n| *n > 0)
+                    .ok_or_else(|| format!("expected bytes a second such as 100MiB, found {text:?}"))
+            }),
             retention: Retention { last: last.unwrap_or(3), every },
             restore: reader.choice("restore", &words).unwrap_or(Resuming::Latest),
             restore_step: reader.count("restore-step"),
@@ -137,6 +147,8 @@ mod tests {
             ("step-regex", "(", "regular expression"),
             ("keep-last", "0", "from 1"),
             ("keep-every", "0", "from 1"),
+            ("mirror-bandwidth", "0", "bytes a second"),
+            ("mirror-bandwidth", "fast", "bytes a second"),
             ("restore", "lastest", "did you mean latest?"),
             ("restore-step", "-1", "whole number"),
         ] {

@@ -8,13 +8,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::known::{Known, Sent};
 use super::mirror::{Committed, Local, Mirror, PINS, attempts, beneath, blocking, same_bytes};
 use super::retention::commits;
 use super::send::{Sending, Stop, pin, unchanged, verify, without_data};
 use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
-use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, data_prefix};
+use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key};
 use crate::rules::checkpoint::{Kind, plan};
 use crate::rules::exit;
 
@@ -93,6 +94,8 @@ impl Mirror {
             },
         };
         if done.is_err() {
+            // Where something is missing, everything is sent next time.
+            self.known = Known::default();
             // They would keep the space of what the framework deletes.
             let _ = beneath(&self.config.dir).and_then(|dir| dir.remove_tree(PINS));
         }
@@ -147,9 +150,12 @@ impl Mirror {
         }
         // Waiting for the checkpoint to settle is no part of what its commit takes.
         let sending = self.clock.now();
-        let stamp = self.commit(&local, bytes, progress).await?;
+        // The trainer's network is spared while there is a trainer and time.
+        let is_training = !settle.is_zero() && limit.is_none();
+        let stamp = self.commit(&local, bytes, is_training, progress).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
-        if bytes >= TELLING_BYTES {
+        let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
+        if bytes >= TELLING_BYTES && !is_capped {
             self.throughput = Some(bytes as f64 / seconds.max(0.001));
         }
         let lag = self.clock.now().saturating_sub(since).as_secs_f64();
@@ -215,7 +221,13 @@ impl Mirror {
         }
     }
 
-    async fn commit(&mut self, local: &Local, bytes: u64, progress: &dyn Fn(u64, u64)) -> Result<Stamp, Stop> {
+    async fn commit(
+        &mut self,
+        local: &Local,
+        bytes: u64,
+        is_training: bool,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<Stamp, Stop> {
         let (Some(store), Some(attempt)) = (&self.store, &self.attempt) else {
             return Err(Stop::Failed("no --checkpoint-store is set".to_owned()));
         };
@@ -236,21 +248,32 @@ impl Mirror {
             done.set(done.get() + more);
             progress(done.get(), bytes);
         };
-        let sending = Sending::new(store, &dir, &told);
+        let pace = is_training.then_some(&*self.config.pace).filter(|p| p.lock().is_ok_and(|p| p.is_capped()));
+        let sending = Sending {
+            store,
+            dir: &dir,
+            known: &self.known,
+            pace,
+            habits: if pace.is_some() { store.habits().gently() } else { store.habits() },
+            budget: Sending::budget(),
+            clock: self.clock,
+            told: &told,
+        };
         let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
             let (sending, from, key) = (&sending, held(&entry.path), data_key(unit, &stamp, &entry.path));
             async move {
-                let item = sending.send(entry, &from, key).await;
+                let sent = sending.send(entry, &from, key).await;
                 faults.point(4);
-                item
+                sent
             }
         });
-        let at_once = store.habits().at_once;
-        let mut items: Vec<Item> = stream::iter(files).buffer_unordered(at_once).try_collect().await?;
+        let all = stream::iter(files).buffer_unordered(sending.habits.at_once);
+        let sent: Vec<Sent> = all.try_collect().await?;
+        let mut items: Vec<Item> = sent.iter().map(|sent| sent.item.clone()).collect();
         faults.point(5);
         let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
         store.make_durable(&keys).await?;
-        verify(store, &data_prefix(unit, &stamp), &items).await?;
+        verify(store, &items).await?;
         faults.point(6);
         unchanged(&dir, &local.entries, &held).await?;
         faults.point(7);
@@ -271,6 +294,7 @@ impl Mirror {
         if let Err(error) = dir.remove_tree(PINS) {
             self.note(format!("cannot remove {PINS}: {error}"));
         }
+        self.known = Known::new(sent);
         Ok(stamp)
     }
 

@@ -5,10 +5,12 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
 
 use super::mirror::{Mirror, MirrorError, away, blocking};
 use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
@@ -17,6 +19,9 @@ use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
 
 /// Bytes written at a time.
 const BLOCK: u64 = 1 << 20;
+
+/// Chunks of one file under way at once.
+const CHUNKS_AT_ONCE: usize = 8;
 
 /// Why a commit did not come into place.
 pub(super) enum Stop {
@@ -38,13 +43,14 @@ impl Mirror {
     ) -> Result<(), Stop> {
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         let whole_unit = manifest.is_directory();
+        let streams = &Semaphore::new(store.habits().at_once);
         let files = manifest.regular().filter(|f| whole_unit || !equal.contains(&f.path)).map(|item| {
             let to = format!("{temporary}/{}", item.path);
             let is_here = equal.contains(&item.path);
             async move {
                 // What is here already gets a second name; where that cannot be, it is fetched like the rest.
                 if !(is_here && dir.link(&item.path, &to).is_ok()) {
-                    self.fetch_file(store, dir, item, &to).await?;
+                    self.fetch_file(store, dir, item, &to, streams).await?;
                 }
                 self.config.faults.point(21);
                 Ok(())
@@ -63,7 +69,14 @@ impl Mirror {
         blocking(move || flushed.sync_all()).await.map_err(local)
     }
 
-    async fn fetch_file(&self, store: &Store, dir: &Arc<Beneath>, item: &Item, to: &str) -> Result<(), Stop> {
+    async fn fetch_file(
+        &self,
+        store: &Store,
+        dir: &Arc<Beneath>,
+        item: &Item,
+        to: &str,
+        streams: &Semaphore,
+    ) -> Result<(), Stop> {
         let local = |error: io::Error| {
             Stop::Fatal(match error.raw_os_error() {
                 Some(libc::ENOSPC | libc::EDQUOT) => MirrorError::store(format!(
@@ -79,25 +92,31 @@ impl Mirror {
             Some(chunks) => (chunks.size, chunks.crc32c.clone()),
             None => (item.size.max(1), vec![item.crc32c.clone(); usize::from(item.size > 0)]),
         };
-        let mut whole = 0;
-        for (number, wanted) in sums.iter().enumerate() {
+        let (file, sums) = (&file, &sums);
+        let chunks = sums.iter().enumerate().map(|(number, wanted)| async move {
+            let _turn = streams.acquire().await;
             let from = number as u64 * size;
             let length = size.min(item.size - from);
             // A chunk that came damaged is fetched once more, written without holes over what the first try left.
-            let mut crc = self.fetch_chunk(store, &file, item, from, length, true).await?.map_err(local)?;
+            let mut crc = self.fetch_chunk(store, file, item, from, length, true).await?.map_err(local)?;
             if hex(crc) != *wanted {
-                crc = self.fetch_chunk(store, &file, item, from, length, false).await?.map_err(local)?;
+                crc = self.fetch_chunk(store, file, item, from, length, false).await?.map_err(local)?;
             }
             if hex(crc) != *wanted {
                 return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
             }
+            Ok((crc, length))
+        });
+        let mut chunks = pin!(stream::iter(chunks).buffered(CHUNKS_AT_ONCE));
+        let mut whole = 0;
+        while let Some((crc, length)) = chunks.next().await.transpose()? {
             whole = crc32c::crc32c_combine(whole, crc, length as usize);
             self.transfer.moved(length);
         }
         if hex(whole) != item.crc32c {
             return Err(Stop::Reject(format!("{} does not match its checksum in the manifest", item.path)));
         }
-        finish_file(&file, item.size, item.mode, item.mtime_ns).map_err(local)?;
+        finish_file(file, item.size, item.mode, item.mtime_ns).map_err(local)?;
         Ok(())
     }
 
@@ -168,7 +187,9 @@ impl Gathered {
 
 fn unreadable(item: &Item, error: &StoreError) -> Stop {
     match error.trouble {
-        Trouble::Absent | Trouble::Other => Stop::Reject(format!("{} cannot be read: {error}", item.path)),
+        Trouble::Absent | Trouble::Unsupported | Trouble::Other => {
+            Stop::Reject(format!("{} cannot be read: {error}", item.path))
+        }
         // An older commit would not come through either, and must not be taken for the newest.
         _ => Stop::Fatal(away(error)),
     }

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -12,6 +13,7 @@ use super::commit::Outcome;
 use super::mirror::{Mirror, MirrorConfig, MirrorError};
 use super::transfer::log_lines;
 use crate::edge::clock::Clock;
+use crate::rules::checkpoint::pace::Pace;
 use crate::rules::exit;
 use crate::rules::job::{Event, Flushed, Resume};
 
@@ -63,7 +65,8 @@ impl Keeper {
     pub(super) async fn work(mut self, mut orders: UnboundedReceiver<Order>) {
         let mut pause = self.interval;
         let mut is_training = false;
-        let mut inbox = Inbox { clock: self.clock, held: VecDeque::new() };
+        let pace = self.checkpoints.as_ref().map(|c| Arc::clone(&c.mirror.pace));
+        let mut inbox = Inbox { clock: self.clock, held: VecDeque::new(), pace };
         loop {
             let order = if let Some(order) = inbox.held.pop_front() {
                 Some(order)
@@ -110,6 +113,9 @@ impl Keeper {
 
     fn hasten(&mut self, notice: bool) {
         if notice {
+            if let Some(mirror) = &self.mirror {
+                mirror.config.pace.lock().unwrap_or_else(PoisonError::into_inner).lift();
+            }
             self.settle = self.settle.min(NOTICE_SETTLE);
             self.interval = self.interval.min(NOTICE_INTERVAL);
         } else {
@@ -283,6 +289,7 @@ impl Keeper {
 struct Inbox {
     clock: Clock,
     held: VecDeque<Order>,
+    pace: Option<Arc<Mutex<Pace>>>,
 }
 
 impl Inbox {
@@ -298,6 +305,11 @@ impl Inbox {
                 done = &mut deed => return Some(done),
                 order = orders.recv() => {
                     let order = order?;
+                    // From now on a commit has better things to do than to be considerate.
+                    let is_urgent = matches!(order, Order::Hurry(_) | Order::Flush(_) | Order::Hasten { notice: true });
+                    if let Some(pace) = self.pace.as_ref().filter(|_| is_urgent) {
+                        pace.lock().unwrap_or_else(PoisonError::into_inner).lift();
+                    }
                     let limit = match order {
                         Order::Hurry(by) => Some(by),
                         Order::Flush(by) => by,

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::known::Known;
 use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::{self, Clock};
@@ -20,6 +21,7 @@ use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
 use crate::edge::walk;
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, OWN, PROBES, Stamp, hash16};
+use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::{self, Age, Retention};
 use crate::rules::checkpoint::{Candidate, Entry, Layout, Listing, Options, Pointer, Scan, recognise};
 use crate::rules::exit;
@@ -44,6 +46,8 @@ pub struct MirrorConfig {
     pub store: Option<Address>,
     /// What the environment says about stores.
     pub access: Access,
+    /// How fast commits may go while the trainer runs.
+    pub pace: Arc<Mutex<Pace>>,
     /// What is known about the checkpoints' form.
     pub options: Options,
     /// What to keep in the store.
@@ -112,6 +116,8 @@ pub struct Mirror {
     pub(crate) bad: Vec<Stamp>,
     /// What the store holds of the local directory.
     pub(crate) committed: Option<Committed>,
+    /// The files of the last commit: not to be sent again.
+    pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.
     pub(crate) seen: Option<(Vec<Entry>, Duration)>,
     /// Bytes a second of the last commit.
@@ -188,6 +194,7 @@ impl Mirror {
             parent: None,
             bad: Vec::new(),
             committed: None,
+            known: Known::default(),
             seen: None,
             throughput: None,
             begun: false,
@@ -384,7 +391,7 @@ pub(crate) fn away(error: &StoreError) -> MirrorError {
         // The error says it.
         Trouble::NoCredentials => "then start again",
         Trouble::Unreachable => "see that it can be reached from here, then start again",
-        Trouble::Absent | Trouble::Other => "see that the store is there, then start again",
+        Trouble::Absent | Trouble::Unsupported | Trouble::Other => "see that the store is there, then start again",
     };
     MirrorError::store(format!("{error}; without the store no checkpoint survives this machine; {way_out}"))
 }

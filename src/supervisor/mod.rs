@@ -11,6 +11,7 @@ mod gpu_desk;
 pub mod gpus;
 mod job_control;
 mod keeper;
+mod known;
 mod leaders;
 mod lookout;
 pub mod mirror;

@@ -3,15 +3,18 @@
 //! The manifest goes first, then its data, so that a kill leaves orphans, never a commit without its data. Nothing local
 //! is ever deleted here.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::{Duration, UNIX_EPOCH};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::fetch::verify_deeply;
 use super::mirror::{Mirror, attempts};
+use super::send::sizes;
 use crate::edge::clock;
 use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{LIMIT, Manifest};
-use crate::rules::checkpoint::names::{COMMITS, CommitName, OWN, Stamp, data_prefix, stamp_of_data};
+use crate::rules::checkpoint::names::{COMMITS, CommitName, OWN, Stamp, stamp_of_data};
 use crate::rules::checkpoint::plan::{self, Retention};
 
 /// Data of no commit is left alone for this long.
@@ -59,15 +62,10 @@ pub async fn judge(store: &Store, name: &CommitName) -> Result<Result<Manifest, 
         Ok(manifest) => manifest,
         Err(why) => return Ok(Err(why)),
     };
-    let objects = store.list(&data_prefix(&manifest.unit, &manifest.stamp())).await?;
-    let there: HashMap<&str, u64> = objects.iter().map(|o| (o.key.as_str(), o.size)).collect();
+    let there = sizes(store, manifest.regular()).await?;
     for item in manifest.regular() {
-        let size = match there.get(item.key.as_str()) {
-            Some(size) => Some(*size),
-            None => store.size(&item.key).await?,
-        };
-        match size {
-            Some(size) if size == item.size => {}
+        match there.get(&item.key) {
+            Some(size) if *size == item.size => {}
             Some(size) => return Ok(Err(format!("{} has {size} bytes in the store, not {}", item.path, item.size))),
             None => return Ok(Err(format!("{} is missing from the store", item.path))),
         }
@@ -115,9 +113,8 @@ impl Mirror {
         if !dry {
             // First, so that directories are empty when their last object goes.
             swept = store.sweep(ORPHAN_AGE).await?;
-            for key in &orphans {
-                store.delete(key).await?;
-            }
+            let deletions = orphans.iter().map(|key| store.delete(key));
+            stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
         Ok(Pruned { commits: gone, orphans, swept })
     }
@@ -143,27 +140,38 @@ impl Mirror {
         };
         let Some(ours) = ours else { return Ok(Vec::new()) };
         let going = plan::expendable(&judged, retention, &ours, self.parent.as_ref());
-        if !dry {
+        if !dry && !going.is_empty() {
+            // A file that did not change lies under the key of an older commit.
+            let mut needed = HashSet::new();
+            for (name, _) in judged.iter().filter(|(name, _)| !going.contains(name)) {
+                let bytes = store.get(&name.key(), LIMIT + 1).await?;
+                let keys = Manifest::read(name, &bytes).map(|m| m.files.into_iter().map(|f| f.key));
+                needed.extend(keys.into_iter().flatten());
+            }
             for name in &going {
-                self.delete(store, name).await?;
+                self.delete(store, name, &needed).await?;
             }
         }
         Ok(going)
     }
 
-    async fn delete(&self, store: &Store, name: &CommitName) -> Result<(), StoreError> {
+    async fn delete(&self, store: &Store, name: &CommitName, needed: &HashSet<String>) -> Result<(), StoreError> {
         let manifest = store.get(&name.key(), LIMIT + 1).await;
         let manifest = manifest.ok().and_then(|bytes| Manifest::read(name, &bytes).ok());
         store.delete(&name.key()).await?;
         self.config.faults.point(10);
         // Of a manifest that cannot be read we do not know the data; it becomes an orphan.
         let Some(manifest) = manifest else { return Ok(()) };
-        let own = format!("{}/", data_prefix(&manifest.unit, &name.stamp));
-        for item in manifest.regular().filter(|i| i.key.starts_with(&own)) {
+        // Its own data, and what it had of earlier commits of its run, unless others have it too.
+        let is_its =
+            |key: &str| stamp_of_data(key).is_some_and(|s| s.attempt == name.stamp.attempt && s.seq <= name.stamp.seq);
+        let files = manifest.regular().filter(|i| is_its(&i.key) && !needed.contains(&i.key));
+        let deletions = files.map(|item| async move {
             store.delete(&item.key).await?;
             self.config.faults.point(11);
-        }
-        Ok(())
+            Ok::<(), StoreError>(())
+        });
+        stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect().await
     }
 }
 

@@ -1,28 +1,34 @@
 //! The files of one commit on their way out: held, read once, summed and sent. Which checkpoint, when, and whether it
 //! becomes a commit is decided in `commit`.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::known::{Known, Sent};
 use super::mirror::{PINS, blocking};
 use crate::edge::beneath::{Beneath, forget, read_at};
+use crate::edge::clock::Clock;
 use crate::edge::store::{Habits, Store, StoreError, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, ItemKind, hex};
-use crate::rules::checkpoint::names::{Attempt, Stamp};
+use crate::rules::checkpoint::names::{Attempt, Stamp, prefix_of_data};
+use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::{Entry, Kind};
 
 /// Bytes read at a time; divides [`CHUNK`].
 const BLOCK: u64 = 8 << 20;
 /// Bytes of checkpoints in memory at most: eight parts.
 const MEMORY: u64 = 256 << 20;
+/// Between two looks whether a cap was lifted.
+const LOOK_UP: Duration = Duration::from_millis(50);
 /// They are counted in these; a small file counts as one.
 const UNIT: u64 = 1 << 20;
 
@@ -120,60 +126,96 @@ impl Sums {
 pub(super) struct Sending<'a> {
     pub(super) store: &'a Store,
     pub(super) dir: &'a Arc<Beneath>,
+    /// What need not be sent.
+    pub(super) known: &'a Known,
+    /// A cap, while the trainer runs.
+    pub(super) pace: Option<&'a Mutex<Pace>>,
+    pub(super) habits: Habits,
     /// Bytes that may be in memory at once, in [`UNIT`]s.
-    budget: Semaphore,
-    habits: Habits,
+    pub(super) budget: Semaphore,
+    pub(super) clock: Clock,
     /// Hears how many bytes more are through.
-    told: &'a dyn Fn(u64),
+    pub(super) told: &'a dyn Fn(u64),
 }
 
-impl<'a> Sending<'a> {
-    pub(super) fn new(store: &'a Store, dir: &'a Arc<Beneath>, told: &'a dyn Fn(u64)) -> Sending<'a> {
-        let habits = store.habits();
-        Sending { store, dir, budget: Semaphore::new((MEMORY / UNIT) as usize), habits, told }
+impl Sending<'_> {
+    /// So much may be in memory at once.
+    pub(super) fn budget() -> Semaphore {
+        Semaphore::new((MEMORY / UNIT) as usize)
     }
 
-    /// Copies one file to its key.
-    pub(super) async fn send(&self, entry: &Entry, from: &str, key: String) -> Result<Item, Stop> {
+    /// Copies one file to its key, or finds the key under which its bytes lie already.
+    pub(super) async fn send(&self, entry: &Entry, from: &str, key: String) -> Result<Sent, Stop> {
         let (dir, path) = (Arc::clone(self.dir), from.to_owned());
         let unreadable = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => Stop::Changed(format!("{} vanished while it was copied", entry.path)),
             _ => Stop::Failed(format!("cannot read {}: {error}", entry.path)),
         };
-        let (etag, sums) = if entry.size <= self.habits.whole {
-            let _held = self.hold(entry.size).await;
-            let size = entry.size;
-            let read = blocking(move || read_blocks(&dir.read_file(&path)?, 0, size, Sums::default(), true));
-            let (blocks, sums) = read.await.map_err(unreadable)?;
-            entire(&blocks, entry.size, entry)?;
-            let etag = self.store.put(&key, blocks, sums.whole).await?;
-            (self.told)(entry.size);
-            (etag, sums)
-        } else {
-            let file = blocking(move || dir.read_file(&path)).await.map_err(unreadable)?;
-            let mut upload = self.store.begin(&key).await?;
-            match self.send_parts(&mut upload, file, entry).await {
-                Ok(sums) => (upload.finish(sums.whole).await?, sums),
-                Err(stop) => {
-                    upload.abort().await;
-                    return Err(stop);
-                }
+        let size = entry.size;
+        if size <= self.habits.whole {
+            self.take_turn(size).await;
+            let _held = self.hold(size).await;
+            let read = blocking(move || {
+                let (blocks, sums) = read_blocks(&dir.read_file(&path)?, 0, size, Sums::default(), true)?;
+                let strong = (size <= BLOCK).then(|| hash(&blocks));
+                Ok((blocks, sums, strong))
+            });
+            let (blocks, sums, strong) = read.await.map_err(unreadable)?;
+            entire(&blocks, size, entry)?;
+            let crc32c = sums.whole;
+            let mut item = item_of(entry, key, sums);
+            if !self.find(entry, &mut item, strong.as_ref()) {
+                item.etag = self.store.put(&item.key, blocks, crc32c).await?;
             }
-        };
-        let (crc32c, chunks) = sums.finish();
-        Ok(Item {
-            path: entry.path.clone(),
-            kind: ItemKind::File,
-            size: entry.size,
-            mode: entry.mode,
-            mtime_ns: entry.mtime_ns,
-            key,
-            target: None,
-            etag,
-            generation: None,
-            crc32c,
-            chunks,
-        })
+            (self.told)(size);
+            return Ok(Sent { entry: entry.clone(), item, strong });
+        }
+        let file = blocking(move || dir.read_file(&path)).await.map_err(unreadable)?;
+        if self.known.may_hold(entry) {
+            let reader = file.try_clone().map_err(unreadable)?;
+            let sums = blocking(move || sums_of(&reader, size)).await.map_err(unreadable)?;
+            let mut item = item_of(entry, key.clone(), sums);
+            if self.find(entry, &mut item, None) {
+                (self.told)(size);
+                return Ok(Sent { entry: entry.clone(), item, strong: None });
+            }
+        }
+        let mut upload = self.store.begin(&key).await?;
+        match self.send_parts(&mut upload, file, entry).await {
+            Ok(sums) => {
+                let etag = upload.finish(sums.whole).await?;
+                let item = Item { etag, ..item_of(entry, key, sums) };
+                Ok(Sent { entry: entry.clone(), item, strong: None })
+            }
+            Err(stop) => {
+                upload.abort().await;
+                Err(stop)
+            }
+        }
+    }
+
+    /// Names the old key where the store holds these bytes.
+    fn find(&self, entry: &Entry, item: &mut Item, strong: Option<&blake3::Hash>) -> bool {
+        let old = self.known.same(entry, item, strong);
+        if let Some(old) = old {
+            item.key.clone_from(&old.key);
+            item.etag.clone_from(&old.etag);
+        }
+        old.is_some()
+    }
+
+    /// Waits until the cap lets so many bytes through, or is lifted.
+    async fn take_turn(&self, bytes: u64) {
+        let Some(pace) = self.pace else { return };
+        let lock = || pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = lock().admit(self.clock.now(), bytes);
+        while lock().is_capped() {
+            let left = at.saturating_sub(self.clock.now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(LOOK_UP)).await;
+        }
     }
 
     /// Reads in order, sends as many parts at once as memory allows.
@@ -185,7 +227,10 @@ impl<'a> Sending<'a> {
         while at < entry.size {
             let wanted = part.min(entry.size - at);
             // Waiting for memory is waiting for a part to be through.
-            let held = self.hold(wanted);
+            let held = async {
+                self.take_turn(wanted).await;
+                self.hold(wanted).await
+            };
             tokio::pin!(held);
             let held = loop {
                 tokio::select! {
@@ -247,6 +292,45 @@ fn read_blocks(file: &File, from: u64, length: u64, mut sums: Sums, is_last: boo
     Ok((blocks, sums))
 }
 
+/// The checksums of a file.
+fn sums_of(file: &File, size: u64) -> io::Result<Sums> {
+    let (mut sums, mut at) = (Sums::default(), 0);
+    while at < size {
+        let bytes = read_at(file, at, BLOCK.min(size - at) as usize)?;
+        if bytes.is_empty() {
+            break;
+        }
+        sums.add(&bytes);
+        at += bytes.len() as u64;
+    }
+    Ok(sums)
+}
+
+fn hash(blocks: &[Bytes]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for block in blocks {
+        hasher.update(block);
+    }
+    hasher.finalize()
+}
+
+fn item_of(entry: &Entry, key: String, sums: Sums) -> Item {
+    let (crc32c, chunks) = sums.finish();
+    Item {
+        path: entry.path.clone(),
+        kind: ItemKind::File,
+        size: entry.size,
+        mode: entry.mode,
+        mtime_ns: entry.mtime_ns,
+        key,
+        target: None,
+        etag: None,
+        generation: None,
+        crc32c,
+        chunks,
+    }
+}
+
 /// Fails where a file has become shorter.
 fn entire(blocks: &[Bytes], wanted: u64, entry: &Entry) -> Result<(), Stop> {
     if blocks.iter().map(|b| b.len() as u64).sum::<u64>() == wanted {
@@ -256,17 +340,29 @@ fn entire(blocks: &[Bytes], wanted: u64, entry: &Entry) -> Result<(), Stop> {
     }
 }
 
-/// Every object is there with its size.
-pub(super) async fn verify(store: &Store, prefix: &str, items: &[Item]) -> Result<(), Stop> {
-    let objects = store.list(prefix).await?;
-    let there: HashSet<(&str, u64)> = objects.iter().map(|o| (o.key.as_str(), o.size)).collect();
-    match items.iter().find(|i| !there.contains(&(i.key.as_str(), i.size))) {
+/// Every object is there with its size, those of earlier commits too.
+pub(super) async fn verify(store: &Store, items: &[Item]) -> Result<(), Stop> {
+    let there = sizes(store, items.iter()).await?;
+    match items.iter().find(|i| there.get(&i.key) != Some(&i.size)) {
         Some(item) => Err(Stop::Failed(format!(
             "the store acknowledged {} and does not hold it whole; the checkpoint is not committed",
             item.key
         ))),
         None => Ok(()),
     }
+}
+
+/// What the store holds beside the objects of these files, with sizes: every commit that they come from is listed.
+pub(super) async fn sizes(
+    store: &Store,
+    items: impl Iterator<Item = &Item>,
+) -> Result<HashMap<String, u64>, StoreError> {
+    let prefixes: BTreeSet<&str> = items.map(|i| prefix_of_data(&i.key)).collect();
+    let mut there = HashMap::new();
+    for prefix in prefixes {
+        there.extend(store.list(prefix).await?.into_iter().map(|o| (o.key, o.size)));
+    }
+    Ok(there)
 }
 
 /// Symbolic links, and directories that nothing in the manifest would make.

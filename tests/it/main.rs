@@ -28,6 +28,7 @@ mod inspect;
 mod manifests;
 mod metrics_file;
 mod nproc;
+mod object_store_runs;
 mod object_stores;
 mod preemption;
 mod report_metric;

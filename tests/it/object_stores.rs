@@ -15,9 +15,13 @@ fn amazon(bucket: &Bucket) -> Place {
     Place::with_store(&format!("s3://{NAME}/jobs/1"), bucket.as_amazon())
 }
 
-/// Both dialects, one after the other.
+fn azure(bucket: &Bucket) -> Place {
+    Place::with_store(&format!("az://{NAME}/jobs/1"), bucket.as_azure())
+}
+
+/// All dialects, one after the other.
 fn each(test: impl Fn(&Bucket, Place)) {
-    for place in [google, amazon] {
+    for place in [google, amazon, azure] {
         let bucket = Bucket::start();
         let place = place(&bucket);
         test(&bucket, place);
@@ -125,6 +129,19 @@ fn a_bucket_that_ignores_conditions_is_found_out_and_used_with_care() {
         let there = place.pull_afresh("elsewhere");
         assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
     }
+}
+
+#[test]
+fn a_bucket_that_does_not_know_conditions_is_used_with_care_too() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    place.save(1);
+    bucket.misbehave(|r| {
+        r.headers.contains_key("if-none-match").then_some(Fault::Refuse("501 Not Implemented", "NotImplemented"))
+    });
+    let done = place.push();
+    assert!(done.err().contains("ignores put-if-absent"), "{}", done.err());
+    assert_eq!(place.steps(), [1]);
 }
 
 #[test]
@@ -328,4 +345,21 @@ fn no_secret_is_ever_printed() {
     for signature in bucket.asked().iter().filter_map(sign) {
         assert!(!text.contains(&signature));
     }
+}
+
+#[test]
+fn a_sas_token_is_never_printed_though_it_is_in_every_address() {
+    let bucket = Bucket::start();
+    let mut env = bucket.as_azure();
+    env.retain(|(name, _)| *name != "AZURE_STORAGE_KEY");
+    env.push(("AZURE_STORAGE_SAS_TOKEN", "?sv=2024-11-04&sp=rwdl&sig=hunter2hunter2%3D".to_owned()));
+    let place = Place::with_store(&format!("az://{NAME}/x"), env);
+    place.save(1);
+    let mut text = place.push().err();
+    assert!(bucket.asked().iter().all(|r| r.query.get("sig").is_some_and(|s| s == "hunter2hunter2=")));
+    bucket.misbehave(|_| Some(Fault::Refuse("400 Bad Request", "hunter2hunter2%3D")));
+    for deed in ["push", "list", "verify", "pull", "prune"] {
+        text += &place.checkpoint(deed).output().expect_code(204).err();
+    }
+    assert!(text.contains("answer 400") && !text.contains("hunter2"), "{text}");
 }

@@ -150,6 +150,10 @@ impl HttpService for Service {
             }
         };
         let (mut parts, body) = answer.into_parts();
+        if parts.status == StatusCode::NOT_IMPLEMENTED {
+            // The crate would try that again and again.
+            parts.status = StatusCode::METHOD_NOT_ALLOWED;
+        }
         // rclone's S3 sends the part that was asked for and calls it the whole.
         if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
             parts.status = StatusCode::PARTIAL_CONTENT;
@@ -230,7 +234,7 @@ fn builder() -> hyper_util::client::legacy::Builder {
 }
 
 /// Bytes read from a connection at a time.
-const BUFFER: usize = 1 << 20;
+const BUFFER: usize = 512 << 10;
 
 fn error(kind: HttpErrorKind, text: String) -> HttpError {
     HttpError::new(kind, NoAnswer(text))

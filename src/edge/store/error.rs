@@ -18,6 +18,8 @@ pub enum Trouble {
     NoBucket,
     /// Nothing says who we are.
     NoCredentials,
+    /// It does not know what was asked of it.
+    Unsupported,
     /// Nobody answers, or the answer is "later".
     Unreachable,
     /// Anything else.
@@ -122,6 +124,7 @@ impl<'a> Answer<'a> {
             _ if self.is_redirect => Trouble::NoBucket,
             ("QuotaExceeded" | "InsufficientStorage", _) | (_, Some(507)) => Trouble::Full,
             (_, Some(401 | 403)) => Trouble::Denied,
+            ("NotImplemented", _) | (_, Some(405)) => Trouble::Unsupported,
             (_, Some(408 | 429 | 500..=599)) => Trouble::Unreachable,
             _ => return None,
         })

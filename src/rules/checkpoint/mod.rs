@@ -18,6 +18,7 @@ pub mod marker;
 pub mod megatron;
 pub mod names;
 pub mod orbax;
+pub mod pace;
 pub mod plan;
 mod structure;
 pub mod tensorflow;

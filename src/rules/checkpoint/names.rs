@@ -143,6 +143,20 @@ pub fn data_prefix(unit: &str, stamp: &Stamp) -> String {
     format!("{}/{stamp}", encode(unit))
 }
 
+/// The prefix under which the data of the commit that first had this key lies; the key's own directory where it is no
+/// data key.
+pub fn prefix_of_data(key: &str) -> &str {
+    let mut end = 0;
+    for part in key.split('/') {
+        let is_first = end == 0;
+        end += part.len() + usize::from(!is_first);
+        if !is_first && Stamp::parse(part).is_some() {
+            return &key[..end];
+        }
+    }
+    super::listing::parent_of(key)
+}
+
 /// The stamp in a data key: the first part that is one. What lies in another node's corner is none of our data.
 pub fn stamp_of_data(key: &str) -> Option<Stamp> {
     let first = key.split('/').next().unwrap_or_default();
@@ -169,6 +183,19 @@ mod tests {
 
     fn stamp(number: u64, seq: u64) -> Stamp {
         Stamp { attempt: Attempt { number, tag: None }, seq }
+    }
+
+    #[test]
+    fn a_data_key_says_which_commit_brought_it() {
+        for (key, prefix) in [
+            ("step-1/0000000001-000002/a/b.bin", "step-1/0000000001-000002"),
+            ("a/b/0000000001r00000001-000002/0000000009-000009/x", "a/b/0000000001r00000001-000002"),
+            ("0000000001-000002/x", "0000000001-000002"),
+            ("data/x", "data"),
+            ("x", ""),
+        ] {
+            assert_eq!(prefix_of_data(key), prefix, "{key}");
+        }
     }
 
     #[test]

@@ -34,6 +34,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "30s",
         "How often to look for a new checkpoint to commit while training",
     ),
+    one(
+        "mirror-bandwidth",
+        "RATE",
+        TOPIC,
+        on::RUN,
+        "",
+        "Commit at no more than this many bytes a second while training (100MiB); no limit once time is short",
+    ),
     one("keep-last", "N", TOPIC, on::RUN | on::CHECKPOINT, "3", "Committed checkpoints to keep in the store"),
     one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N"),
     one(

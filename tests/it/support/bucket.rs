@@ -1,4 +1,4 @@
-//! A bucket on loopback that speaks the XML dialects of Cloud Storage and S3 over real HTTP: generations, conditions,
+//! A bucket on loopback that speaks the XML dialects of Cloud Storage, S3 and Azure (`blobs`) over real HTTP: generations, conditions,
 //! checksums, listings in pages, uploads in parts. A test may read it, damage it, and say how it misbehaves.
 
 use std::collections::BTreeMap;
@@ -49,9 +49,11 @@ struct Object {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<String, BTreeMap<u32, Vec<u8>>>,
+    /// Azure's, by blob and id.
+    pub(super) blocks: BTreeMap<(String, String), Vec<u8>>,
     generation: u64,
     asked: Vec<Request>,
 }
@@ -113,6 +115,15 @@ impl Bucket {
         ]
     }
 
+    /// What finds it as Azure's.
+    pub fn as_azure(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("AZURE_STORAGE_ACCOUNT", "acc".to_owned()),
+            ("AZURE_STORAGE_KEY", super::blobs::KEY.to_owned()),
+            ("AZURE_STORAGE_ENDPOINT", format!("http://{}", self.at)),
+        ]
+    }
+
     /// From now on, requests are judged by this first.
     pub fn misbehave(&self, rule: impl Fn(&Request) -> Option<Fault> + Send + Sync + 'static) {
         *self.shared.rule.lock().unwrap() = Some(Arc::new(rule));
@@ -168,29 +179,41 @@ impl Bucket {
 pub const SECRET: &str = "wJalrXUtnFEMIEXAMPLEKEYhunter2";
 
 impl State {
-    fn put(&mut self, key: &str, bytes: Vec<u8>) -> u64 {
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.objects.contains_key(key)
+    }
+
+    pub(super) fn remove(&mut self, key: &str) -> bool {
+        self.objects.remove(key).is_some()
+    }
+
+    pub(super) fn sizes(&self) -> impl Iterator<Item = (String, usize)> {
+        self.objects.iter().map(|(key, object)| (key.clone(), object.bytes.len()))
+    }
+
+    pub(super) fn put(&mut self, key: &str, bytes: Vec<u8>) -> u64 {
         self.generation += 1;
         self.objects.insert(key.to_owned(), Object { bytes, generation: self.generation });
         self.generation
     }
 }
 
-struct Answer {
-    status: &'static str,
-    headers: Vec<(&'static str, String)>,
-    body: Vec<u8>,
+pub(super) struct Answer {
+    pub(super) status: &'static str,
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Vec<u8>,
 }
 
-fn answer(status: &'static str) -> Answer {
+pub(super) fn answer(status: &'static str) -> Answer {
     Answer { status, headers: Vec::new(), body: Vec::new() }
 }
 
-fn error(status: &'static str, code: &str) -> Answer {
+pub(super) fn error(status: &'static str, code: &str) -> Answer {
     let body = format!("<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code} it is.</Message></Error>");
     Answer { body: body.into_bytes(), ..answer(status) }
 }
 
-fn xml(body: String) -> Answer {
+pub(super) fn xml(body: String) -> Answer {
     Answer { body: format!("<?xml version='1.0' encoding='UTF-8'?>{body}").into_bytes(), ..answer("200 OK") }
 }
 
@@ -273,7 +296,7 @@ fn receive(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
     Some(Request { method, key, query, headers, body })
 }
 
-fn decode(text: &str) -> String {
+pub(super) fn decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -290,6 +313,7 @@ fn respond(request: Request, shared: &Shared) -> Answer {
     let known = upload.as_ref().is_none_or(|id| state.uploads.contains_key(id));
     match request.method.as_str() {
         _ if request.key == "\0" => error("404 Not Found", "NoSuchBucket"),
+        _ if request.headers.contains_key("x-ms-version") => super::blobs::respond(&mut state, request),
         _ if !known => error("404 Not Found", "NoSuchUpload"),
         "GET" if request.key.is_empty() => list(&state, &request.query),
         "GET" | "HEAD" => get(&state, &request),
@@ -306,7 +330,7 @@ fn respond(request: Request, shared: &Shared) -> Answer {
         "POST" => {
             let parts = state.uploads.remove(&upload.unwrap_or_default()).unwrap_or_default();
             let bytes: Vec<u8> = parts.into_values().flatten().collect();
-            let hash = hash(&bytes);
+            let hash = hash_of(&bytes);
             let generation = state.put(&request.key, bytes);
             let mut answer = xml(format!(
                 "<CompleteMultipartUploadResult><ETag>\"g{generation}\"</ETag></CompleteMultipartUploadResult>"
@@ -326,7 +350,7 @@ fn respond(request: Request, shared: &Shared) -> Answer {
     }
 }
 
-fn hash(bytes: &[u8]) -> String {
+pub(super) fn hash_of(bytes: &[u8]) -> String {
     format!("crc32c={}", base64(&crc32c::crc32c(bytes).to_be_bytes()))
 }
 
@@ -344,7 +368,7 @@ pub fn base64(bytes: &[u8]) -> String {
 }
 
 fn put(state: &mut State, request: Request, upload: Option<String>, ignores_conditions: bool) -> Answer {
-    if request.header("x-goog-hash").is_some_and(|sent| sent != hash(&request.body)) {
+    if request.header("x-goog-hash").is_some_and(|sent| sent != hash_of(&request.body)) {
         return error("400 Bad Request", "BadDigest");
     }
     if let Some(id) = upload {
@@ -357,7 +381,7 @@ fn put(state: &mut State, request: Request, upload: Option<String>, ignores_cond
     if only_new && !ignores_conditions && state.objects.contains_key(&request.key) {
         return error("412 Precondition Failed", "PreconditionFailed");
     }
-    let hash = hash(&request.body);
+    let hash = hash_of(&request.body);
     let generation = state.put(&request.key, request.body);
     let headers = vec![
         ("ETag", format!("\"g{generation}\"")),
@@ -367,12 +391,12 @@ fn put(state: &mut State, request: Request, upload: Option<String>, ignores_cond
     Answer { headers, ..answer("200 OK") }
 }
 
-fn get(state: &State, request: &Request) -> Answer {
+pub(super) fn get(state: &State, request: &Request) -> Answer {
     let Some(object) = state.objects.get(&request.key) else { return error("404 Not Found", "NoSuchKey") };
     let mut headers = vec![
         ("ETag", format!("\"g{}\"", object.generation)),
         ("x-goog-generation", object.generation.to_string()),
-        ("x-goog-hash", hash(&object.bytes)),
+        ("x-goog-hash", hash_of(&object.bytes)),
         ("Last-Modified", "Sat, 21 Nov 2026 16:00:00 GMT".to_owned()),
     ];
     let all = object.bytes.len();
@@ -421,6 +445,6 @@ fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
     ))
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

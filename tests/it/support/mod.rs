@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod blobs;
 pub mod bucket;
 pub mod checkpoints;
 pub mod documents;

@@ -1,0 +1,97 @@
+//! Runs whose store is a bucket: what is sent, what is not, how fast, and that a store which falls silent ends with the
+//! time there is.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use crate::support::bucket::{Bucket, Fault, NAME};
+use crate::support::checkpoints::{Place, tree};
+use crate::support::{Running, Trainit, eventually};
+
+/// A run whose trainer waits for the file `go` in the place, or for SIGTERM.
+fn run(place: &Place, args: &[&str]) -> Running {
+    let local = place.local();
+    let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+    let timing = ["--settle", "10ms", "--mirror-interval", "10ms"];
+    let script = format!("until [ -e {} ]; do sleep 0.01; done", place.path("go").display());
+    let trainit = Trainit::new(run).args(timing).args(args).args(["--", "sh", "-c", &script]);
+    place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).start()
+}
+
+fn commits(bucket: &Bucket, step: u64) -> bool {
+    bucket.keys().iter().any(|k| k.contains("/commits/") && k.contains(&format!("-{step:012}-")))
+}
+
+fn puts(bucket: &Bucket, name: &str) -> usize {
+    bucket.asked().iter().filter(|r| r.method == "PUT" && r.key.ends_with(name)).count()
+}
+
+#[test]
+fn a_file_that_did_not_change_is_sent_once_and_kept_as_long_as_a_commit_needs_it() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+    let going = run(&place, &["--keep-last", "1"]);
+    for step in 1..=3 {
+        let unit = place.path(&format!("step-{step}"));
+        fs::create_dir(&unit).unwrap();
+        fs::write(unit.join("base.bin"), "frozen".repeat(1000)).unwrap();
+        fs::write(unit.join("head.bin"), format!("of {step}").repeat(1000)).unwrap();
+        fs::rename(&unit, place.local().join(format!("step-{step}"))).unwrap();
+        eventually("the step is committed", || commits(&bucket, step));
+    }
+    eventually("older commits go", || !commits(&bucket, 1) && !commits(&bucket, 2));
+    fs::write(place.path("go"), "").unwrap();
+    going.finish().expect_code(0);
+    assert_eq!((puts(&bucket, "base.bin"), puts(&bucket, "head.bin")), (1, 3));
+    let kept: Vec<String> = bucket.keys().into_iter().filter(|k| k.ends_with(".bin")).collect();
+    let expected = ["job/step-1/0000000001-000001/base.bin", "job/step-3/0000000001-000003/head.bin"];
+    assert_eq!(kept, expected);
+    let there = place.pull_afresh("elsewhere");
+    assert_eq!(tree(&there.join("step-3")), tree(&place.local().join("step-3")));
+    place.checkpoint("verify").output().expect_code(0);
+    // The last commit that needs it takes it along.
+    fs::write(place.local().join("step-3/head.bin"), "changed").unwrap();
+    fs::write(place.local().join("step-3/base.bin"), "thawed").unwrap();
+    place.checkpoint("push").args(["--keep-last", "1"]).output().expect_code(0);
+    assert!(bucket.object(expected[0]).is_none());
+}
+
+#[test]
+fn a_cap_on_the_bandwidth_holds_while_training_and_not_when_time_is_short() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    let unit = place.path("step-1");
+    fs::create_dir(&unit).unwrap();
+    let file = fs::File::create(unit.join("weights.bin")).unwrap();
+    file.set_len(20 << 20).unwrap();
+    file.write_all_at(b"weights", 0).unwrap();
+    drop(file);
+    fs::rename(&unit, place.local().join("step-1")).unwrap();
+    let parts = |bucket: &Bucket| bucket.asked().iter().filter(|r| r.query.contains_key("partNumber")).count();
+    // Three parts: the second's turn would come after 80 s.
+    let going = run(&place, &["--mirror-bandwidth", "100KiB"]);
+    eventually("the first part is sent", || parts(&bucket) == 1);
+    let begun = Instant::now();
+    going.signal(libc::SIGTERM);
+    going.finish().expect_code(143);
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    assert!(parts(&bucket) <= 4);
+    assert_eq!(place.steps(), [1]);
+}
+
+#[test]
+fn a_store_that_falls_silent_does_not_hold_up_the_end() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+    place.save(1);
+    let going = run(&place, &["--stop-grace", "2s"]);
+    eventually("the step is committed", || commits(&bucket, 1));
+    bucket.misbehave(|_| Some(Fault::Hang));
+    place.save(2);
+    let begun = Instant::now();
+    going.signal(libc::SIGTERM);
+    let done = going.finish();
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    assert_eq!(done.verdict()["committed_step"], 1, "{}", done.err());
+}
