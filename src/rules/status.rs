@@ -29,6 +29,8 @@ pub struct Facts<'a> {
     pub pid: u32,
     /// The command's name, without its arguments: those may hold secrets.
     pub command: &'a str,
+    /// The main children that live, by local rank.
+    pub children: Vec<i32>,
     /// Now.
     pub now: Uptime,
     /// Now, since 1970.
@@ -62,7 +64,7 @@ struct Status<'a> {
     problem: Option<String>,
     uptime_seconds: f64,
     command: &'a str,
-    child_pid: Option<i32>,
+    child_pids: &'a [i32],
     attempt: u32,
     restarts: u32,
     restarts_allowed: u32,
@@ -121,7 +123,7 @@ pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
     let checkpoint = told.has_store.then(|| Checkpoint {
         resumed_step: told.resumed_step,
         committed_step: told.committed_step,
-        lag_seconds: begun.filter(|_| told.child.is_some()).map(|at| seconds(now.saturating_sub(at))),
+        lag_seconds: begun.filter(|_| told.is_running).map(|at| seconds(now.saturating_sub(at))),
     });
     let leaving = told.leaving.clone().map(|reason| Leaving {
         reason,
@@ -139,11 +141,11 @@ pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
         problem,
         uptime_seconds: seconds(now),
         command: facts.command,
-        child_pid: told.child,
+        child_pids: &facts.children,
         attempt: told.attempt,
         restarts: told.attempt.saturating_sub(1),
         restarts_allowed: told.attempts_allowed.saturating_sub(1),
-        attempt_seconds: told.attempt_at.filter(|_| told.child.is_some()).map(|at| seconds(now.saturating_sub(at))),
+        attempt_seconds: told.attempt_at.filter(|_| told.is_running).map(|at| seconds(now.saturating_sub(at))),
         checkpoint,
         leaving,
         metrics: facts.metrics.iter().take(METRICS).map(|(tag, text)| (tag.clone(), metric(text))).collect(),
@@ -217,10 +219,11 @@ pub fn render(status: &Value) -> String {
     let mut line = |name: &str, text: String| {
         let _ = write!(out, "\n{name:<11} {text}");
     };
-    if let Some(child) = status["child_pid"].as_i64() {
+    let pids: Vec<String> = status["child_pids"].as_array().into_iter().flatten().map(text).collect();
+    if !pids.is_empty() {
         let (restarts, allowed) = (text(&status["restarts"]), text(&status["restarts_allowed"]));
         let since = status["attempt_seconds"].as_f64().map(|s| format!(" for {}", span(s))).unwrap_or_default();
-        line("process", format!("pid {child}{since}, {restarts} of {allowed} restarts used"));
+        line("process", format!("pid {}{since}, {restarts} of {allowed} restarts used", pids.join(", ")));
     }
     if let Some(problem) = status["problem"].as_str() {
         line("problem", plain(problem));

@@ -117,6 +117,11 @@ impl Effects {
         Done::Nothing
     }
 
+    /// The main children that live, by local rank.
+    pub(super) fn children(&self) -> Vec<i32> {
+        self.main.into_iter().collect()
+    }
+
     /// What can wait until the command has run for a while.
     pub(super) fn tidy_up(&self) {
         if let Some(dir) = &self.run_dir {

@@ -69,6 +69,7 @@ impl StatusDesk {
                 version: env!("TRAINIT_VERSION"),
                 pid: process::own_pid() as u32,
                 command,
+                children: effects.children(),
                 now,
                 wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
                 committed_at: self.committed_at,

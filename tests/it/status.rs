@@ -53,7 +53,7 @@ fn a_run_says_how_it_stands_as_json_as_text_and_as_a_check() {
     let told = until(&socket, "it runs", |told| told["state"] == "running");
     assert_eq!((&told["healthy"], &told["attempt"], &told["restarts_allowed"]), (&json!(true), &json!(1), &json!(2)));
     assert_eq!((&told["pid"], &told["command"]), (&json!(running.pid()), &json!("sh")));
-    assert!(told["uptime_seconds"].is_number() && told["child_pid"].as_i64() > Some(1), "{told}");
+    assert!(told["uptime_seconds"].is_number() && told["child_pids"][0].as_i64() > Some(1), "{told}");
     let text = status(&socket, &[]).expect_code(0).out();
     assert!(text.starts_with("running (attempt 1, up ") && text.contains("0 of 2 restarts used"), "{text}");
     let check = status(&socket, &["--check"]).expect_code(0).out();

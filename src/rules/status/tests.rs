@@ -5,7 +5,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn told() -> Told {
     Told {
         state: "running",
-        child: Some(7),
+        is_running: true,
         attempt: 2,
         attempts_allowed: 4,
         attempt_at: Some(100 * SECOND),
@@ -21,6 +21,7 @@ fn facts<'a>() -> Facts<'a> {
         version: "0.1.0",
         pid: 1,
         command: "python",
+        children: vec![7, 9],
         now: 4000 * SECOND,
         wall: 1_000_000_000 * SECOND,
         committed_at: Some(3965 * SECOND),
@@ -38,14 +39,14 @@ fn a_running_job_says_where_it_stands() {
     let status = object(&told(), &facts());
     let expected = serde_json::json!({
         "version": "0.1.0", "pid": 1, "state": "running", "healthy": true, "problem": null, "uptime_seconds": 4000.0,
-        "command": "python", "child_pid": 7, "attempt": 2, "restarts": 1, "restarts_allowed": 3,
+        "command": "python", "child_pids": [7, 9], "attempt": 2, "restarts": 1, "restarts_allowed": 3,
         "attempt_seconds": 3900.0,
         "checkpoint": {"resumed_step": 400, "committed_step": 520, "lag_seconds": 35.0},
         "leaving": null, "metrics": {"bad": "nan", "loss": 0.31}, "gpus": null, "gpu_problem": null, "xids": null,
     });
     assert_eq!(status, expected);
     let lines = "running (attempt 2, up 1h 6m): python\n\
-                 process     pid 7 for 1h 5m, 1 of 3 restarts used\n\
+                 process     pid 7, 9 for 1h 5m, 1 of 3 restarts used\n\
                  checkpoint  step 520 committed, 35s ago, resumed from step 400\n\
                  metrics     bad nan, loss 0.31\n";
     assert_eq!(render(&status), lines);
@@ -54,13 +55,13 @@ fn a_running_job_says_where_it_stands() {
 
 #[test]
 fn the_lag_begins_with_the_attempt_where_nothing_was_committed_since() {
-    let lag = |committed_at, child| {
-        let (told, facts) = (Told { child, ..told() }, Facts { committed_at, ..facts() });
+    let lag = |committed_at, is_running| {
+        let (told, facts) = (Told { is_running, ..told() }, Facts { committed_at, ..facts() });
         object(&told, &facts)["checkpoint"]["lag_seconds"].clone()
     };
-    assert_eq!(lag(None, Some(7)), 3900.0);
-    assert_eq!(lag(Some(50 * SECOND), Some(7)), 3900.0, "a commit of the attempt before");
-    assert_eq!(lag(None, None), Value::Null, "nothing is being trained");
+    assert_eq!(lag(None, true), 3900.0);
+    assert_eq!(lag(Some(50 * SECOND), true), 3900.0, "a commit of the attempt before");
+    assert_eq!(lag(None, false), Value::Null, "nothing is being trained");
     let told = Told { has_store: false, ..told() };
     assert_eq!(object(&told, &facts())["checkpoint"], Value::Null);
 }

@@ -8,8 +8,8 @@ use crate::rules::job::event::Uptime;
 pub struct Told {
     /// `restoring`, `launching`, `running`, `stopping`, `draining`, `refreshing`, `waiting`, `flushing` or `done`.
     pub state: &'static str,
-    /// The main child, while it runs.
-    pub child: Option<i32>,
+    /// Whether the command runs now.
+    pub is_running: bool,
     /// Starts of the command so far.
     pub attempt: u32,
     /// Starts there may be in all.
@@ -35,16 +35,17 @@ pub struct Told {
 impl Machine {
     /// What to say now.
     pub fn told(&self) -> Told {
-        let (child, state) = match self.state {
-            State::Restoring => (None, "restoring"),
-            State::Launching => (None, "launching"),
-            State::Running { pid } if self.stop.is_some() => (Some(pid), "stopping"),
-            State::Running { pid } => (Some(pid), "running"),
-            State::Draining => (None, "draining"),
-            State::Refreshing => (None, "refreshing"),
-            State::Waiting => (None, "waiting"),
-            State::Flushing => (None, "flushing"),
-            State::Done => (None, "done"),
+        let is_running = matches!(self.state, State::Running { .. });
+        let state = match self.state {
+            State::Restoring => "restoring",
+            State::Launching => "launching",
+            State::Running { .. } if self.stop.is_some() => "stopping",
+            State::Running { .. } => "running",
+            State::Draining => "draining",
+            State::Refreshing => "refreshing",
+            State::Waiting => "waiting",
+            State::Flushing => "flushing",
+            State::Done => "done",
         };
         let late = self.late.as_ref().map(|source| format!("preempted ({source}), not yet near"));
         let leaving = self.stop.as_ref().map(|stop| match &stop.cause {
@@ -55,7 +56,7 @@ impl Machine {
         });
         Told {
             state,
-            child,
+            is_running,
             attempt: self.attempt,
             attempts_allowed: self.policy.max_restarts.saturating_add(1),
             attempt_at: (self.attempt > 0 && self.state != State::Launching).then_some(self.started_at),
@@ -93,9 +94,9 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_is_told_with_its_child_and_attempt() {
+    fn a_running_job_is_told_with_its_attempt() {
         let told = running().told();
-        assert_eq!((told.state, told.child, told.attempt, told.attempts_allowed), ("running", Some(7), 1, 4));
+        assert_eq!((told.state, told.is_running, told.attempt, told.attempts_allowed), ("running", true, 1, 4));
         assert_eq!((told.attempt_at, told.leaving, told.kill_at), (Some(SECOND), None, None));
     }
 
