@@ -21,6 +21,7 @@ use crate::settings::{Complaint, Reader};
 use crate::supervisor::commit::Outcome;
 use crate::supervisor::mirror::{Mirror, MirrorConfig, MirrorError, Restore};
 use crate::supervisor::survey::Surveyed;
+use crate::supervisor::transfer::shown;
 
 const DEEDS: [&str; 5] = ["list", "verify", "push", "pull", "prune"];
 
@@ -96,10 +97,10 @@ async fn push(mirror: &mut Mirror, settle: Duration, as_json: bool, dry: bool) -
             newest.map_or("nothing complete to push\n".to_owned(), |r| format!("would push {}\n", r.from.display()));
         return Ok(show(as_json, &json!({"would_push": value}), &text));
     }
-    let outcome = mirror.commit_newest(settle, None, &|_, _| {}).await;
+    let outcome = mirror.commit_newest(settle, None, &*shown("pushing")).await;
     let stamp = mirror.committed().map(|(_, stamp)| stamp.to_string());
     Ok(match outcome {
-        Outcome::Committed { step, unit, bytes, seconds } => show(
+        Outcome::Committed { step, unit, bytes, seconds, .. } => show(
             as_json,
             &json!({"committed": {"unit": unit, "step": step, "bytes": bytes, "seconds": seconds, "commit": stamp}}),
             &format!(
@@ -125,6 +126,7 @@ async fn push(mirror: &mut Mirror, settle: Duration, as_json: bool, dry: bool) -
 }
 
 async fn pull(mirror: &mut Mirror, as_json: bool) -> Result<u8, MirrorError> {
+    mirror.hear_restore(shown("pulling"));
     let resume = mirror.restore().await?;
     let value = resume
         .as_ref()

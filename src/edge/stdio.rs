@@ -15,6 +15,11 @@ pub fn complain(line: &str) {
     let _ = write_all(libc::STDERR_FILENO, format!("{line}\n").as_bytes());
 }
 
+/// Writes to standard error as it is, without an end of line.
+pub fn draw(text: &str) {
+    let _ = write_all(libc::STDERR_FILENO, text.as_bytes());
+}
+
 /// Writes all bytes to a descriptor, through short writes, EINTR and a non-blocking terminal.
 pub fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {

@@ -10,5 +10,6 @@ pub mod gpu;
 pub mod job;
 pub mod metric;
 pub mod preempt;
+pub mod progress;
 pub mod signal;
 pub mod status;

@@ -36,6 +36,8 @@ pub enum Outcome {
         bytes: u64,
         /// Seconds that it took.
         seconds: f64,
+        /// Seconds from when it was seen complete until it was safe.
+        lag: f64,
     },
     /// The newest complete checkpoint is in the store already.
     UpToDate {
@@ -125,8 +127,11 @@ impl Mirror {
         if let Some(committed) = &self.committed
             && (same_bytes(&committed.entries, &local.entries) || !plan::supersedes(local.age, committed.age))
         {
+            self.waiting = None;
             return Ok(Outcome::UpToDate { step: committed.age.step });
         }
+        let since = self.waiting.map_or(begun, |(_, since)| since);
+        self.waiting = Some((local.age.step, since));
         let local = if settle.is_zero() { local } else { self.settled(local, settle).await? };
         let bytes = local.entries.iter().map(|e| e.size).sum::<u64>();
         if let (Some(limit), Some(throughput)) = (limit, self.throughput) {
@@ -147,8 +152,11 @@ impl Mirror {
         if bytes >= TELLING_BYTES {
             self.throughput = Some(bytes as f64 / seconds.max(0.001));
         }
-        let outcome = Outcome::Committed { step: local.age.step, unit: local.candidate.unit.clone(), bytes, seconds };
+        let lag = self.clock.now().saturating_sub(since).as_secs_f64();
+        let unit = local.candidate.unit.clone();
+        let outcome = Outcome::Committed { step: local.age.step, unit, bytes, seconds, lag };
         self.committed = Some(Committed { entries: local.entries, age: local.age, stamp });
+        self.waiting = None;
         if limit.is_none()
             && let Err(error) = self.retire().await
         {

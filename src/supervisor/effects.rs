@@ -279,19 +279,25 @@ impl Effects {
 
     fn signal(&mut self, target: Target, signal: Signal) {
         let Some(main) = self.main else { return };
-        let result = match target {
-            Target::Leader => process::kill(main, signal),
-            Target::Group => {
-                if signal == Signal::TERM {
-                    let members = descendants::all().unwrap_or_default();
-                    self.termed.extend(members.into_iter().filter(|d| Some(d.group) == self.group));
-                }
-                process::kill(-main, signal)
-            }
-        };
+        let is_shared = target == Target::Group && signal == Signal::TERM;
+        if is_shared {
+            self.note_termed(u64::MAX);
+        }
+        let result = process::kill(if target == Target::Group { -main } else { main }, signal);
+        if is_shared {
+            // Who was forked since the first look had it too; who is younger than it had not.
+            self.note_termed(clock::boot_ticks());
+        }
         if let Err(error) = result {
             tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
         }
+    }
+
+    /// The group's members that started by then share a SIGTERM that is sent to the group.
+    fn note_termed(&mut self, started_by: u64) {
+        let members = descendants::all().unwrap_or_default();
+        let shares = |d: &Descendant| Some(d.group) == self.group && d.started <= started_by;
+        self.termed.extend(members.into_iter().filter(shares));
     }
 
     /// SIGTERM, once each.

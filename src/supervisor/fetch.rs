@@ -92,6 +92,7 @@ impl Mirror {
                 return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
             }
             whole = crc32c::crc32c_combine(whole, crc, length as usize);
+            self.transfer.moved(length);
         }
         if hex(whole) != item.crc32c {
             return Err(Stop::Reject(format!("{} does not match its checksum in the manifest", item.path)));

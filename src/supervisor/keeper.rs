@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::background::{Order, Teller};
 use super::commit::Outcome;
 use super::mirror::{Mirror, MirrorConfig, MirrorError};
+use super::transfer::log_lines;
 use crate::edge::clock::Clock;
 use crate::rules::exit;
 use crate::rules::job::{Event, Flushed, Resume};
@@ -24,6 +25,8 @@ const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 /// Under a notice: how long a checkpoint must have lain unchanged, and between two looks.
 const NOTICE_SETTLE: Duration = Duration::from_millis(500);
 const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
+/// A complaint is repeated when the store is twice as far behind as when it was made, from here on.
+const SAID_AGAIN: Duration = Duration::from_secs(120);
 /// Between two looks after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -45,14 +48,15 @@ pub(super) struct Keeper {
     mirror: Option<Mirror>,
     teller: Teller,
     clock: Clock,
-    /// The last complaint, so that a store that stays away is one line and not one each interval.
-    said: String,
+    /// The last complaint and how far behind the store was, so that a store that stays away is one line now and then and
+    /// not one each interval.
+    said: (String, Duration),
 }
 
 impl Keeper {
     pub(super) fn new(checkpoints: Option<Checkpoints>, teller: Teller, clock: Clock) -> Keeper {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.settle, c.interval));
-        Keeper { checkpoints, settle, interval, mirror: None, teller, clock, said: String::new() }
+        Keeper { checkpoints, settle, interval, mirror: None, teller, clock, said: Default::default() }
     }
 
     /// Carries out orders until the supervisor is gone; between them, looks for new checkpoints.
@@ -122,6 +126,7 @@ impl Keeper {
         let has_store = checkpoints.mirror.store.is_some();
         let restored = async {
             let mut mirror = Mirror::open(checkpoints.mirror).await?;
+            mirror.hear_restore(Box::new(log_lines("restoring the checkpoint")));
             let resume = mirror.restore().await?;
             Ok::<_, MirrorError>((mirror, resume))
         };
@@ -174,9 +179,10 @@ impl Keeper {
     /// One look while training goes on. How long to wait for the next.
     async fn look(&mut self) -> Duration {
         match self.commit(self.settle, None).await {
-            Some(Outcome::Committed { step, seconds, .. }) => {
-                self.said.clear();
-                self.teller.tell(Event::Committed { step, took: Duration::from_secs_f64(seconds) });
+            Some(Outcome::Committed { step, seconds, lag, .. }) => {
+                self.said = Default::default();
+                let (took, lag) = (Duration::from_secs_f64(seconds), Duration::from_secs_f64(lag));
+                self.teller.tell(Event::Committed { step, took, lag });
             }
             Some(Outcome::Fenced { by }) => self.tell_fenced(&by.to_string()),
             Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => self.complain(message),
@@ -225,7 +231,9 @@ impl Keeper {
 
     async fn commit(&mut self, settle: Duration, left: Option<Duration>) -> Option<Outcome> {
         let (clock, said_at, teller) = (Clock::start(), Cell::new(Duration::ZERO), &self.teller);
-        let progress = |_done: u64, _all: u64| {
+        let lines = log_lines("committing the checkpoint");
+        let progress = |done: u64, all: u64| {
+            lines(done, all);
             let now = clock.now();
             if now.saturating_sub(said_at.get()) >= PROGRESS_PAUSE {
                 said_at.set(now);
@@ -236,9 +244,12 @@ impl Keeper {
     }
 
     fn complain(&mut self, message: String) {
-        if self.said != message {
-            tracing::warn!(code = "commit_failed", "{message}");
-            self.said = message;
+        let (steps, lag) = self.mirror.as_ref().and_then(Mirror::behind).unwrap_or_default();
+        let is_worse = lag >= SAID_AGAIN && lag >= self.said.1 * 2;
+        if self.said.0 != message || is_worse {
+            let lag_seconds = lag.as_secs();
+            tracing::warn!(code = "commit_failed", lag_steps = steps, lag_seconds, "{message}");
+            self.said = (message, lag);
         }
     }
 

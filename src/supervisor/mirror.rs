@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::{self, Clock};
 use crate::edge::fault::Faults;
@@ -117,6 +118,10 @@ pub struct Mirror {
     pub(crate) throughput: Option<f64>,
     /// Whether the first restore is behind us.
     pub(crate) begun: bool,
+    /// How far a restore is.
+    pub(crate) transfer: Transfer,
+    /// A complete checkpoint that is not in the store: its step, and since when it is known.
+    pub(crate) waiting: Option<(Option<u64>, Duration)>,
     notes: Vec<String>,
 }
 
@@ -186,6 +191,8 @@ impl Mirror {
             seen: None,
             throughput: None,
             begun: false,
+            transfer: Transfer::default(),
+            waiting: None,
             notes: Vec::new(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
@@ -260,6 +267,20 @@ impl Mirror {
     /// The step of the newest commit of the local directory's contents, and its stamp.
     pub fn committed(&self) -> Option<(Option<u64>, &Stamp)> {
         self.committed.as_ref().map(|c| (c.age.step, &c.stamp))
+    }
+
+    /// Tells bytes done and bytes in all of each restore from now on.
+    pub fn hear_restore(&mut self, hear: Box<dyn Fn(u64, u64)>) {
+        self.transfer.tell(hear);
+    }
+
+    /// How far the store is behind the directory: steps, where both are known, and for how long. `None`: not at all, as
+    /// of the last look.
+    pub fn behind(&self) -> Option<(Option<u64>, Duration)> {
+        let (step, since) = self.waiting?;
+        let committed = self.committed.as_ref().and_then(|c| c.age.step);
+        let steps = step.map(|step| step.saturating_sub(committed.unwrap_or(0)));
+        Some((steps, self.clock.now().saturating_sub(since)))
     }
 
     /// What people should know and no outcome says, one line each; emptied by the call.

@@ -21,6 +21,7 @@ pub mod retention;
 mod send;
 mod status_desk;
 pub mod survey;
+pub mod transfer;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;

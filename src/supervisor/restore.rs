@@ -218,6 +218,7 @@ impl Mirror {
             dir.remove_tree(TEMPORARY).map_err(local)?;
             let needed = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
             self.check_space(&dir, needed)?;
+            self.transfer.begin(needed);
             let temporary =
                 format!("{TEMPORARY}/{}", self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string));
             let fetched = self.fetch(store, &dir, manifest, &equal, &temporary).await;

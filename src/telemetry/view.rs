@@ -38,7 +38,9 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             tracing::warn!(code = "preemption_hint", "{why}; training goes on, a checkpoint soon is wise")
         }
         Event::Frozen { why, .. } => tracing::warn!(code = "preemption_hint", "{why}"),
-        Event::Committed { step, .. } => tracing::info!(step, "checkpoint committed"),
+        Event::Committed { step, lag, .. } => {
+            tracing::info!(step, lag_seconds = (lag.as_secs_f64() * 10.0).round() / 10.0, "checkpoint committed");
+        }
         Event::Flushed(Flushed::OutOfTime(why)) => tracing::warn!("{why}"),
         Event::Flushed(Flushed::Done { step: Some(step) }) => tracing::info!(step, "the newest checkpoint is safe"),
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),

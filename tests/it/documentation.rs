@@ -79,6 +79,7 @@ fn every_command_line_in_the_documentation_is_understood() {
 
 /// Flags of other programs that the pages name.
 const OTHERS: &[&str] = &[
+    "build-arg",
     "gpus",
     "init",
     "learning-rate",

@@ -23,6 +23,7 @@ mod gpu_watch;
 mod gpus;
 mod hang;
 mod init;
+mod init_hard;
 mod inspect;
 mod manifests;
 mod metrics_file;

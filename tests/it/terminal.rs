@@ -148,3 +148,23 @@ fn ctrl_z_where_nobody_could_continue_the_command_is_undone() {
     terminal.shows("on");
     assert_eq!(terminal.code(), Some(0));
 }
+
+#[test]
+fn a_long_push_shows_a_bar_that_is_gone_when_it_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        let unit = dir.path().join("ck/step-1");
+        std::fs::create_dir_all(&unit).unwrap();
+        std::fs::write(unit.join(name), [1; 1000]).unwrap();
+    }
+    // It stops after its first file, and takes that long for the others.
+    let script = "TRAINIT_TEST_FAULT=4:stop $TRAINIT checkpoint push --checkpoint-dir $0/ck --settle 0 \
+                  --checkpoint-store file://$0/store & \
+                  until grep -q 'State:.T' /proc/$!/status; do sleep 0.01; done; sleep 0.2; kill -CONT $!; wait $!";
+    let terminal = Terminal::start("sh", &["-c", script, dir.path().to_str().unwrap()]);
+    terminal.shows("committed");
+    assert!(terminal.count("\r[####") > 0, "{}", terminal.screen.0.lock().unwrap());
+    let screen = terminal.screen.0.lock().unwrap().clone();
+    assert!(screen.contains("of 2.9 KiB (66 %)") && screen.contains("\r\x1b[Kcommitted step-1"), "{screen:?}");
+    assert_eq!(terminal.code(), Some(0));
+}

@@ -117,6 +117,8 @@ pub enum Event {
         step: Option<u64>,
         /// How long that took.
         took: Duration,
+        /// From when it was seen complete until it was safe.
+        lag: Duration,
     },
     /// A long transfer moved on.
     Transferring,

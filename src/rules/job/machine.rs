@@ -201,7 +201,7 @@ impl Machine {
             Event::Frozen { length, .. } => self.on_frozen(now, length),
             Event::Pulse(pulse) => self.on_pulse(now, pulse),
             Event::Due(timer) => self.on_due(now, timer),
-            Event::Committed { step, took } => {
+            Event::Committed { step, took, .. } => {
                 self.note_commit(step);
                 self.commit_took = Some(took);
                 self.alive(now, "a commit");

@@ -87,7 +87,9 @@ fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
 #[test]
 fn a_commit_and_a_frozen_machine_are_no_silence() {
     let frozen = Event::Frozen { length: secs(60.0), why: String::new() };
-    for (event, silent) in [(Event::Committed { step: Some(5), took: secs(1.0) }, 80.0), (frozen, 60.0 + 30.0 + 80.0)] {
+    for (event, silent) in
+        [(Event::Committed { step: Some(5), took: secs(1.0), lag: secs(2.0) }, 80.0), (frozen, 60.0 + 30.0 + 80.0)]
+    {
         let mut machine = running(watched(0));
         for look in 1..10 {
             feed(&mut machine, f64::from(look) * 10.0, [Event::Due(Timer::Pulse), Event::Pulse(SILENT)]);

@@ -8,7 +8,7 @@ fn notice(lead: f64) -> Event {
 }
 
 fn committed(step: u64, took: f64) -> Event {
-    Event::Committed { step: Some(step), took: secs(took) }
+    Event::Committed { step: Some(step), took: secs(took), lag: secs(took) }
 }
 
 fn is_told(actions: &[Action]) -> bool {

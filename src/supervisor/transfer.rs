@@ -1,0 +1,103 @@
+//! How far the transfer under way is, told to whoever wants to hear.
+
+use std::cell::Cell;
+use std::fmt;
+use std::time::Duration;
+
+use crate::edge::clock::Clock;
+use crate::edge::stdio;
+use crate::rules::progress::{BAR_EVERY, LINE_EVERY, Pace, bar, words};
+
+/// Hears bytes done and bytes in all.
+#[derive(Default)]
+pub struct Transfer {
+    hear: Option<Box<dyn Fn(u64, u64)>>,
+    done: Cell<u64>,
+    all: Cell<u64>,
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Transfer({} of {})", self.done.get(), self.all.get())
+    }
+}
+
+impl Transfer {
+    /// Tells this from now on.
+    pub fn tell(&mut self, hear: Box<dyn Fn(u64, u64)>) {
+        self.hear = Some(hear);
+    }
+
+    /// So many bytes are to be moved.
+    pub(crate) fn begin(&self, all: u64) {
+        self.done.set(0);
+        self.all.set(all);
+    }
+
+    /// So many more have been.
+    pub(crate) fn moved(&self, more: u64) {
+        self.done.set(self.done.get() + more);
+        if let Some(hear) = &self.hear {
+            hear(self.done.get(), self.all.get());
+        }
+    }
+}
+
+/// A line on the log now and then, for what takes long: `committing the checkpoint: 1.5 of 6.0 GiB …`.
+pub(super) fn log_lines(what: &'static str) -> impl Fn(u64, u64) {
+    let progress = Paced::new(LINE_EVERY);
+    move |done, all| {
+        if let Some(words) = progress.words(done, all) {
+            tracing::info!("{what}: {words}");
+        }
+    }
+}
+
+/// For somebody who waits: a bar on a terminal, else a line now and then, on standard error.
+pub fn shown(what: &'static str) -> Box<dyn Fn(u64, u64)> {
+    if !stdio::is_terminal(libc::STDERR_FILENO) {
+        let progress = Paced::new(LINE_EVERY);
+        return Box::new(move |done, all| {
+            if let Some(words) = progress.words(done, all) {
+                stdio::complain(&format!("trainit: {what}: {words}"));
+            }
+        });
+    }
+    let (progress, drawn) = (Paced::new(BAR_EVERY), Cell::new(false));
+    Box::new(move |done, all| {
+        let is_over = done >= all && drawn.get();
+        if let Some(words) = progress.words(done, all) {
+            drawn.set(true);
+            stdio::draw(&format!("\r{} {words}\x1b[K", bar(done, all)));
+        }
+        if is_over {
+            drawn.set(false);
+            stdio::draw("\r\x1b[K");
+        }
+    })
+}
+
+/// Words at their pace; a transfer that begins anew starts the clock again.
+struct Paced {
+    every: Duration,
+    clock: Cell<Clock>,
+    pace: Cell<Pace>,
+    last: Cell<u64>,
+}
+
+impl Paced {
+    fn new(every: Duration) -> Paced {
+        Paced { every, clock: Cell::new(Clock::start()), pace: Cell::new(Pace::new(every)), last: Cell::new(0) }
+    }
+
+    fn words(&self, done: u64, all: u64) -> Option<String> {
+        if done < self.last.replace(done) {
+            self.clock.set(Clock::start());
+            self.pace.set(Pace::new(self.every));
+        }
+        let (took, mut pace) = (self.clock.get().now(), self.pace.get());
+        let is_time = pace.is_time(took);
+        self.pace.set(pace);
+        is_time.then(|| words(done, all, took))
+    }
+}
