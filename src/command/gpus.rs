@@ -1,13 +1,34 @@
-//! `trainit gpus`: what the GPUs are and how they are, as a table or as one JSON object.
+//! `trainit gpus`: what the GPUs are and how they are, as a table or as one JSON object; with --watch again and again.
 
 use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use serde::Serialize;
 
 use crate::cli::Parsed;
 use crate::command;
+use crate::edge::clock::Clock;
+use crate::edge::reaper::{self, Wait};
 use crate::edge::{gpu, stdio, wake};
 use crate::rules::env::Env;
-use crate::rules::gpu::{Discovery, table};
+use crate::rules::gpu::keeper::GpuEvent;
+use crate::rules::gpu::ledger::XidCount;
+use crate::rules::gpu::{Discovery, Health, Source, table};
 use crate::settings::{Reader, gpus};
+use crate::supervisor::GpuWatch;
+
+/// How often the death of a probe is looked for that has not closed its output.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// An object of `--watch --json`.
+#[derive(Serialize)]
+struct Frame<'a> {
+    #[serde(flatten)]
+    discovery: &'a Discovery,
+    /// The XIDs that came since the start.
+    xids: &'a [XidCount],
+}
 
 /// Leaves with 0 whenever it could say what it found, no GPU included.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
@@ -18,21 +39,65 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     if !reader.complaints.is_empty() {
         return command::refuse(&reader.complaints);
     }
-    loop {
-        let discovery = gpu::discover(settings.timeout, env);
-        if show(&discovery, json).is_err() {
-            return 1;
-        }
-        if !watch {
-            return 0;
-        }
-        wake::wait_readable(&[], Some(settings.interval));
-    }
+    let discovery = gpu::discover(settings.timeout, env);
+    let shown = if watch { watched(discovery, &settings, json, env) } else { show(&discovery, json) };
+    u8::from(shown.is_err())
 }
 
 fn show(discovery: &Discovery, json: bool) -> io::Result<()> {
     match json {
-        true => stdio::print(&format!("{}\n", serde_json::to_string(discovery).map_err(io::Error::other)?)),
+        true => print_json(discovery),
         false => stdio::print(&table::render(discovery)),
+    }
+}
+
+fn show_frame(discovery: &Discovery, xids: &[XidCount], json: bool) -> io::Result<()> {
+    match json {
+        true => print_json(&Frame { discovery, xids }),
+        false => stdio::print(&(table::render(discovery) + &table::xids(xids))),
+    }
+}
+
+fn print_json(object: &impl Serialize) -> io::Result<()> {
+    stdio::print(&format!("{}\n", serde_json::to_string(object).map_err(io::Error::other)?))
+}
+
+/// Until nobody listens any more. With NVML one probe stays and tells events as they come; without it the machine is
+/// looked at again and again.
+fn watched(mut discovery: Discovery, settings: &gpus::Gpus, json: bool, env: &Env) -> io::Result<()> {
+    while discovery.source != Source::Nvml {
+        show_frame(&discovery, &[], json)?;
+        wake::wait_readable(&[], Some(settings.interval));
+        discovery = gpu::discover(settings.timeout, env);
+    }
+    show_frame(&discovery, &[], json)?;
+    let clock = Clock::start();
+    let mut watch = GpuWatch::new(settings.timeout, settings.interval, settings.policy.clone(), env);
+    let mut shown_at = clock.now();
+    loop {
+        // While nothing is known, that is shown at every interval too.
+        let again_at = shown_at + settings.interval * 2;
+        let due = watch.deadline().map_or(again_at, |at| at.min(again_at));
+        let fds: Vec<RawFd> = watch.fd().into_iter().collect();
+        let is_deaf = fds.is_empty() && watch.pid().is_some();
+        let left = due.saturating_sub(clock.now());
+        wake::wait_readable(&fds, Some(if is_deaf { left.min(GLANCE) } else { left }));
+        let now = clock.now();
+        let mut events = Vec::new();
+        while let Wait::Ended { pid, end } = reaper::wait() {
+            events.extend(watch.ended(now, pid, end).unwrap_or_default());
+        }
+        events.extend(watch.pump(now));
+        let is_news = |event: &GpuEvent| !matches!(event, GpuEvent::Found(_) | GpuEvent::Sighted);
+        if events.iter().any(is_news) || now >= again_at {
+            let told = watch.told();
+            discovery.gpus = told.gpus.into_iter().map(|(gpu, _)| gpu).collect();
+            for gpu in discovery.gpus.iter_mut().filter(|_| told.blind.is_some()) {
+                (gpu.health, gpu.health_reason) = (Health::Unknown, None);
+            }
+            discovery.problem = told.blind;
+            show_frame(&discovery, &told.xids, json)?;
+            shown_at = now;
+        }
     }
 }

@@ -88,6 +88,7 @@ impl GpuDesk {
                 GpuEvent::Found(found) => {
                     tracing::debug!(gpus = found.gpus.len() as u64, "the GPUs are watched");
                 }
+                GpuEvent::Round => {}
                 GpuEvent::Finding(finding) => told.extend(self.finding(finding.class, &finding.text)),
                 GpuEvent::Blind(reason) => tracing::warn!(
                     code = "gpu_unknown",

@@ -33,7 +33,7 @@ pub struct GpuWatch {
 impl GpuWatch {
     /// Nothing is started before the first [`GpuWatch::pump`]. `call_limit` is for one NVML call.
     pub fn new(call_limit: Duration, interval: Duration, policy: WatchPolicy, env: &Env) -> GpuWatch {
-        let keeper = Keeper::new(call_limit, site(env), policy);
+        let keeper = Keeper::new(call_limit, interval, site(env), policy);
         GpuWatch { keeper, probe: None, interval, env: env.clone() }
     }
 

@@ -266,6 +266,10 @@ fn cuda_visible_devices_is_joined_by_uuid() {
     assert_eq!(visible("GPU-00000001"), [json!(false), json!(true)]);
     assert_eq!(visible("0"), [Value::Null, Value::Null], "CUDA's 0 need not be NVML's");
     assert_eq!(visible(""), [json!(false), json!(false)]);
+    assert_eq!(visible("MIG-1f8c"), [Value::Null, Value::Null], "an instance of a GPU that cannot be told");
+    fake.play(&["gpu0.name A", "gpu1.name A"]);
+    assert_eq!(visible("1"), [json!(false), json!(true)], "of one model, numbers are the same to both");
+    assert_eq!(visible("1,-1,0"), [json!(false), json!(true)], "what names nothing ends the list");
 }
 
 #[test]
@@ -301,19 +305,37 @@ fn a_probe_line_of_more_than_64_kib_ends_the_probe() {
 }
 
 #[test]
-fn watch_shows_the_gpus_again_one_probe_after_the_other() {
+fn watch_shows_the_gpus_again_from_one_probe_and_xids_at_once() {
     let fake = FakeNvml::new(&["gpu0.util 11"]);
     let running = fake.trainit(&["gpus", "--watch", "--json", "--gpu-interval", "20ms"]).start();
     running.after_line("\"utilization_percent\":11");
     fake.play(&["gpu0.util 22"]);
-    running.after_line("\"utilization_percent\":22");
+    let line = running.after_line("\"utilization_percent\":22");
+    assert!(line.ends_with("\"xids\":[]}\n"), "{line}");
+    fake.play(&["event-1 1 8 79"]);
+    running.after_line(
+        "\"xids\":[{\"gpu\":\"GPU 1 (GPU-00000001-0000-0000-0000-000000000000, 00000000:05:00.0)\",\"xid\":79",
+    );
     drop(running);
     let mut probes: Vec<i32> = fake.calls().into_iter().map(|(pid, _)| pid).collect();
     probes.dedup();
-    let mut distinct = probes.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    assert!(probes.len() >= 2 && probes.len() == distinct.len(), "probes overlapped: {probes:?}");
+    assert_eq!(probes.len(), 2, "the first look and the watch: {probes:?}");
+    let table = fake.trainit(&["gpus", "--watch", "--gpu-interval", "20ms"]).start();
+    table.after_line("XID 79 x 1 on GPU 1 (GPU-00000001");
+}
+
+#[test]
+fn watch_says_that_nothing_is_known_and_when_it_is_known_again() {
+    let fake = FakeNvml::new(&[]);
+    let args = ["gpus", "--watch", "--json", "--gpu-interval", "50ms", "--gpu-timeout", "300ms"];
+    let running = fake.trainit(&args).start();
+    running.after_line("\"xids\":[]");
+    fake.play(&["nvmlEventSetWait_v2 hang"]);
+    let line = running.after_line("nvmlEventSetWait_v2 did not return in 0.3 s");
+    let frame: Value = serde_json::from_str(&line).unwrap();
+    assert!(frame["gpus"].as_array().unwrap().iter().all(|gpu| gpu["health"] == "unknown"), "{frame}");
+    fake.play(&["event-1 0 8 43"]);
+    running.after_line("\"problem\":null,\"xids\":[{");
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! The probe's own code: asks NVML and prints what it hears. It runs in a process of its own, which anybody may kill.
 //!
-//! Straight over nvml-wrapper's bindings rather than the wrapper: that one makes a call of its own behind `init` (which
-//! could not be announced), takes unknown enum values for errors, reads past a name without a NUL, knows only the newest
-//! memory call, and shuts NVML down when dropped, which may hang. Every symbol is optional; what fails is null.
+//! Straight over nvml-wrapper's bindings (nvml-wrapper-sys) rather than the wrapper, whose 0.13 was read for this: its
+//! `Nvml`, without which none of its queries can be called, is made by `init` only, and that asks for the driver's version
+//! behind the caller's back: a second call under one announcement and one deadline. `name()`, `uuid()` and the like look
+//! for the NUL past the end of their buffer where a driver wrote none; `memory_info()` knows only the call since R510;
+//! dropping it calls nvmlShutdown, and dropping an event set nvmlEventSetFree, which may hang. Here every symbol is
+//! optional, every call announced, and what fails is null.
 //! Deliberately absent: any judgement.
 
 #![expect(unsafe_code, reason = "NVML is a C library")]

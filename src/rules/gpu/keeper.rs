@@ -19,6 +19,7 @@ use super::watch::{Watch, WatchPolicy};
 use super::xid::Class;
 use crate::rules::exit::End;
 
+/// The pause after the first failure, unless the watch's interval is shorter; then it doubles.
 const FIRST_BACKOFF: Duration = Duration::from_secs(10);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(600);
 
@@ -36,6 +37,8 @@ pub enum Order {
 pub enum GpuEvent {
     /// The GPUs have been found, for the first time (or none were); boxed for its size.
     Found(Box<Discovery>),
+    /// Each of them was sampled once more.
+    Round,
     /// Something happened to one of them.
     Finding(Finding),
     /// Nothing can be known for now; the reason. Not said again until [`GpuEvent::Sighted`].
@@ -58,7 +61,12 @@ pub struct Keeper {
     state: State,
     call_limit: Duration,
     site: Site,
+    first_backoff: Duration,
     backoff: Duration,
+    /// A round of samples is under way.
+    sampled: bool,
+    /// The wait for events was announced and has not come back: it too may hang.
+    waiting: bool,
     /// Why nothing is known, while that is so.
     blind: Option<String>,
     found: bool,
@@ -66,11 +74,23 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Wants a probe at once. `call_limit` is `--gpu-timeout`.
-    pub fn new(call_limit: Duration, site: Site, policy: WatchPolicy) -> Keeper {
+    /// Wants a probe at once. `call_limit` is `--gpu-timeout`, `interval` is `--gpu-interval`.
+    pub fn new(call_limit: Duration, interval: Duration, site: Site, policy: WatchPolicy) -> Keeper {
         let state = State::Waiting { next: Duration::ZERO };
-        let (backoff, watch) = (FIRST_BACKOFF, Watch::new(policy));
-        Keeper { state, call_limit, site, backoff, blind: None, found: false, watch }
+        let (first_backoff, watch) = (FIRST_BACKOFF.min(interval), Watch::new(policy));
+        let backoff = first_backoff;
+        Keeper {
+            state,
+            call_limit,
+            site,
+            first_backoff,
+            backoff,
+            sampled: false,
+            waiting: false,
+            blind: None,
+            found: false,
+            watch,
+        }
     }
 
     /// What is known of the GPUs; also where a death is asked about.
@@ -128,6 +148,7 @@ impl Keeper {
     pub fn started(&mut self, now: Duration, probe: Result<i32, String>) -> Vec<GpuEvent> {
         match probe {
             Ok(pid) => {
+                self.waiting = false;
                 let reader = Reader::new(now, Limits::watch(self.call_limit));
                 self.state = State::Running { pid, reader, findings: Findings::default() };
                 Vec::new()
@@ -143,26 +164,32 @@ impl Keeper {
     pub fn feed(&mut self, now: Duration, bytes: &[u8]) -> Vec<GpuEvent> {
         let mut events = Vec::new();
         let State::Running { reader, findings, .. } = &mut self.state else { return events };
-        let mut sighted = false;
+        let (mut is_round, mut is_well) = (false, false);
         for line in reader.feed(now, bytes) {
-            events.extend(self.watch.line(now, &line).into_iter().map(GpuEvent::Finding));
+            is_well |= std::mem::take(&mut self.waiting);
+            self.waiting = matches!(line, Line::Call { wait_ms: Some(_), .. });
             // The second round begins: everything was heard once.
-            sighted |= matches!(line, Line::Call { wait_ms: Some(_), .. });
+            is_round |= self.waiting;
+            self.sampled |= matches!(line, Line::Gpu { sampled: true, .. } | Line::GpuError { .. });
+            events.extend(self.watch.line(now, &line).into_iter().map(GpuEvent::Finding));
             if !matches!(line, Line::Event { .. }) {
                 findings.add(line);
             }
         }
-        if sighted {
-            self.backoff = FIRST_BACKOFF;
+        if is_well {
+            self.backoff = self.first_backoff;
             if self.blind.take().is_some() {
                 events.push(GpuEvent::Sighted);
             }
-            if !std::mem::replace(&mut self.found, true) {
-                // The probe has not ended, and never will; what it said is complete all the same.
-                let heard = Findings { ended: true, ..std::mem::take(findings) };
-                let all = report(heard, Ending::Ended(End::Code(0)), String::new(), String::new());
-                events.push(GpuEvent::Found(Box::new(answer::conclude(all, None, &self.site))));
-            }
+        }
+        if is_round && !std::mem::replace(&mut self.found, true) {
+            // The probe has not ended, and never will; what it said is complete all the same.
+            let heard = Findings { ended: true, ..std::mem::take(findings) };
+            let all = report(heard, Ending::Ended(End::Code(0)), String::new(), String::new());
+            events.push(GpuEvent::Found(Box::new(answer::conclude(all, None, &self.site))));
+        }
+        if is_round && std::mem::take(&mut self.sampled) {
+            events.push(GpuEvent::Round);
         }
         events
     }
@@ -264,7 +291,7 @@ mod tests {
 
     fn keeper(control_node: bool) -> Keeper {
         let site = Site { control_node, ..Site::default() };
-        Keeper::new(5 * SECOND, site, WatchPolicy::default())
+        Keeper::new(5 * SECOND, 60 * SECOND, site, WatchPolicy::default())
     }
 
     fn running(now: Duration) -> Keeper {
@@ -283,9 +310,11 @@ mod tests {
     fn a_full_round_is_found_once_with_its_gpus() {
         let mut keeper = running(Duration::ZERO);
         let events = keeper.feed(SECOND, ROUND);
-        let [GpuEvent::Found(found)] = &events[..] else { panic!("{events:?}") };
+        let [GpuEvent::Found(found), GpuEvent::Round] = &events[..] else { panic!("{events:?}") };
         assert_eq!((found.gpus.len(), found.problem.as_ref()), (1, None));
-        assert_eq!(keeper.feed(2 * SECOND, ROUND), []);
+        assert_eq!(keeper.feed(2 * SECOND, ROUND), [GpuEvent::Round]);
+        let wait = b"{\"t\":\"call\",\"fn\":\"nvmlEventSetWait_v2\",\"wait_ms\":2000}\n";
+        assert_eq!(keeper.feed(3 * SECOND, wait), [], "a second wait in one round");
     }
 
     #[test]
@@ -320,9 +349,37 @@ mod tests {
         }
         assert_eq!(warnings, 1);
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600]);
-        assert_eq!(keeper.feed(now, ROUND)[0], GpuEvent::Sighted);
+        assert!(matches!(keeper.feed(now, ROUND)[..], [GpuEvent::Found(_), GpuEvent::Round]));
+        assert_eq!(keeper.feed(now, ROUND), [GpuEvent::Sighted, GpuEvent::Round]);
         keeper.reaped(now, sigkill(), String::new());
         assert_eq!(keeper.deadline(), Some(now + FIRST_BACKOFF), "a good round forgives");
+    }
+
+    #[test]
+    fn a_wait_for_events_that_never_comes_back_is_one_warning_however_often_it_is_tried() {
+        let mut keeper = running(Duration::ZERO);
+        let (mut now, mut told) = (Duration::ZERO, Vec::new());
+        for _ in 0..4 {
+            told.extend(keeper.feed(now, ROUND));
+            now = keeper.deadline().unwrap();
+            assert_eq!(keeper.order(now), Some(Order::Kill(7)));
+            told.extend(keeper.reaped(now, sigkill(), String::new()));
+            now = keeper.deadline().unwrap();
+            assert_eq!(keeper.order(now), Some(Order::Spawn));
+            keeper.started(now, Ok(7));
+        }
+        told.retain(|event| !matches!(event, GpuEvent::Found(_) | GpuEvent::Round));
+        assert!(matches!(&told[..], [GpuEvent::Blind(why)] if why.starts_with("nvmlEventSetWait_v2")), "{told:?}");
+    }
+
+    #[test]
+    fn the_first_pause_is_no_longer_than_the_interval() {
+        let mut keeper =
+            Keeper::new(SECOND, SECOND, Site { control_node: true, ..Site::default() }, WatchPolicy::default());
+        keeper.order(Duration::ZERO);
+        keeper.started(Duration::ZERO, Ok(7));
+        keeper.reaped(Duration::ZERO, sigkill(), String::new());
+        assert_eq!(keeper.deadline(), Some(SECOND));
     }
 
     #[test]

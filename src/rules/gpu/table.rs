@@ -1,5 +1,6 @@
 //! The GPUs as a table for people. Deliberately absent: colours, and anything a script should read (that is `--json`).
 
+use super::ledger::XidCount;
 use super::{Discovery, Gpu, Health, Source, throttle_names};
 
 const HEADER: [&str; 12] =
@@ -38,6 +39,11 @@ pub fn render(discovery: &Discovery) -> String {
         lines.push(format!("problem: {}", plain(problem)));
     }
     lines.join("\n") + "\n"
+}
+
+/// A line for each XID that came on a GPU.
+pub fn xids(xids: &[XidCount]) -> String {
+    xids.iter().map(|count| format!("XID {} x {} on {}\n", count.xid, count.count, plain(&count.gpu))).collect()
 }
 
 fn row(gpu: &Gpu) -> [String; 12] {

@@ -32,5 +32,10 @@ pub(super) const SETTINGS: &[Setting] = &[
         "What an XID means here: note it, restart the trainer after it died, or leave this machine (13=leave)",
     ),
     one("gpu-interval", "DURATION", TOPIC, on::RUN | on::GPUS, "10s", "How often the GPUs are sampled while watching"),
-    switch("watch", TOPIC, on::GPUS, "Show the GPUs again at every --gpu-interval; with --json one object a line"),
+    switch(
+        "watch",
+        TOPIC,
+        on::GPUS,
+        "Show the GPUs again at every --gpu-interval, and at once when an XID comes; with --json one object a line",
+    ),
 ];
