@@ -11,6 +11,7 @@ use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::MetricsFile;
 use crate::edge::signals::Mask;
+use crate::edge::store::Access;
 use crate::edge::{gpu, limits, machine, stdio};
 use crate::rules::cluster::spec::Platform;
 use crate::rules::env::Env;
@@ -38,6 +39,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let mut reader = Reader::new(&values, complaints);
     let mut settings = read(&mut reader);
     let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
+    let model = settings::model::read(&mut reader);
     let options = read_cluster(&mut reader);
     let gpus = settings::gpus::read(&mut reader, parsed.on, &env);
     let collected = settings::metrics::collected(&mut reader, &env);
@@ -74,6 +76,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         settings.policy.checkpoint_on = SLURM_CHECKPOINT.to_vec();
     }
     let node_rank = resolved.spec.node_rank;
+    let model = left_model(model, node_rank, checkpoints.allow_http, &env);
+    settings.policy.model = model.is_some();
     let watch = watched(gpus, &env);
     let job = Job {
         policy: settings.policy,
@@ -87,7 +91,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         gpus: watch,
         metrics: collected.map(metrics),
     };
-    let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout };
+    let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout, model };
     match supervisor::run(job, work, clock) {
         Ok(ended) => {
             let facts = Facts {
@@ -157,6 +161,25 @@ fn kept(
     let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
     let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
     Some(supervisor::Checkpoints { mirror, interval, settle })
+}
+
+/// The model to copy at the end: the chief's alone, or each replica would write over the others'.
+fn left_model(
+    model: Option<settings::model::Model>,
+    node_rank: Option<u32>,
+    allow_http: bool,
+    env: &Env,
+) -> Option<supervisor::LeftModel> {
+    let settings::model::Model { dir, store } = model?;
+    let Some(store) = store else {
+        tracing::warn!(
+            "the model in {} goes nowhere: neither --model-store nor AIP_MODEL_DIR names a place",
+            dir.display()
+        );
+        return None;
+    };
+    let access = Access::new(env.clone(), allow_http);
+    (node_rank == Some(0)).then_some(supervisor::LeftModel { dir, store, access })
 }
 
 /// A command line that could not even be read: the same verdict, in the form the environment asks for.

@@ -13,6 +13,7 @@ mod job_control;
 mod keeper;
 mod lookout;
 pub mod mirror;
+mod model;
 pub mod output;
 mod pulse;
 mod reporter;
@@ -41,6 +42,7 @@ use effects::Effects;
 pub use gpus::GpuWatch;
 pub use keeper::Checkpoints;
 pub use lookout::Lookout;
+pub use model::LeftModel;
 use output::Collectors;
 pub use output::Metrics;
 

@@ -26,6 +26,7 @@ mod init;
 mod inspect;
 mod manifests;
 mod metrics_file;
+mod model;
 mod object_stores;
 mod preemption;
 mod report_metric;

@@ -44,6 +44,8 @@ pub struct Policy {
     pub checkpoints: bool,
     /// There is a store: a last commit is owed at the end.
     pub store: bool,
+    /// A finished job leaves a model that is to be copied.
+    pub model: bool,
     /// Spreads the pauses of many jobs; `None`: each is exact.
     pub seed: Option<u64>,
     /// When silence is a hang; `None`: never.
@@ -81,6 +83,7 @@ impl Default for Policy {
             backoff_max: Duration::from_secs(60),
             checkpoints: false,
             store: false,
+            model: false,
             seed: None,
             hang: None,
             child_has_terminal: false,
