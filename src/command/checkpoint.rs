@@ -98,7 +98,7 @@ async fn push(mirror: &mut Mirror, settle: Duration, as_json: bool, dry: bool) -
     }
     let outcome = mirror.commit_newest(settle, None, &*shown("pushing")).await;
     let stamp = mirror.committed().map(|(_, stamp)| stamp.to_string());
-    if !matches!(outcome, Outcome::NothingComplete { .. }) {
+    if matches!(outcome, Outcome::Committed { .. } | Outcome::UpToDate { .. }) {
         for why in mirror.passed() {
             stdio::complain(&format!("trainit: passed over: {why}"));
         }
