@@ -20,6 +20,7 @@ use crate::settings::layers::hint;
 use crate::settings::{Complaint, Reader};
 use crate::supervisor::commit::Outcome;
 use crate::supervisor::mirror::{Mirror, MirrorConfig, MirrorError, Restore};
+use crate::supervisor::survey::Surveyed;
 use crate::supervisor::transfer::shown;
 
 const DEEDS: [&str; 5] = ["list", "verify", "push", "pull", "prune"];
@@ -38,7 +39,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (as_json, dry) = (reader.switch("json"), reader.switch("dry-run"));
     let mut complaints = reader.complaints;
     for (name, missing) in [("dir", settings.dir.is_none()), ("store", settings.store.is_none())] {
-        if missing && (name == "store" || matches!(deed, "push" | "pull")) {
+        let one_is_enough = deed == "list" && settings.dir.is_some();
+        if missing && (name == "store" && !one_is_enough || matches!(deed, "push" | "pull")) {
             let message = format!(
                 "checkpoint {deed} needs it; give --checkpoint-{name} or TRAINIT_CHECKPOINT_{}",
                 name.to_uppercase()
@@ -53,7 +55,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         Ok(runtime) => runtime,
         Err(error) => return fail(&MirrorError { message: format!("cannot start: {error}"), code: 1 }),
     };
-    let (settle, step) = (settings.settle, settings.restore_step);
+    let (settle, step, has_dir) = (settings.settle, settings.restore_step, settings.dir.is_some());
     let config = mirror_config(settings, 0, deed == "push" && !dry, env);
     let done = runtime.block_on(async {
         let mut mirror = Mirror::open(config).await?;
@@ -63,7 +65,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
             "pull" => pull(&mut mirror, as_json).await,
             "verify" => verify(&mirror, as_json).await,
             "prune" => prune(&mirror, as_json, dry).await,
-            _ => list(&mirror, as_json).await,
+            _ => list(&mirror, as_json, has_dir).await,
         };
         for note in mirror.take_notes() {
             stdio::complain(&format!("trainit: {note}"));
@@ -166,21 +168,58 @@ fn step_text(step: Option<u64>) -> String {
     step.map_or("no step".to_owned(), |s| format!("step {s}"))
 }
 
-async fn list(mirror: &Mirror, as_json: bool) -> Result<u8, MirrorError> {
+/// The commits of the store, and what lies in the checkpoint directory, each where it was given.
+async fn list(mirror: &Mirror, as_json: bool, has_dir: bool) -> Result<u8, MirrorError> {
     let judged = mirror.judged().await.map_err(store_error)?;
     let rows: Vec<(CommitName, Result<Manifest, String>)> = judged.into_iter().map(|j| (j.name, j.manifest)).collect();
-    Ok(print_rows(&rows, as_json))
+    let (mut value, mut table) = rows_shown(&rows);
+    if has_dir {
+        let local = mirror.survey().await.map_err(|error| MirrorError {
+            message: format!("cannot read the checkpoint directory: {error}; give a --checkpoint-dir that can be read"),
+            code: exit::NOT_STARTED,
+        })?;
+        value["local"] = local.iter().map(local_object).collect();
+        table.push_str(&local_table(&local));
+    }
+    Ok(show(as_json, &value, &table))
+}
+
+fn local_object(unit: &Surveyed) -> Value {
+    json!({
+        "unit": unit.unit,
+        "step": unit.step,
+        "framework": unit.framework,
+        "files": unit.files,
+        "bytes": unit.bytes,
+        "complete": unit.problem.is_none(),
+        "problem": unit.problem,
+    })
+}
+
+fn local_table(local: &[Surveyed]) -> String {
+    let mut table = format!("{:<18} {:>10} {:>7} {:>15}  {}\n", "LOCAL", "STEP", "FILES", "BYTES", "UNIT");
+    for unit in local {
+        let step = unit.step.map_or("-".to_owned(), |s| s.to_string());
+        let problem = unit.problem.as_ref().map_or(String::new(), |why| format!("  not complete: {why}"));
+        table.push_str(&format!(
+            "{:<18} {step:>10} {:>7} {:>15}  {}{problem}\n",
+            unit.framework, unit.files, unit.bytes, unit.unit
+        ));
+    }
+    table
 }
 
 async fn verify(mirror: &Mirror, as_json: bool) -> Result<u8, MirrorError> {
     let rows = mirror.verified().await.map_err(store_error)?;
     let rows: Vec<_> = rows.into_iter().map(|j| (j.name, j.manifest)).collect();
-    let code = print_rows(&rows, as_json);
+    let (value, table) = rows_shown(&rows);
+    let code = show(as_json, &value, &table);
     let is_bad = rows.iter().any(|(_, manifest)| manifest.is_err());
     Ok(if is_bad { 1 } else { code })
 }
 
-fn print_rows(rows: &[(CommitName, Result<Manifest, String>)], as_json: bool) -> u8 {
+/// As an object, and as a table.
+fn rows_shown(rows: &[(CommitName, Result<Manifest, String>)]) -> (Value, String) {
     let object = |(name, manifest): &(CommitName, Result<Manifest, String>)| {
         let (whole, problem) = (manifest.is_ok(), manifest.as_ref().err());
         let manifest = manifest.as_ref().ok();
@@ -207,7 +246,7 @@ fn print_rows(rows: &[(CommitName, Result<Manifest, String>)], as_json: bool) ->
         };
         table.push_str(&format!("{:<18} {:>10} {line}\n", name.stamp.to_string(), name.step));
     }
-    show(as_json, &json!({ "commits": commits }), &table)
+    (json!({ "commits": commits }), table)
 }
 
 async fn prune(mirror: &Mirror, as_json: bool, dry: bool) -> Result<u8, MirrorError> {

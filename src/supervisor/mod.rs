@@ -20,6 +20,7 @@ mod reporter;
 pub mod restore;
 pub mod retention;
 mod send;
+pub mod survey;
 pub mod transfer;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -345,3 +345,22 @@ fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_nodes_data_ever
     assert_eq!(place.steps(), [1]);
     place.checkpoint("verify").output().expect_code(0);
 }
+
+#[test]
+fn a_list_shows_the_local_checkpoints_too_each_with_what_it_lacks() {
+    let place = Place::new();
+    place.save(1);
+    fs::write(place.local().join("step-2.npy"), b"\x93NUMPY\x01\0\x76\0{'descr': '<f4'").unwrap();
+    let list = |args: &[&str]| Trainit::new(["checkpoint", "list"]).args(args).output().expect_code(0).out();
+    let dir = place.local();
+    let value: serde_json::Value =
+        serde_json::from_str(&list(&["--json", "--checkpoint-dir", dir.to_str().unwrap()])).unwrap();
+    let local = value["local"].as_array().unwrap();
+    assert_eq!((local[0]["unit"].as_str(), local[0]["complete"].as_bool()), (Some("step-2.npy"), Some(false)));
+    assert!(local[0]["problem"].as_str().unwrap().contains("cut short"), "{value}");
+    assert_eq!((local[1]["unit"].as_str(), local[1]["complete"].as_bool()), (Some("step-1"), Some(true)));
+    assert_eq!((local[1]["files"].as_u64(), local[1]["step"].as_u64()), (Some(3), Some(1)));
+    assert!(list(&["--checkpoint-dir", dir.to_str().unwrap()]).contains("step-2.npy  not complete: "));
+    assert_eq!(value["commits"], serde_json::json!([]));
+    Trainit::new(["checkpoint", "list"]).output().expect_code(125);
+}

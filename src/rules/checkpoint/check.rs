@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::listing::{Entry, Peek};
+use super::structure;
 
 /// The end record of a zip file with the longest possible comment.
 const ZIP_TAIL: u64 = 65_557;
@@ -16,7 +17,7 @@ const JSON_LIMIT: u64 = 100 << 20;
 const TABLE_MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 const HDF5_SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 
-type Verdict = Result<(), String>;
+pub(super) type Verdict = Result<(), String>;
 
 /// Whether the file passes the check of its type, which its name tells. Errors: why not, in one clause.
 pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
@@ -30,8 +31,9 @@ pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
         "h5" | "hdf5" => hdf5(peek, file),
         "json" => json(peek, file),
         "index" => table(peek, file),
-        "pkl" | "pickle" => pickle(peek, file),
-        "ubj" => ubjson(peek, file),
+        "pkl" | "pickle" => structure::pickle(peek, file),
+        "ubj" => structure::ubjson(peek, file),
+        "npy" => structure::npy(peek, file),
         _ => Ok(()),
     };
     let verdict = if file.size == 0 && is_weights(name) { Err("it is empty".to_owned()) } else { verdict };
@@ -199,23 +201,6 @@ pub fn table(peek: &dyn Peek, file: &Entry) -> Verdict {
     let tail = peek.read(&file.path, file.size.saturating_sub(8), 8).ok_or("it cannot be read")?;
     let whole = tail.len() == 8 && le(&tail, 0, 8) == TABLE_MAGIC;
     if whole { Ok(()) } else { Err("it does not end as a TensorFlow index does: cut short".to_owned()) }
-}
-
-/// A UBJSON object, as XGBoost writes, ends in a brace.
-fn ubjson(peek: &dyn Peek, file: &Entry) -> Verdict {
-    let ends = |at| peek.read(&file.path, at, 1).ok_or("it cannot be read");
-    if ends(0)? == b"{" && ends(file.size.saturating_sub(1))? == b"}" && file.size > 1 {
-        Ok(())
-    } else {
-        Err("its UBJSON is cut short".to_owned())
-    }
-}
-
-/// A pickle ends in a full stop; what does not start as one is not judged.
-fn pickle(peek: &dyn Peek, file: &Entry) -> Verdict {
-    let head = peek.read(&file.path, 0, 1).ok_or("it cannot be read")?;
-    let last = peek.read(&file.path, file.size.saturating_sub(1), 1).ok_or("it cannot be read")?;
-    if head == [0x80] && last != b"." { Err("its pickle does not end: cut short".to_owned()) } else { Ok(()) }
 }
 
 /// A little-endian number; bytes past the end count as zero.

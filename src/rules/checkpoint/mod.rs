@@ -19,6 +19,7 @@ pub mod megatron;
 pub mod names;
 pub mod orbax;
 pub mod plan;
+mod structure;
 pub mod tensorflow;
 pub mod torch_file;
 pub mod unit;

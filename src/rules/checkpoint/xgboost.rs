@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     fn a_model_that_ends_is_finished() {
-        let memory = Memory::of(&[("model_10.ubj", "{L..}"), ("model_20.ubj", "{L..")]);
+        let memory = Memory::of(&[("model_10.ubj", "{i\x01aT}"), ("model_20.ubj", "{i\x01aT")]);
         assert_eq!(complete_units(&memory), [("model_10.ubj".into(), Some(10))]);
     }
 

@@ -1,0 +1,56 @@
+//! What lies in the checkpoint directory, judged unit by unit. For people; commits and restores look for the newest only.
+
+use std::io;
+
+use super::mirror::{Mirror, RESTORING, blocking};
+use crate::edge::beneath::Beneath;
+use crate::edge::walk;
+use crate::rules::checkpoint::{Candidate, Scan, recognise};
+
+/// The names of units that a restore may have left half in place are read up to here, bytes.
+const SMALL: u64 = 1 << 20;
+
+/// A local unit and what the rules say of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surveyed {
+    /// What the framework loads, relative to the checkpoint directory.
+    pub unit: String,
+    /// The training step, where known.
+    pub step: Option<u64>,
+    /// The layout that recognised it.
+    pub framework: &'static str,
+    /// How many regular files it has.
+    pub files: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Why it is not complete; `None` when it is (whether it lies still is for a commit to see).
+    pub problem: Option<String>,
+}
+
+impl Mirror {
+    /// Every local unit, newest first; none where there is no directory. Errors: it cannot be read.
+    pub async fn survey(&self) -> io::Result<Vec<Surveyed>> {
+        let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
+        blocking(move || {
+            let beneath = match Beneath::open(&dir) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                opened => opened?,
+            };
+            let half = beneath.read(RESTORING, SMALL).ok().and_then(|text| serde_json::from_slice(&text).ok());
+            let half: Vec<String> = half.unwrap_or_default();
+            let listing = walk::walk(&dir)?;
+            let scan = Scan { listing: &listing, peek: &beneath, options: &options };
+            let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
+            let judged = found.candidates.into_iter().map(|candidate| {
+                let is_half = half.contains(&candidate.unit);
+                let cut = || "a restore that was cut short may have left it half in place".to_owned();
+                let problem = (found.layout.complete)(&scan, &candidate).err().or_else(|| is_half.then(cut));
+                let (files, bytes) = (candidate.files(&listing).count(), candidate.bytes(&listing));
+                let Candidate { unit, step, .. } = candidate;
+                Surveyed { unit, step, framework: found.layout.name, files, bytes, problem }
+            });
+            Ok(judged.collect())
+        })
+        .await
+    }
+}

@@ -1,0 +1,600 @@
+#!/usr/bin/env python3
+"""A real framework saves checkpoints until it is killed with -9, again and again.
+
+Usage: kill.py WRITER --trials N --trainit PATH --work DIR [--seed S]
+
+Each trial: a process saves in a loop and says on a pipe when a save begins and when it has returned; it is killed at a
+random instant of a save. Then `trainit checkpoint list --json` judges the directory, and the framework itself loads
+every unit, in a process of its own, and compares the content with what was saved. Wrong are
+
+  a unit that trainit calls complete and the framework cannot load or loads with other content, and
+  a unit whose save had returned (and that no later save deletes or overwrites) that trainit does not call complete.
+
+The last line counts; leaves with 1 when anything was wrong.
+"""
+import argparse
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+import traceback
+
+SLOW = 60.0
+
+
+class Writer:
+    """What is the same for all. A unit is named as trainit names it."""
+
+    keep = None        # how many checkpoints the framework keeps; None: all
+    arguments = []     # for trainit
+    processes = 1      # of the writer, one of which may die first
+
+    def prepare(self):
+        """Imports, in the parent; nothing that starts a thread."""
+
+    def save(self, directory, rank, say):
+        """Saves for ever; say("begin", step) and say("done", step) around each."""
+
+    def unit(self, step):
+        raise NotImplementedError
+
+    def load(self, directory, unit):
+        """The step whose content the unit has. Raises when it cannot be loaded."""
+
+    def must_be_complete(self, begun, done):
+        """Units whose save had returned and that nothing has touched since."""
+        oldest = begun - self.keep + 1 if self.keep else 0
+        # The save that has begun may already be deleting the oldest.
+        return {self.unit(step) for step in done if step >= oldest}
+
+
+def filled(numpy, step, size=1 << 20, count=4):
+    """Arrays that only this step has."""
+    return {"w%d" % n: numpy.arange(size, dtype="float32") + step * 10 + n for n in range(count)}
+
+
+def step_of(numpy, arrays):
+    """The step whose arrays these are; raises when they are no step's."""
+    step = int(arrays["w0"].reshape(-1)[0]) // 10
+    for name, array in filled(numpy, step, arrays["w0"].size, len(arrays)).items():
+        if not numpy.array_equal(numpy.asarray(arrays[name]), array):
+            raise ValueError("%s of step %d has other content" % (name, step))
+    return step
+
+
+class TorchFile(Writer):
+    """torch.save under a new name each time."""
+
+    def prepare(self):
+        import numpy
+        import torch
+        self.torch, self.numpy = torch, numpy
+
+    def unit(self, step):
+        return "model_%d.pt" % step
+
+    def save(self, directory, rank, say):
+        step = 0
+        while True:
+            step += 1
+            state = {k: self.torch.from_numpy(v) for k, v in filled(self.numpy, step).items()}
+            say("begin", step)
+            self.torch.save(state, os.path.join(directory, self.unit(step)))
+            say("done", step)
+
+    def load(self, directory, unit):
+        state = self.torch.load(os.path.join(directory, unit))
+        return step_of(self.numpy, {k: v.numpy() for k, v in state.items()})
+
+
+class TorchSame(TorchFile):
+    """torch.save over the same file."""
+
+    def unit(self, step):
+        return "last.pt"
+
+    def must_be_complete(self, begun, done):
+        return {"last.pt"} if begun in done else set()
+
+
+class Safetensors(TorchFile):
+    """safetensors.torch.save_file."""
+
+    def prepare(self):
+        super().prepare()
+        import safetensors.torch
+        self.safetensors = safetensors.torch
+
+    def unit(self, step):
+        return "model-%d.safetensors" % step
+
+    def save(self, directory, rank, say):
+        step = 0
+        while True:
+            step += 1
+            state = {k: self.torch.from_numpy(v) for k, v in filled(self.numpy, step).items()}
+            say("begin", step)
+            self.safetensors.save_file(state, os.path.join(directory, self.unit(step)))
+            say("done", step)
+
+    def load(self, directory, unit):
+        state = self.safetensors.load_file(os.path.join(directory, unit))
+        return step_of(self.numpy, {k: v.numpy() for k, v in state.items()})
+
+
+class Distributed(TorchFile):
+    """torch.distributed.checkpoint of two processes."""
+
+    processes = 2
+
+    def prepare(self):
+        super().prepare()
+        import torch.distributed
+        import torch.distributed.checkpoint
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        self.dcp = torch.distributed.checkpoint
+
+    def unit(self, step):
+        return "step_%d" % step
+
+    def save(self, directory, rank, say):
+        self.torch.distributed.init_process_group(
+            "gloo", init_method="file://%s.rendezvous" % directory, rank=rank, world_size=self.processes)
+        step = 0
+        while True:
+            step += 1
+            state = {k: self.torch.from_numpy(v) for k, v in filled(self.numpy, step).items()}
+            self.torch.distributed.barrier()
+            say("begin", step)
+            self.dcp.save(state, checkpoint_id=os.path.join(directory, self.unit(step)))
+            say("done", step)
+
+    def load(self, directory, unit):
+        state = {k: self.torch.zeros(1 << 20) for k in ("w0", "w1", "w2", "w3")}
+        self.dcp.load(state, checkpoint_id=os.path.join(directory, unit), no_dist=True)
+        return step_of(self.numpy, {k: v.numpy() for k, v in state.items()})
+
+
+class HuggingFace(Writer):
+    """transformers.Trainer: a checkpoint each step, three kept."""
+
+    keep = 3
+
+    def prepare(self):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        import torch
+        import transformers
+        self.torch, self.transformers = torch, transformers
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        # It imports most of itself only when asked for.
+        for name in ("Trainer", "TrainerCallback", "TrainingArguments", "GPT2Config", "GPT2LMHeadModel"):
+            getattr(transformers, name)
+
+    def unit(self, step):
+        return "checkpoint-%d" % step
+
+    def save(self, directory, rank, say):
+        torch, transformers = self.torch, self.transformers
+        torch.set_num_threads(1)
+
+        class Say(transformers.TrainerCallback):
+            def on_step_end(self, args, state, control, **_):
+                say("begin", state.global_step)
+
+            def on_save(self, args, state, control, **_):
+                say("done", state.global_step)
+
+        class Data(torch.utils.data.Dataset):
+            def __len__(self):
+                return 1000
+
+            def __getitem__(self, at):
+                ids = torch.full((4,), at % 50)
+                return {"input_ids": ids, "labels": ids}
+
+        config = transformers.GPT2Config(vocab_size=2000, n_positions=8, n_embd=256, n_layer=2, n_head=2)
+        arguments = transformers.TrainingArguments(
+            output_dir=directory, max_steps=10000, save_steps=1, save_total_limit=self.keep, use_cpu=True,
+            report_to=[], disable_tqdm=True, logging_strategy="no", per_device_train_batch_size=1)
+        trainer = transformers.Trainer(
+            transformers.GPT2LMHeadModel(config), arguments, train_dataset=Data(), callbacks=[Say()])
+        trainer.train()
+
+    def load(self, directory, unit):
+        unit = os.path.join(directory, unit)
+        self.transformers.GPT2LMHeadModel.from_pretrained(unit)
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
+            self.torch.load(os.path.join(unit, name), weights_only=False)
+        with open(os.path.join(unit, "trainer_state.json")) as f:
+            return json.load(f)["global_step"]
+
+
+class TensorFlow(Writer):
+    """tf.train.CheckpointManager, three kept."""
+
+    keep = 3
+
+    def prepare(self):
+        import numpy
+        import tensorflow
+        self.numpy, self.tf = numpy, tensorflow
+
+    def unit(self, step):
+        return "ckpt-%d" % step
+
+    def save(self, directory, rank, say):
+        tf = self.tf
+        variables = {k: tf.Variable(v) for k, v in filled(self.numpy, 0).items()}
+        manager = tf.train.CheckpointManager(tf.train.Checkpoint(**variables), directory, max_to_keep=self.keep)
+        step = 0
+        while True:
+            step += 1
+            for name, value in filled(self.numpy, step).items():
+                variables[name].assign(value)
+            say("begin", step)
+            manager.save(checkpoint_number=step)
+            say("done", step)
+
+    def load(self, directory, unit):
+        variables = {k: self.tf.Variable(v) for k, v in filled(self.numpy, 0).items()}
+        restored = self.tf.train.Checkpoint(**variables).restore(os.path.join(directory, unit))
+        restored.assert_existing_objects_matched()
+        return step_of(self.numpy, {k: v.numpy() for k, v in variables.items()})
+
+
+class Keras(Writer):
+    """keras.callbacks.BackupAndRestore: weights, then metadata, over and over in place."""
+
+    def prepare(self):
+        import numpy
+        import tensorflow
+        self.numpy, self.tf, self.keras = numpy, tensorflow, tensorflow.keras
+
+    def unit(self, step):
+        return "latest.weights.h5"
+
+    def must_be_complete(self, begun, done):
+        return {self.unit(0)} if begun in done else set()
+
+    def model(self):
+        model = self.keras.Sequential([self.keras.layers.Dense(1024, use_bias=False) for _ in range(4)])
+        model.build((None, 1024))
+        model.compile(loss="mse")
+        return model
+
+    def save(self, directory, rank, say):
+        model = self.model()
+        backup = self.keras.callbacks.BackupAndRestore(directory)
+        backup.set_model(model)
+        backup.on_train_begin()
+        step = 0
+        while True:
+            step += 1
+            model.set_weights([a.reshape(1024, 1024) for a in filled(self.numpy, step).values()])
+            say("begin", step)
+            backup.on_epoch_end(step)
+            say("done", step)
+
+    def load(self, directory, unit):
+        model = self.model()
+        model.load_weights(os.path.join(directory, unit))
+        step = step_of(self.numpy, {"w%d" % n: w.reshape(-1) for n, w in enumerate(model.get_weights())})
+        with open(os.path.join(directory, "training_metadata.json")) as f:
+            # The callback goes on with the epoch after the one that it saved.
+            epoch = json.load(f)["epoch"]
+        if epoch != step + 1:
+            raise ValueError("weights of epoch %d, metadata of epoch %d" % (step, epoch))
+        return step
+
+
+class Orbax(Writer):
+    """orbax CheckpointManager, three kept."""
+
+    keep = 3
+    asynchronous = False
+
+    def prepare(self):
+        import jax
+        import numpy
+        import orbax.checkpoint
+        self.numpy, self.jax, self.ocp = numpy, jax, orbax.checkpoint
+        import logging
+        logging.disable(logging.WARNING)
+
+    def unit(self, step):
+        return str(step)
+
+    def manager(self, directory):
+        options = self.ocp.CheckpointManagerOptions(
+            max_to_keep=self.keep, enable_async_checkpointing=self.asynchronous)
+        return self.ocp.CheckpointManager(directory, options=options)
+
+    def save(self, directory, rank, say):
+        manager = self.manager(directory)
+        step = 0
+        while True:
+            step += 1
+            tree = filled(self.numpy, step)
+            say("begin", step)
+            manager.save(step, args=self.ocp.args.StandardSave(tree))
+            manager.wait_until_finished()
+            say("done", step)
+
+    def load(self, directory, unit):
+        checkpointer = self.ocp.StandardCheckpointer()
+        tree = checkpointer.restore(os.path.join(directory, unit, "default"))
+        return step_of(self.numpy, {k: self.numpy.asarray(v) for k, v in tree.items()})
+
+
+class OrbaxAsync(Orbax):
+    """The same, asynchronous."""
+
+    asynchronous = True
+
+
+class XGBoost(Writer):
+    """xgboost.callback.TrainingCheckPoint, a model each round."""
+
+    def prepare(self):
+        import numpy
+        import xgboost
+        self.numpy, self.xgb = numpy, xgboost
+
+    def unit(self, step):
+        return "model_%d.ubj" % step
+
+    def save(self, directory, rank, say):
+        class Say(self.xgb.callback.TrainingCallback):
+            def __init__(self, word):
+                super().__init__()
+                self.word = word
+
+            def after_iteration(self, model, epoch, evals_log):
+                # Of the first round it saves nothing.
+                if epoch > 0:
+                    say(self.word, epoch)
+                return False
+
+        random = self.numpy.random.default_rng(1)
+        data = self.xgb.DMatrix(random.normal(size=(4000, 8)), random.normal(size=4000))
+        point = self.xgb.callback.TrainingCheckPoint(directory=directory, name="model", interval=1)
+        self.xgb.train({"nthread": 1, "max_depth": 10, "num_parallel_tree": 20, "subsample": 0.5}, data, 10000,
+                       callbacks=[Say("begin"), point, Say("done")])
+
+    def load(self, directory, unit):
+        model = self.xgb.Booster(model_file=os.path.join(directory, unit))
+        trees = model.num_boosted_rounds()
+        model.predict(self.xgb.DMatrix(self.numpy.zeros((1, 8))))
+        return trees - 1
+
+
+class Numpy(Writer):
+    """numpy.save, as many an own trainer does."""
+
+    def prepare(self):
+        import numpy
+        self.numpy = numpy
+
+    def unit(self, step):
+        return "step-%d.npy" % step
+
+    def save(self, directory, rank, say):
+        step = 0
+        while True:
+            step += 1
+            array = self.numpy.stack(list(filled(self.numpy, step).values()))
+            say("begin", step)
+            self.numpy.save(os.path.join(directory, self.unit(step)), array)
+            say("done", step)
+
+    def load(self, directory, unit):
+        array = self.numpy.load(os.path.join(directory, unit))
+        return step_of(self.numpy, {"w%d" % n: a for n, a in enumerate(array)})
+
+
+class Pickle(Numpy):
+    """pickle.dump, as many an own trainer does."""
+
+    def unit(self, step):
+        return "step-%d.pkl" % step
+
+    def save(self, directory, rank, say):
+        import pickle
+        step = 0
+        while True:
+            step += 1
+            state = {k: v.tolist() for k, v in filled(self.numpy, step, 1 << 16).items()}
+            say("begin", step)
+            with open(os.path.join(directory, self.unit(step)), "wb") as f:
+                pickle.dump(state, f)
+            say("done", step)
+
+    def load(self, directory, unit):
+        import pickle
+        with open(os.path.join(directory, unit), "rb") as f:
+            state = pickle.load(f)
+        return step_of(self.numpy, {k: self.numpy.asarray(v, "float32") for k, v in state.items()})
+
+
+WRITERS = {
+    "torch-file": TorchFile, "torch-same": TorchSame, "safetensors": Safetensors, "dcp": Distributed,
+    "huggingface": HuggingFace, "tensorflow": TensorFlow, "keras": Keras, "orbax": Orbax,
+    "orbax-async": OrbaxAsync, "xgboost": XGBoost, "numpy": Numpy, "pickle": Pickle,
+}
+
+
+def forked(deed):
+    """Runs it in a process of its own; its answer, or what it raised, as text."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        silence()
+        try:
+            answer = {"ok": deed()}
+        except BaseException as error:
+            answer = {"error": "%s: %s" % (type(error).__name__, str(error)[:200])}
+        os.write(writing, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(writing)
+    text, deadline = b"", time.monotonic() + SLOW
+    while True:
+        ready, _, _ = select.select([reading], [], [], max(0, deadline - time.monotonic()))
+        chunk = os.read(reading, 65536) if ready else b""
+        if not chunk:
+            break
+        text += chunk
+    os.close(reading)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return json.loads(text) if text else {"error": "died or hung"}
+
+
+def silence():
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1) if os.environ.get("SHOW") else (0, 1, 2):
+        os.dup2(null, fd)
+
+
+def start(writer, directory):
+    """The writer's processes in one group; their pids and the pipe on which the first speaks."""
+    reading, writing = os.pipe()
+    pids = []
+    for rank in range(writer.processes):
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            silence()
+
+            def say(word, step):
+                if rank == 0:
+                    os.write(writing, struct.pack("<cqd", word[0].encode(), step, time.monotonic()))
+
+            try:
+                writer.save(directory, rank, say)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(3)
+        pids.append(pid)
+    os.close(writing)
+    return pids, reading
+
+
+RECORD = struct.calcsize("<cqd")
+
+
+def listen(pipe, events, until):
+    """Reads events until the condition holds; False at the end of the pipe or of patience."""
+    deadline = time.monotonic() + SLOW
+    while not until():
+        ready, _, _ = select.select([pipe], [], [], max(0, deadline - time.monotonic()))
+        record = os.read(pipe, RECORD) if ready else b""
+        if len(record) < RECORD:
+            return False
+        word, step, at = struct.unpack("<cqd", record)
+        events.append((word.decode(), step, at))
+    return True
+
+
+def kill(writer, pids, rng):
+    """All at once, or one of several a little earlier."""
+    first = []
+    if len(pids) > 1 and rng.random() < 0.5:
+        first = [rng.choice(pids)]
+        os.kill(first[0], signal.SIGKILL)
+        time.sleep(rng.uniform(0, 0.1))
+    for pid in pids:
+        if pid not in first:
+            os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def trial(writer, options, rng, durations, counts):
+    directory = os.path.join(options.work, "d")
+    shutil.rmtree(options.work, ignore_errors=True)
+    os.makedirs(directory)
+    pids, pipe = start(writer, directory)
+    events = []
+    target = rng.randint(1, (writer.keep or 2) + 2)
+    began = listen(pipe, events, lambda: events and events[-1][0] == "b" and events[-1][1] >= target
+                   or len(events) >= 2 * target)
+    if not began:
+        kill(writer, pids, rng)
+        return ["the writer died by itself after %d events" % len(events)]
+    usual = sorted(durations)[len(durations) // 2] if durations else 0.05
+    time.sleep(rng.uniform(0, usual * 1.1))
+    kill(writer, pids, rng)
+    listen(pipe, events, lambda: False)
+    os.close(pipe)
+
+    starts = {step: at for word, step, at in events if word == "b"}
+    done = {step for word, step, _ in events if word == "d"}
+    durations.extend(at - starts[step] for word, step, at in events if word == "d" and step in starts)
+    begun = max(starts)
+    counts["in a save"] += begun not in done
+
+    command = [options.trainit, "checkpoint", "list", "--json", "--checkpoint-dir", directory] + writer.arguments
+    listed = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env={}).stdout)["local"]
+    verdicts = {unit["unit"]: unit for unit in listed}
+    wrong = []
+    units = set(verdicts) | writer.must_be_complete(begun, done)
+    for unit in sorted(units):
+        loaded = forked(lambda: writer.load(directory, unit))
+        says = verdicts.get(unit)
+        complete = bool(says and says["complete"])
+        counts["units"] += 1
+        counts["torn"] += "error" in loaded
+        counts["complete"] += complete
+        if complete and "error" in loaded:
+            wrong.append("%s is called complete and is torn: %s" % (unit, loaded["error"]))
+        if complete and "ok" in loaded and says["step"] not in (None, loaded["ok"]) and unit != "latest.weights.h5":
+            wrong.append("%s is called step %s and is step %s" % (unit, says["step"], loaded["ok"]))
+        if unit in writer.must_be_complete(begun, done) and not complete:
+            why = says["problem"] if says else "not seen at all"
+            wrong.append("%s was finished and is called torn: %s (%s)" % (unit, why, loaded))
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("writer", choices=sorted(WRITERS))
+    parser.add_argument("--trials", type=int, default=50)
+    parser.add_argument("--trainit", required=True)
+    parser.add_argument("--work", required=True)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    for name in ("CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL", "JAX_PLATFORMS", "OMP_NUM_THREADS"):
+        os.environ[name] = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}.get(name, "3")
+    writer = WRITERS[options.writer]()
+    writer.prepare()
+    rng, durations = random.Random(options.seed), []
+    counts = {"in a save": 0, "units": 0, "torn": 0, "complete": 0}
+    failures, began = 0, time.monotonic()
+    for number in range(options.trials):
+        wrong = trial(writer, options, rng, durations, counts)
+        for line in wrong:
+            print("%s: kill %d: %s" % (options.writer, number + 1, line), flush=True)
+        if wrong:
+            failures += 1
+            kept = "%s-wrong-%d" % (options.work, failures)
+            shutil.rmtree(kept, ignore_errors=True)
+            if os.environ.get("KEEP"):
+                shutil.copytree(options.work, kept, symlinks=True)
+    shutil.rmtree(options.work, ignore_errors=True)
+    print("%-8s %s: %d kills, %d of them in a save; of %d checkpoints %d were torn and %d called complete; "
+          "%d kills judged wrongly (seed %d, %.0f s)"
+          % ("FAILED" if failures else "ok", options.writer, options.trials, counts["in a save"], counts["units"],
+             counts["torn"], counts["complete"], failures, options.seed, time.monotonic() - began))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
