@@ -87,6 +87,14 @@ const SUBS: &[Sub] = &[
             ]
         },
     },
+    Sub {
+        name: "status",
+        on: on::STATUS,
+        about: "Ask the running agent how it stands",
+        after: "Exit codes: 0 it answered (with --check: all is well); 1 nobody answered, or --check found the job failing. A \
+                run that restores, waits for its next attempt or is being stopped is well: trainit has it in hand.",
+        operands: Vec::new,
+    },
     Sub { name: "gpus", on: on::GPUS, about: "Show the GPUs, over NVML", after: "", operands: Vec::new },
     Sub {
         name: "completions",

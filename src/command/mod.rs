@@ -10,6 +10,7 @@ pub mod inspect;
 pub mod licenses;
 pub mod report_metric;
 pub mod run;
+pub mod status;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,7 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
     match (parsed.command, mask) {
         ("run", Some(mask)) => run::main(parsed, env, mask),
         ("report-metric", _) => report_metric::main(&parsed, &env),
+        ("status", _) => status::main(&parsed, &env),
         ("gpus", _) => gpus::main(&parsed, &env),
         ("checkpoint", _) => checkpoint::main(&parsed, &env),
         ("inspect", _) => inspect::main(&parsed, &env),

@@ -9,17 +9,18 @@ use super::report_metric::PATIENCE as METRICS_PATIENCE;
 use super::{cluster, values};
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
-use crate::edge::metrics_file::MetricsFile;
+use crate::edge::metrics_file::{self, MetricsFile};
 use crate::edge::signals::Mask;
 use crate::edge::store::Access;
-use crate::edge::{gpu, limits, machine, stdio};
+use crate::edge::{gpu, limits, machine, process, stdio};
 use crate::rules::cluster::spec::Platform;
 use crate::rules::env::Env;
-use crate::rules::job::ChildFacts;
+use crate::rules::job::{ChildFacts, Reason};
+use crate::rules::metric::contract;
 use crate::rules::preempt;
 use crate::rules::signal::Signal;
 use crate::settings::cluster::read as read_cluster;
-use crate::settings::metrics::{Collected, Target};
+use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
 use crate::supervisor::follow::Files;
@@ -29,6 +30,9 @@ use crate::telemetry::verdict::{self, Facts};
 
 /// What Slurm users send before the end: passed on, and a reason to commit what is complete.
 const SLURM_CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
+
+/// The end of the metrics file that is looked at when a trial has ended.
+const TRIAL_BYTES: u64 = 1 << 20;
 
 /// Supervises the command; returns trainit's exit code.
 #[inline(never)]
@@ -50,6 +54,11 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     }
     if !mistakes.is_empty() {
         return not_started(&mistakes, settings.verdict_file.as_deref(), None);
+    }
+    if let Some(signal) = settings.orphaned_signal
+        && let Err(error) = process::signal_when_orphaned(signal)
+    {
+        tracing::warn!("trainit is not told when the process that started it dies: {error}");
     }
     let resolved = match cluster::resolve(options, &env, &[]) {
         Ok(resolved) => resolved,
@@ -79,6 +88,15 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let model = left_model(model, node_rank, checkpoints.allow_http, &env);
     settings.policy.model = model.is_some();
     let watch = watched(gpus, &env);
+    let mut tuner = settings::metrics::tuner(&env);
+    let metrics = collected.map(metrics);
+    let collects = metrics.is_some();
+    if let Some(metrics) = &metrics
+        && let Some(warning) = contract::tag_differs(tuner.tag.as_deref(), &metrics.tags())
+    {
+        tracing::warn!("{warning}");
+        tuner.tag = None;
+    }
     let job = Job {
         policy: settings.policy,
         argv: parsed.operands,
@@ -89,7 +107,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         death_signal: settings.death_signal,
         mask,
         gpus: watch,
-        metrics: collected.map(metrics),
+        metrics,
     };
     let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout, model };
     match supervisor::run(job, work, clock) {
@@ -98,7 +116,11 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
                 peak_memory_bytes: ended.peak_memory_bytes,
                 seconds: clock.now().as_secs_f64(),
                 metrics: ended.metrics,
+                xids: ended.xids,
             };
+            if !matches!(ended.outcome.reason, Reason::NotStarted | Reason::Stopped | Reason::Preempted) {
+                look_at_the_trial(&tuner, collects);
+            }
             verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
             ended.outcome.exit_code
         }
@@ -122,8 +144,18 @@ fn metrics(collected: Collected) -> Metrics {
         stderr: collected.stderr,
         file: MetricsFile { path, keep, fsync: false, patience: METRICS_PATIENCE },
         trial,
-        tuned_trial: collected.tuned_trial,
-        tuned_tag: collected.tuned_tag,
+    }
+}
+
+/// Warns of what a tuner will miss in the metrics file. A run that was stopped may go on elsewhere: nothing is missing yet.
+fn look_at_the_trial(tuner: &Tuner, collects: bool) {
+    let Some(trial) = &tuner.trial else { return };
+    // What is no file has gone to its reader.
+    let Ok(file) = metrics_file::end_of(&tuner.path, TRIAL_BYTES) else { return };
+    let path = tuner.path.to_string_lossy();
+    let trial = contract::Trial { id: trial, tag: tuner.tag.as_deref(), path: &path, collects };
+    for warning in trial.at_end(&file) {
+        tracing::warn!("{warning}");
     }
 }
 

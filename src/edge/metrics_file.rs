@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs::{DirBuilder, File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -224,6 +224,22 @@ impl MetricsFile {
     fn error(&self, deed: &'static str) -> impl Fn(io::Error) -> Error {
         move |source| Error { deed, path: self.path.clone(), source }
     }
+}
+
+/// The last bytes of a metrics file, at most so many; nothing where there is none. Errors: as open(2), read(2); no regular
+/// file.
+pub fn end_of(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let flags = (OFlag::O_NOCTTY | OFlag::O_NONBLOCK).bits();
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?,
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let wanted = metadata.len().min(limit);
+    read_from(&file, metadata.len() - wanted, wanted)
 }
 
 /// At most so many bytes; fewer where the file was shortened meanwhile.

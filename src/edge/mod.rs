@@ -5,6 +5,7 @@ pub mod beneath;
 pub mod cgroup;
 pub mod clock;
 pub mod code_pages;
+pub mod control;
 pub mod descendants;
 pub mod fault;
 pub mod files;

@@ -212,6 +212,19 @@ pub fn become_subreaper() -> io::Result<()> {
     }
 }
 
+/// Makes the kernel send this process a signal when the process that started it dies, or sends it now if that has happened
+/// since the call began. Errors: as prctl(2).
+pub fn signal_when_orphaned(signal: Signal) -> io::Result<()> {
+    // SAFETY: integers only.
+    unsafe {
+        let parent = libc::getppid();
+        if libc::prctl(libc::PR_SET_PDEATHSIG, signal.number()) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if libc::getppid() == parent { Ok(()) } else { kill(own_pid(), signal) }
+    }
+}
+
 /// The highest memory use of any ended child, in bytes.
 pub fn children_peak_memory() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();

@@ -97,7 +97,8 @@ impl Inbox {
                 // SAFETY: the kernel wrote the first `count` structures.
                 let info = unsafe { info.assume_init_ref() };
                 let by_process = matches!(info.ssi_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
-                let is_our_own = by_process && info.ssi_pid == std::process::id();
+                let is_of_a_write = [libc::SIGPIPE, libc::SIGXFSZ].contains(&(info.ssi_signo as i32));
+                let is_our_own = by_process && is_of_a_write && info.ssi_pid == std::process::id();
                 if let Some(signal) = Signal::new(info.ssi_signo as i32).filter(|_| !is_our_own) {
                     arrivals.push(Arrival { signal, sender: by_process.then_some(info.ssi_pid) });
                 }

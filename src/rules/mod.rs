@@ -12,3 +12,4 @@ pub mod metric;
 pub mod preempt;
 pub mod progress;
 pub mod signal;
+pub mod status;

@@ -22,6 +22,7 @@ pub mod on {
     pub const ENV: u8 = 8;
     pub const GPUS: u8 = 16;
     pub const CHECKPOINT: u8 = 32;
+    pub const STATUS: u8 = 64;
     /// Wherever the cluster is read.
     pub const CLUSTER: u8 = RUN | INSPECT | ENV;
     /// Wherever the checkpoint store is opened.

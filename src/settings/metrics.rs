@@ -12,6 +12,7 @@ use crate::rules::env::Env;
 use crate::rules::metric::line::Report;
 use crate::rules::metric::names::Choice;
 use crate::rules::metric::pattern::Pattern;
+use crate::rules::metric::rank;
 
 /// The metrics file where none is named.
 pub const DEFAULT_FILE: &str = "/tmp/hypertune/output.metrics";
@@ -73,12 +74,30 @@ pub struct Collected {
     pub stderr: bool,
     /// Where it is reported.
     pub target: Target,
-    /// The trial, where the platform names one.
-    pub tuned_trial: Option<String>,
-    /// The tag that the platform's tuner waits for, where it is named.
-    pub tuned_tag: Option<String>,
     /// What is odd, one line each.
     pub warnings: Vec<String>,
+}
+
+/// What the platform says of a tuner.
+#[derive(Debug)]
+pub struct Tuner {
+    /// The trial that it waits for; `None` where there is none, or where this is not the replica that reports.
+    pub trial: Option<String>,
+    /// The tag that it waits for, where it is named.
+    pub tag: Option<String>,
+    /// Where the trainer reports, if it does so by itself.
+    pub path: PathBuf,
+}
+
+/// Reads what the environment says of a tuner.
+pub fn tuner(env: &Env) -> Tuner {
+    let given = |name: &str| env.given(name).map(str::to_owned);
+    let path = env.bytes("CLOUD_ML_HP_METRIC_FILE").filter(|path| !path.is_empty());
+    Tuner {
+        trial: given("CLOUD_ML_TRIAL_ID").filter(|_| rank::reports(env)),
+        tag: given("CLOUD_ML_HP_METRIC_TAG"),
+        path: path.map_or(DEFAULT_FILE.into(), |path| OsStr::from_bytes(path).into()),
+    }
 }
 
 /// Reads what `run` collects; `None` where nothing is.
@@ -109,9 +128,7 @@ pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     }
     let mut warnings = Vec::new();
     let target = target(reader, None, None, env, &mut warnings);
-    let given = |name: &str| env.given(name).map(str::to_owned);
-    let (tuned_trial, tuned_tag) = (given("CLOUD_ML_TRIAL_ID"), given("CLOUD_ML_HP_METRIC_TAG"));
-    Some(Collected { patterns, events, records, report, stdout, stderr, target, tuned_trial, tuned_tag, warnings })
+    Some(Collected { patterns, events, records, report, stdout, stderr, target, warnings })
 }
 
 /// Reads the settings and operands of `report-metric`. `None` when something is wrong; the reader has the complaints.

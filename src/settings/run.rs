@@ -43,6 +43,8 @@ pub struct RunSettings {
     pub policy: Policy,
     /// What the child gets when trainit dies and is not PID 1.
     pub death_signal: Option<Signal>,
+    /// What trainit gets when its own parent dies.
+    pub orphaned_signal: Option<Signal>,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Which are written.
@@ -87,6 +89,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
     RunSettings {
         policy,
         death_signal: reader.parse("parent-death-signal", signal_or_none).unwrap_or(Some(Signal::KILL)),
+        orphaned_signal: reader.parse("orphaned-signal", signal_or_none).flatten(),
         log_format: log_format(reader),
         log_level: reader
             .choice(

@@ -8,22 +8,19 @@ use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
 use super::output::{ChildEnds, Collectors};
 use super::pulse::PulseDesk;
+use super::status_desk::StatusDesk;
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
-use crate::edge::run_dir::RunDir;
+use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, PREEMPTION, RunDir, SOCKET};
 use crate::edge::{clock, signals, terminal, threads};
 use crate::rules::exit::{self, End};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
 
-/// The name of the file that announces a preemption, in the run's own directory.
-const PREEMPTION_FILE: &str = "preemption";
-const HEARTBEAT_FILE: &str = "heartbeat";
 const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
-const HOSTFILE: &str = "hostfile";
 
 /// Processes whose stacks are shown.
 const MOST_DUMPED: usize = 64;
@@ -45,6 +42,7 @@ pub(super) struct Effects {
     pub(super) background: Background,
     pub(super) gpus: GpuDesk,
     pub(super) collectors: Option<Collectors>,
+    pub(super) status: StatusDesk,
     pulse: PulseDesk,
     run_dir: Option<RunDir>,
     job_control: JobControl,
@@ -63,10 +61,11 @@ pub(super) struct Effects {
 
 impl Effects {
     pub(super) fn new(mut job: Job, background: Background, collectors: Option<Collectors>) -> Effects {
-        let stamp = clock::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-        let run_dir = RunDir::make(job.env.given("TMPDIR"), stamp);
-        job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION_FILE));
-        job.facts.heartbeat_file = run_dir.as_ref().map(|dir| dir.file(HEARTBEAT_FILE));
+        let run_dir = RunDir::make(job.env.given("TMPDIR"));
+        let status = StatusDesk::open(run_dir.as_ref());
+        job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION));
+        job.facts.heartbeat_file = run_dir.as_ref().map(|dir| dir.file(HEARTBEAT));
+        job.facts.socket = run_dir.as_ref().filter(|_| status.is_open()).map(|dir| dir.file(SOCKET));
         if let (Some(dir), Some(hosts)) = (&run_dir, &job.hostfile) {
             match dir.publish(HOSTFILE, hosts) {
                 Ok(()) => job.changes.set(HOSTFILE_VARIABLE, dir.file(HOSTFILE)),
@@ -82,6 +81,7 @@ impl Effects {
             timers: Timers::default(),
             background,
             collectors,
+            status,
             run_dir,
             job_control: JobControl::new(terminal::to_hand_on()),
             main: None,
@@ -116,6 +116,14 @@ impl Effects {
             Action::Exit(ref outcome) => return Done::Exit(outcome.clone()),
         }
         Done::Nothing
+    }
+
+    /// What can wait until the command has run for a while.
+    pub(super) fn tidy_up(&self) {
+        if let Some(dir) = &self.run_dir {
+            dir.reserve(PREEMPTION);
+            dir.clear_others();
+        }
     }
 
     /// A process of the tree ended.
@@ -257,7 +265,7 @@ impl Effects {
     fn announce(&self, left: Duration) {
         let deadline = humantime::format_rfc3339_millis(clock::wall() + left);
         if let Some(dir) = &self.run_dir
-            && let Err(error) = dir.publish(PREEMPTION_FILE, &format!("{deadline}\n"))
+            && let Err(error) = dir.publish(PREEMPTION, &format!("{deadline}\n"))
         {
             tracing::warn!(
                 "the trainer is told of the stop by signal only, its preemption file cannot be written: {error}"
@@ -267,19 +275,25 @@ impl Effects {
 
     fn signal(&mut self, target: Target, signal: Signal) {
         let Some(main) = self.main else { return };
-        let result = match target {
-            Target::Leader => process::kill(main, signal),
-            Target::Group => {
-                if signal == Signal::TERM {
-                    let members = descendants::all().unwrap_or_default();
-                    self.termed.extend(members.into_iter().filter(|d| Some(d.group) == self.group));
-                }
-                process::kill(-main, signal)
-            }
-        };
+        let is_shared = target == Target::Group && signal == Signal::TERM;
+        if is_shared {
+            self.note_termed(u64::MAX);
+        }
+        let result = process::kill(if target == Target::Group { -main } else { main }, signal);
+        if is_shared {
+            // Who was forked since the first look had it too; who is younger than it had not.
+            self.note_termed(clock::boot_ticks());
+        }
         if let Err(error) = result {
             tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
         }
+    }
+
+    /// The group's members that started by then share a SIGTERM that is sent to the group.
+    fn note_termed(&mut self, started_by: u64) {
+        let members = descendants::all().unwrap_or_default();
+        let shares = |d: &Descendant| Some(d.group) == self.group && d.started <= started_by;
+        self.termed.extend(members.into_iter().filter(shares));
     }
 
     /// SIGTERM, once each.

@@ -7,6 +7,7 @@ use crate::rules::exit::End;
 use crate::rules::gpu::keeper::GpuEvent;
 use crate::rules::gpu::xid::Class;
 use crate::rules::job::{Event, Uptime};
+use crate::rules::status::Gpus;
 
 /// Where the watch reports; empty without GPUs.
 #[derive(Debug)]
@@ -73,6 +74,11 @@ impl GpuDesk {
         if let Some(watch) = &mut self.watch {
             watch.watch().refill();
         }
+    }
+
+    /// What there is to say of the GPUs, where any are watched.
+    pub(super) fn told(&self) -> Option<Gpus> {
+        self.watch.as_ref().map(GpuWatch::told)
     }
 
     fn tell(&self, events: Vec<GpuEvent>) -> Vec<Event> {

@@ -12,8 +12,10 @@ use crate::edge::gpu::probe::{Mode, ProbeProcess};
 use crate::edge::gpu::site;
 use crate::rules::env::Env;
 use crate::rules::exit::End;
+use crate::rules::gpu::Gpu;
 use crate::rules::gpu::keeper::{GpuEvent, Keeper, Order};
 use crate::rules::gpu::watch::{Watch, WatchPolicy};
+use crate::rules::status::Gpus;
 
 /// 64 KiB in all.
 const READS: usize = 4;
@@ -53,6 +55,20 @@ impl GpuWatch {
     /// What is known of the GPUs; also where a death is asked about.
     pub fn watch(&mut self) -> &mut Watch {
         self.keeper.watch()
+    }
+
+    /// What there is to say of the GPUs: each with its samples, the XIDs, and why nothing is known for now.
+    pub fn told(&self) -> Gpus {
+        let watch = self.keeper.watched();
+        let with_samples = |gpu: Gpu| {
+            let samples = watch.samples(gpu.index).copied().collect();
+            (gpu, samples)
+        };
+        Gpus {
+            gpus: watch.gpus().into_iter().map(with_samples).collect(),
+            blind: self.keeper.blind().map(str::to_owned),
+            xids: watch.xids(),
+        }
     }
 
     /// Hears, kills what hangs, starts what is due.

@@ -20,6 +20,7 @@ mod reporter;
 pub mod restore;
 pub mod retention;
 mod send;
+mod status_desk;
 pub mod survey;
 pub mod transfer;
 
@@ -34,6 +35,7 @@ use crate::edge::reaper::{self, Wait};
 use crate::edge::signals::{Inbox, Mask};
 use crate::edge::{code_pages, process, wake};
 use crate::rules::env::{Changes, Env};
+use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Uptime};
 use crate::rules::signal::Signal;
 use crate::telemetry::view;
@@ -81,6 +83,8 @@ pub struct Ended {
     pub peak_memory_bytes: Option<u64>,
     /// The last value of each metric, as it was reported.
     pub metrics: BTreeMap<String, String>,
+    /// The XIDs that came while GPUs were watched; `None`: none were.
+    pub xids: Option<Vec<XidCount>>,
 }
 
 /// Runs the job to its end. Errors: signalfd(2) or the like refused, before anything was started.
@@ -103,8 +107,9 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
         while let Some(event) = supervisor.queue.pop_front() {
             if let Some(outcome) = supervisor.handle(event) {
                 let peak_memory_bytes = supervisor.effects.peak_memory();
+                let xids = supervisor.effects.gpus.told().map(|told| told.xids);
                 let metrics = supervisor.effects.collectors.take().map(Collectors::finish).unwrap_or_default();
-                return Ok(Ended { outcome, peak_memory_bytes, metrics });
+                return Ok(Ended { outcome, peak_memory_bytes, metrics, xids });
             }
         }
         supervisor.hear();
@@ -140,6 +145,7 @@ impl Supervisor {
         if matches!(event, Event::Committed { .. }) {
             self.effects.gpus.refill();
         }
+        self.effects.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
         let mut outcome = None;
         for action in &actions {
@@ -159,6 +165,7 @@ impl Supervisor {
         let left = self.settles?.saturating_sub(self.now());
         if left.is_zero() {
             self.settles = None;
+            self.effects.tidy_up();
             code_pages::let_go();
         }
         self.settles.map(|_| left)
@@ -166,6 +173,8 @@ impl Supervisor {
 
     /// Waits until something happens and queues what did.
     fn hear(&mut self) {
+        // Who asks waits until what happened has been acted upon.
+        self.effects.status.serve(self.now(), &self.command, &self.machine, &self.effects);
         let due = [self.effects.timers.next(), self.effects.gpus.deadline()].into_iter().flatten().min();
         let timeout = match due {
             _ if self.effects.background.has_news() => Some(Duration::ZERO),
@@ -174,6 +183,7 @@ impl Supervisor {
         let mut fds = vec![self.signals.as_raw_fd()];
         fds.extend(self.effects.background.fd());
         fds.extend(self.effects.gpus.fd());
+        fds.extend(self.effects.status.fd());
         let settle = self.settle();
         wake::wait_readable(&fds, [timeout, settle].into_iter().flatten().min());
 

@@ -1,8 +1,8 @@
 //! The trainer's output, passed on untouched and in order, and searched for metrics on the way.
 //!
 //! Each captured stream has a thread: it reads what the trainer wrote, writes it to our own stream, then searches it. A slow
-//! reader of ours slows the trainer down, as a pipe would. Where a direct exec differs: when nobody reads our stream any
-//! more, the trainer is not killed by SIGPIPE; its output is dropped, searched all the same, and that is said once.
+//! reader of ours slows the trainer down, as a pipe would, and where nobody reads our stream any more, the trainer's next
+//! write fails (or SIGPIPE ends it), as it would without us.
 //! Deliberately absent: any of this where no metric is looked for and no hang (the trainer then inherits our descriptors).
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::edge::metrics_file::MetricsFile;
 use crate::edge::pipe::{self, Reader};
 use crate::edge::stdio;
 use crate::edge::wake::{self, Bell};
-use crate::rules::metric::ledger::{self, Ledger};
+use crate::rules::metric::ledger::Ledger;
 use crate::rules::metric::names::Choice;
 use crate::rules::metric::pattern::Pattern;
 use crate::rules::metric::scrape::{Hit, Scraper};
@@ -48,10 +48,21 @@ pub struct Metrics {
     pub file: MetricsFile,
     /// The trial in each report.
     pub trial: String,
-    /// The trial that a tuner is known to wait for.
-    pub tuned_trial: Option<String>,
-    /// The tag that the tuner waits for.
-    pub tuned_tag: Option<String>,
+}
+
+impl Metrics {
+    /// What will be reported; empty where that depends on what is found.
+    pub fn tags(&self) -> Vec<&str> {
+        if !self.report.is_empty() {
+            return self.report.iter().map(String::as_str).collect();
+        }
+        let choices = self.files.events.as_ref().map(|(_, choices)| choices.as_slice());
+        if self.files.records.is_some() || choices.is_some_and(<[Choice]>::is_empty) {
+            return Vec::new();
+        }
+        let choices = choices.unwrap_or_default().iter().map(Choice::tag);
+        self.patterns.iter().map(Pattern::tag).chain(choices).collect::<Option<_>>().unwrap_or_default()
+    }
 }
 
 /// The trainer's ends of the captured streams.
@@ -72,15 +83,10 @@ pub struct Collectors {
     files: Files,
     /// From the first attempt on, if there are files to follow.
     follower: Option<Follower>,
-    /// What will be reported, as far as that is known beforehand.
-    tags: Vec<String>,
-    tuned_trial: Option<String>,
     reporter: Option<Reporter>,
     /// Bytes that were passed on; where they are counted, both streams are captured.
     heard: Option<Arc<AtomicU64>>,
     pumps: Vec<Pump>,
-    /// Some attempt was captured.
-    used: bool,
 }
 
 impl Collectors {
@@ -91,18 +97,11 @@ impl Collectors {
         let Some(metrics) = metrics.filter(|metrics| !metrics.patterns.is_empty() || metrics.files.any()) else {
             return Ok(heard.map(|heard| Collectors { heard: Some(heard), ..Collectors::default() }));
         };
-        let tags = tags(&metrics);
-        if let Some(warning) = ledger::tag_differs(metrics.tuned_tag.as_deref(), &tags) {
-            tracing::warn!("{warning}");
-        }
-        let tags = tags.into_iter().map(str::to_owned).collect();
         let reporter = Some(Reporter::start(metrics.file, metrics.trial, Ledger::reporting(metrics.report))?);
-        let Metrics { patterns, files, stdout, stderr, tuned_trial, .. } = metrics;
+        let Metrics { patterns, files, stdout, stderr, .. } = metrics;
         let (stdout, stderr) = (stdout && !patterns.is_empty(), stderr && !patterns.is_empty());
-        let (patterns, follower, pumps, used) = (patterns.into(), None, Vec::new(), false);
-        let collectors =
-            Collectors { patterns, files, follower, stdout, stderr, tags, tuned_trial, reporter, heard, pumps, used };
-        Ok(Some(collectors))
+        let (patterns, follower, pumps) = (patterns.into(), None, Vec::new());
+        Ok(Some(Collectors { patterns, files, follower, stdout, stderr, reporter, heard, pumps }))
     }
 
     /// Counts the bytes that were passed on.
@@ -112,7 +111,6 @@ impl Collectors {
 
     /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
     pub fn capture(&mut self) -> io::Result<ChildEnds> {
-        self.used = true;
         if let (Some(reporter), None, true) = (&self.reporter, &self.follower, self.files.any()) {
             self.follower = Some(Follower::start(self.files.clone(), reporter.sink())?);
         }
@@ -143,7 +141,7 @@ impl Collectors {
             patterns,
             sink,
             heard,
-            unread: false,
+            unwritable: false,
             told: false,
         })?);
         Ok(child_end)
@@ -169,36 +167,16 @@ impl Collectors {
         }
     }
 
+    /// The last value of each tag so far.
+    pub fn last_values(&self) -> BTreeMap<String, String> {
+        self.reporter.as_ref().map(Reporter::last_values).unwrap_or_default()
+    }
+
     /// The run is over: writes the last metrics and gives the last value of each tag.
     pub fn finish(mut self) -> BTreeMap<String, String> {
         self.drain();
-        let Some(reporter) = self.reporter else { return BTreeMap::new() };
-        let ledger = reporter.finish(PATIENCE);
-        let tags: Vec<&str> = self.tags.iter().map(String::as_str).collect();
-        if self.used
-            && let Some(warning) = ledger::nothing_reported(self.tuned_trial.as_deref(), ledger.reports(), &tags)
-        {
-            tracing::warn!("{warning}");
-        }
-        ledger.last_values()
+        self.reporter.map(|reporter| reporter.finish(PATIENCE).last_values()).unwrap_or_default()
     }
-}
-
-/// What will be reported, as far as that is known beforehand.
-fn tags(metrics: &Metrics) -> Vec<&str> {
-    if !metrics.report.is_empty() {
-        return metrics.report.iter().map(String::as_str).collect();
-    }
-    if metrics.files.records.is_some() {
-        return Vec::new();
-    }
-    let patterns = metrics.patterns.iter().map(Pattern::tag);
-    let choices = match &metrics.files.events {
-        Some((_, choices)) if choices.is_empty() => return Vec::new(),
-        Some((_, choices)) => choices.as_slice(),
-        None => &[],
-    };
-    patterns.chain(choices.iter().map(Choice::tag)).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The thread of one stream.
@@ -237,8 +215,8 @@ struct Flow {
     patterns: Arc<[Pattern]>,
     sink: Option<Sink>,
     heard: Arc<AtomicU64>,
-    /// Nobody reads our stream any more.
-    unread: bool,
+    /// Our stream takes nothing, ever.
+    unwritable: bool,
     /// A lost piece of output was told of.
     told: bool,
 }
@@ -254,9 +232,12 @@ impl Flow {
                 Ok(Some(0)) => break,
                 Ok(Some(count)) => {
                     self.heard.fetch_add(count as u64, Ordering::Relaxed);
-                    self.pass_on(&buffer[..count]);
+                    let is_read = self.pass_on(&buffer[..count]);
                     scraper.feed(&self.patterns, &buffer[..count], &mut hits);
                     self.report(&mut hits);
+                    if !is_read {
+                        break;
+                    }
                 }
                 Ok(None) if is_over => break,
                 Ok(None) => {
@@ -281,18 +262,23 @@ impl Flow {
         }
     }
 
-    fn pass_on(&mut self, bytes: &[u8]) {
-        if self.unread {
-            return;
+    /// Whether somebody may still read it.
+    fn pass_on(&mut self, bytes: &[u8]) -> bool {
+        if self.unwritable {
+            return true;
         }
-        if let Err(error) = stdio::write_all(self.to.as_raw_fd(), bytes) {
-            self.unread = matches!(error.kind(), ErrorKind::BrokenPipe) || error.raw_os_error() == Some(libc::EBADF);
-            if !self.told {
-                self.told = true;
-                let kept = if self.unread { "the rest is dropped" } else { "a part is lost" };
-                tracing::warn!("the trainer's output cannot be passed on, {kept}; training goes on: {error}");
-            }
+        let Err(error) = stdio::write_all(self.to.as_raw_fd(), bytes) else { return true };
+        if error.kind() == ErrorKind::BrokenPipe {
+            return false;
         }
+        // Our stream was closed when we were started.
+        self.unwritable = error.raw_os_error() == Some(libc::EBADF);
+        if !self.told {
+            self.told = true;
+            let kept = if self.unwritable { "the rest is dropped" } else { "a part is lost" };
+            tracing::warn!("the trainer's output cannot be passed on, {kept}; training goes on: {error}");
+        }
+        true
     }
 }
 
@@ -323,8 +309,6 @@ mod tests {
             stderr: true,
             file,
             trial: "0".into(),
-            tuned_trial: None,
-            tuned_tag: None,
         };
         let mut collectors = Collectors::start(Some(metrics), false).expect("a thread").expect("a pattern");
         let (ours, to) = pipe::pair().expect("a pipe");

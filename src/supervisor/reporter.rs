@@ -5,7 +5,7 @@
 //! Deliberately absent: a queue that grows. Of what a limited file would drop again, only the last lines are kept; an
 //! unlimited file holds the collectors up.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -72,6 +72,11 @@ impl Reporter {
     /// For one more collector.
     pub(super) fn sink(&self) -> Sink {
         Sink(Arc::clone(&self.shared))
+    }
+
+    /// The last value of each tag so far, as it was reported.
+    pub(super) fn last_values(&self) -> BTreeMap<String, String> {
+        self.shared.state().ledger.last_values()
     }
 
     /// Writes what still waits, within the limit, and gives what is known of the metrics.

@@ -10,7 +10,9 @@ use tracing::Level;
 
 use super::log;
 use crate::rules::exit::{self, End};
+use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{Outcome, Reason};
+use crate::rules::status::metric;
 
 /// Kubernetes reads it after the container's end; larger ones are cut by the kubelet.
 const TERMINATION_LOG: &str = "/dev/termination-log";
@@ -25,18 +27,15 @@ pub struct Facts {
     pub metrics: BTreeMap<String, String>,
     /// The job's highest memory use.
     pub peak_memory_bytes: Option<u64>,
+    /// The XIDs that came while GPUs were watched, by GPU; `None`: none were watched.
+    pub xids: Option<Vec<XidCount>>,
     /// How long it all took.
     pub seconds: f64,
 }
 
 /// The object of the product page, section 9. Absent knowledge is null.
 pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
-    let number = |text: &String| text.parse::<f64>().ok().and_then(serde_json::Number::from_f64).map(Value::Number);
-    let metrics: Map<String, Value> = facts
-        .metrics
-        .iter()
-        .map(|(tag, text)| (tag.clone(), number(text).unwrap_or_else(|| Value::from(text.as_str()))))
-        .collect();
+    let metrics: Map<String, Value> = facts.metrics.iter().map(|(tag, text)| (tag.clone(), metric(text))).collect();
     let (code, signal) = match outcome.child {
         Some(End::Code(code)) => (Some(code), None),
         Some(End::Signal(signal)) => (None, Some(signal.number())),
@@ -52,6 +51,7 @@ pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
         "resumed_step": outcome.resumed_step,
         "committed_step": outcome.committed_step,
         "metrics": metrics,
+        "xids": facts.xids,
         "peak_memory_bytes": facts.peak_memory_bytes,
         "seconds": (facts.seconds * 1000.0).round() / 1000.0,
         "detail": outcome.detail,
@@ -107,6 +107,7 @@ fn shortened(verdict: &Value) -> String {
     small["detail"] = Value::from(detail);
     if small.to_string().len() > TERMINATION_LOG_BYTES {
         small["metrics"] = Value::Null;
+        small["xids"] = Value::Null;
     }
     if small.to_string().len() > TERMINATION_LOG_BYTES {
         small["detail"] = Value::Null;
@@ -123,6 +124,8 @@ mod tests {
         let mut facts = Facts::default();
         for n in 0..500 {
             facts.metrics.insert(format!("metric-{n}"), "0.5".into());
+            let gpu = format!("GPU {n}");
+            facts.xids.get_or_insert_default().push(XidCount { gpu, xid: n, count: 1 });
         }
         let outcome = not_started("\u{1F600}\"".repeat(5000));
         let text = shortened(&object(&outcome, &facts));

@@ -25,6 +25,8 @@ fn an_xid_that_takes_the_gpu_away_stops_the_trainer_and_leaves_with_202() {
     let verdict = done.verdict();
     let detail = verdict["detail"].as_str().unwrap();
     assert_eq!(verdict["reason"], "gpu");
+    let gpu = "GPU 1 (GPU-00000001-0000-0000-0000-000000000000, 00000000:05:00.0)";
+    assert_eq!(verdict["xids"], serde_json::json!([{"gpu": gpu, "xid": 79, "count": 1}]));
     assert!(detail.contains("79") && detail.contains("GPU-") && detail.contains("host "), "{detail}");
 }
 

@@ -148,6 +148,20 @@ fn the_command_dies_with_a_trainit_that_is_not_pid_1() {
 }
 
 #[test]
+fn with_an_orphaned_signal_it_hears_of_its_own_parents_death() {
+    let command = format!("trap 'echo heard; exit 3' TERM; echo ready; {WAIT}");
+    let starter = "\"$0\" \"$@\" & read line";
+    let mut trainit =
+        Trainit::through(&["sh", "-c", starter], ["run", "--orphaned-signal", "TERM", "--", "bash", "-c"]);
+    let (read, write) = std::io::pipe().unwrap();
+    trainit.command().arg(command).stdin(read);
+    let running = trainit.start();
+    running.after_line("ready");
+    drop(write);
+    running.after_line("heard");
+}
+
+#[test]
 fn every_signal_that_can_be_caught_reaches_the_command() {
     // KILL and STOP cannot be caught, 32 and 33 are the C library's own, TERM begins the stop, bash keeps CHLD.
     let signals: Vec<i32> = (1..=64).filter(|s| ![9, 15, 17, 19, 32, 33].contains(s)).collect();

@@ -214,8 +214,10 @@ fn another_machines_event_and_a_freeze_stop_nothing() {
 }
 
 #[test]
-fn on_sigterm_the_file_is_there_before_the_signal() {
-    let running = Trainit::run(["sh", "-c", WAITING]).start();
+fn with_checkpoints_the_file_is_there_before_a_sigterm_is_passed_on() {
+    let checkpoints = tempfile::tempdir().unwrap();
+    let dir = checkpoints.path().to_str().unwrap();
+    let running = Trainit::new(["run", "--checkpoint-dir", dir, "--", "sh", "-c", WAITING]).start();
     running.after_line("ready");
     let done = running.stop().expect_code(143);
     assert!(done.out().contains("told\n20"), "{}", done.out());

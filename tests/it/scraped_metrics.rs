@@ -1,6 +1,7 @@
 //! `run --metric`: metrics out of an unmodified trainer's output, which passes through untouched.
 
 use std::fs;
+use std::io::BufRead;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -171,16 +172,21 @@ fn a_metrics_file_that_cannot_be_written_stops_no_training() {
 }
 
 #[test]
-fn a_reader_that_leaves_does_not_kill_the_trainer() {
+fn a_reader_that_leaves_ends_the_trainer_as_a_pipe_would() {
     let (dir, file) = folder();
-    let seen = dir.path().join("seen");
-    let script = "trap '' PIPE; yes | head -n 100000; echo 'loss: 0.5'; echo $? >\"$SEEN\"; exit 3";
-    let mut run = trainer(&file, &[LOSS], script).env("SEEN", &seen);
-    let mut child = run.command().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    drop(child.stdout.take());
-    assert_eq!(child.wait().unwrap().code(), Some(3));
-    assert_eq!(fs::read_to_string(seen).unwrap(), "0\n");
+    let run = |script: &str| {
+        let mut run = trainer(&file, &[LOSS], script);
+        let mut child = run.command().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (line, child.wait().unwrap().code())
+    };
+    assert_eq!(run("exec yes 'loss: 0.5'"), ("loss: 0.5\n".to_owned(), Some(128 + 13)));
     assert_eq!(lines(&file)[0]["loss"], "0.5");
+    let seen = dir.path().join("seen");
+    let script = format!("trap '' PIPE; yes 2>/dev/null; echo $? >{}; exit 3", seen.display());
+    assert_eq!(run(&script), ("y\n".to_owned(), Some(3)));
+    assert_eq!(fs::read_to_string(seen).unwrap(), "1\n");
 }
 
 #[test]
@@ -227,4 +233,26 @@ fn what_a_tuner_waits_for_in_vain_is_warned_of() {
     assert!(!file.exists());
     let done = run("for i in 5 4 3; do echo loss: 1 at $i; done");
     assert_eq!((warnings(&done, "go back"), warnings(&done, "ended without")), (1, 0), "{}", done.err());
+}
+
+#[test]
+fn what_a_trainer_that_reports_by_itself_owes_its_tuner_is_warned_of() {
+    let (_dir, file) = folder();
+    let report = |args: &str| format!("{} report-metric {args}", crate::support::binary().display());
+    let run = |script: &str, rank: &str| {
+        let run = Trainit::run(["sh", "-c", script]).env("CLOUD_ML_HP_METRIC_FILE", &file).env("PMIX_RANK", rank);
+        let run = run.env("TRAINIT_LOG_FORMAT", "json").env("CLOUD_ML_TRIAL_ID", "4");
+        run.env("CLOUD_ML_HP_METRIC_TAG", "acc").output()
+    };
+    let done = run("true", "0").expect_code(0);
+    assert_eq!(warnings(&done, "trial 4 ended without"), 1, "{}", done.err());
+    let verdict_is_last = done.err().lines().last().is_some_and(|line| line.contains("\"verdict\""));
+    assert!(verdict_is_last, "{}", done.err());
+    assert_eq!(warnings(&run("true", "1").expect_code(0), "trial 4"), 0);
+    assert_eq!(warnings(&run("kill -TERM $PPID; sleep 60", "0").expect_code(143), "trial 4"), 0);
+    let script = [report("--tag loss --value 1 --step 3"), report("--tag loss --value 1 --step 2")].join(";");
+    let done = run(&script, "0").expect_code(0);
+    assert_eq!((warnings(&done, "has only loss"), warnings(&done, "go back, from 3 to 2")), (1, 1), "{}", done.err());
+    let done = run(&report("0.5 --step 9"), "0").expect_code(0);
+    assert_eq!((warnings(&done, "has only"), warnings(&done, "ended without")), (0, 0), "{}", done.err());
 }

@@ -59,7 +59,8 @@ pub struct Keeper {
     call_limit: Duration,
     site: Site,
     backoff: Duration,
-    blind: bool,
+    /// Why nothing is known, while that is so.
+    blind: Option<String>,
     found: bool,
     watch: Watch,
 }
@@ -69,12 +70,22 @@ impl Keeper {
     pub fn new(call_limit: Duration, site: Site, policy: WatchPolicy) -> Keeper {
         let state = State::Waiting { next: Duration::ZERO };
         let (backoff, watch) = (FIRST_BACKOFF, Watch::new(policy));
-        Keeper { state, call_limit, site, backoff, blind: false, found: false, watch }
+        Keeper { state, call_limit, site, backoff, blind: None, found: false, watch }
     }
 
     /// What is known of the GPUs; also where a death is asked about.
     pub fn watch(&mut self) -> &mut Watch {
         &mut self.watch
+    }
+
+    /// Why nothing is known of the GPUs for now.
+    pub fn blind(&self) -> Option<&str> {
+        self.blind.as_deref()
+    }
+
+    /// What is known of the GPUs.
+    pub fn watched(&self) -> &Watch {
+        &self.watch
     }
 
     /// The running (or dying) probe.
@@ -143,7 +154,7 @@ impl Keeper {
         }
         if sighted {
             self.backoff = FIRST_BACKOFF;
-            if std::mem::take(&mut self.blind) {
+            if self.blind.take().is_some() {
                 events.push(GpuEvent::Sighted);
             }
             if !std::mem::replace(&mut self.found, true) {
@@ -219,8 +230,8 @@ impl Keeper {
         }
         self.state = State::Waiting { next: now.saturating_add(self.backoff) };
         self.backoff = self.backoff.saturating_mul(2).min(LONGEST_BACKOFF);
-        if !std::mem::replace(&mut self.blind, true) {
-            let reason = problem.unwrap_or_else(|| "the GPU probe ended".to_owned());
+        let reason = problem.unwrap_or_else(|| "the GPU probe ended".to_owned());
+        if self.blind.replace(reason.clone()).is_none() {
             events.push(GpuEvent::Blind(reason));
         }
         events

@@ -78,7 +78,7 @@ fn row(gpu: &Gpu) -> [String; 12] {
 }
 
 /// Without what could move a terminal's cursor.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::answer::{code, failure};
-use super::health::SLOWDOWN;
+use super::health::{SLOWDOWN, health};
 use super::ledger::{Finding, GpuId, Ledger, XidCount};
 use super::protocol::{Line, event};
 use super::xid::Class;
-use super::{Gpu, cuda, throttle_names};
+use super::{Gpu, Health, cuda, throttle_names};
 
 /// Samples kept of each GPU: an hour at the default interval.
 const SAMPLES: usize = 360;
@@ -109,9 +109,17 @@ impl Watch {
         self.ledger.refill();
     }
 
-    /// The GPUs as of their last line.
-    pub fn gpus(&self) -> impl Iterator<Item = &Gpu> {
-        self.gpus.values().map(|seen| &seen.gpu)
+    /// The GPUs as of their last line, with their health.
+    pub fn gpus(&self) -> Vec<Gpu> {
+        let mut gpus: Vec<Gpu> = self.gpus.values().map(|seen| seen.gpu.clone()).collect();
+        cuda::mark(&mut gpus, self.policy.cuda_visible.as_deref(), self.policy.cuda_order.as_deref());
+        for gpu in &mut gpus {
+            (gpu.health, gpu.health_reason) = match self.ledger.condemned(gpu.index) {
+                Some(why) => (Health::Bad, Some(why.to_owned())),
+                None => health(gpu),
+            };
+        }
+        gpus
     }
 
     /// The samples of a GPU, oldest first.

@@ -14,6 +14,8 @@ pub struct ChildFacts {
     pub preemption_file: Option<String>,
     /// Its mtime says that the trainer is alive.
     pub heartbeat_file: Option<String>,
+    /// Where the run tells its status.
+    pub socket: Option<String>,
     /// GPUs in this container.
     pub gpu_count: usize,
 }
@@ -32,6 +34,7 @@ pub fn child_variables(facts: &ChildFacts, attempt: u32, resume: Option<&Resume>
     put("TRAINIT_RESUME_STEP", resume.and_then(|r| r.step).map(|s| s.to_string()));
     put("TRAINIT_PREEMPTION_FILE", facts.preemption_file.clone());
     put("TRAINIT_HEARTBEAT_FILE", facts.heartbeat_file.clone());
+    put("TRAINIT_SOCKET", facts.socket.clone());
     put("TRAINIT_GPU_COUNT", Some(facts.gpu_count.to_string()));
     changes
 }

@@ -22,6 +22,9 @@ mod hanging;
 mod leaving;
 mod restarting;
 mod stopping;
+mod told;
+
+pub use told::Told;
 
 /// How long a process may resist SIGKILL before it is named and left behind.
 const STUCK_AFTER: Duration = Duration::from_secs(2);

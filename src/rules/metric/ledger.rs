@@ -1,11 +1,11 @@
-//! What was measured so far: the last value of each tag, the steps of tags that count their own, and what the tuning
-//! service is likely to make of it.
+//! What was measured so far: the last value of each tag, and the steps of tags that count their own.
 //!
 //! Deliberately absent: where a measurement came from, and the file it goes to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::contract;
 use super::line::{Report, Wrong};
 use super::number::repr;
 use super::pattern::Found;
@@ -16,7 +16,6 @@ pub struct Ledger {
     tags: BTreeMap<Arc<str>, Tag>,
     /// The tags that are reported; none named: all.
     selected: Vec<String>,
-    reports: u64,
 }
 
 /// A measurement that has its place. Small, since of a flood only the last ones are ever written.
@@ -73,51 +72,20 @@ impl Ledger {
             None => (i128::from(entry.count), Step::Counted(entry.count)),
             Some(text) => (text.parse().unwrap_or(entry.step), Step::Given(text)),
         };
-        let warning = (number < entry.step && !entry.step_went_back).then(|| {
-            format!(
-                "the steps of metric {tag:?} go back, from {} to {number}: a tuning service may ignore what comes again, \
-                 or call the trial INFEASIBLE",
-                entry.step
-            )
-        });
+        let goes_back = number < entry.step && !entry.step_went_back;
+        let warning = goes_back.then(|| contract::steps_go_back(tag, entry.step, number));
         entry.step_went_back |= warning.is_some();
         entry.step = number;
         if !self.selected.is_empty() && !self.selected.iter().any(|s| s == tag) {
             return (None, None);
         }
-        self.reports += 1;
         (Some(Measured { tag: name, value: found.value, step }), warning)
-    }
-
-    /// How many measurements were to be reported.
-    pub fn reports(&self) -> u64 {
-        self.reports
     }
 
     /// The last value of each tag, as it was reported.
     pub fn last_values(&self) -> BTreeMap<String, String> {
         self.tags.iter().map(|(tag, entry)| (tag.to_string(), repr(entry.value))).collect()
     }
-}
-
-/// A warning for a run none of whose metrics has the tag that the tuner waits for (`CLOUD_ML_HP_METRIC_TAG`).
-pub fn tag_differs(expected: Option<&str>, tags: &[&str]) -> Option<String> {
-    let expected = expected.filter(|tag| !tag.is_empty() && !tags.is_empty() && !tags.contains(tag))?;
-    Some(format!(
-        "the tuner waits for the metric {expected:?} (CLOUD_ML_HP_METRIC_TAG), and only {} will be reported: the trial may \
-         become INFEASIBLE; rename one of them",
-        tags.join(", ")
-    ))
-}
-
-/// A warning for a trial (`CLOUD_ML_TRIAL_ID`) that ended without a report though metrics were looked for.
-pub fn nothing_reported(trial: Option<&str>, reports: u64, tags: &[&str]) -> Option<String> {
-    let trial = trial.filter(|_| reports == 0)?;
-    Some(format!(
-        "trial {trial} ended without one report of {}, so it may become INFEASIBLE: no line of the output matched; compare \
-         --metric with what the trainer prints",
-        if tags.is_empty() { "any metric".to_owned() } else { tags.join(", ") }
-    ))
 }
 
 #[cfg(test)]
@@ -145,7 +113,7 @@ mod tests {
             assert_eq!(ledger.enter(tag, found(value, None)).1, None);
         }
         let expected = [("a", "0.25"), ("b", "1e-05")].map(|(t, v)| (t.to_owned(), v.to_owned()));
-        assert_eq!((ledger.last_values(), ledger.reports()), (BTreeMap::from(expected), 3));
+        assert_eq!(ledger.last_values(), BTreeMap::from(expected));
     }
 
     #[test]
@@ -153,7 +121,7 @@ mod tests {
         let mut ledger = Ledger::reporting(vec!["acc".to_owned()]);
         let mut is_reported = |tag| ledger.enter(tag, found(0.5, None)).0.is_some();
         assert_eq!([is_reported("loss"), is_reported("acc")], [false, true]);
-        assert_eq!((ledger.last_values().len(), ledger.reports()), (2, 1));
+        assert_eq!(ledger.last_values().len(), 2);
     }
 
     #[test]
@@ -162,26 +130,5 @@ mod tests {
         let mut warns = |tag, step| ledger.enter(tag, found(1.0, Some(step))).1.is_some();
         assert_eq!([warns("a", "5"), warns("a", "5"), warns("b", "1"), warns("a", "9")], [false; 4]);
         assert_eq!([warns("a", "4"), warns("a", "3"), warns("b", "0")], [true, false, true]);
-    }
-
-    #[test]
-    fn a_tag_that_the_tuner_does_not_wait_for_is_warned_of() {
-        assert!(
-            tag_differs(Some("acc"), &["loss", "f1"]).is_some_and(|w| w.contains("\"acc\"") && w.contains("loss, f1"))
-        );
-        assert_eq!(tag_differs(Some("acc"), &["loss", "acc"]), None);
-        assert_eq!(
-            tag_differs(None, &["loss"]).or(tag_differs(Some(""), &["loss"])).or(tag_differs(Some("acc"), &[])),
-            None
-        );
-    }
-
-    #[test]
-    fn a_trial_without_a_report_is_warned_of() {
-        assert!(
-            nothing_reported(Some("7"), 0, &["loss"])
-                .is_some_and(|w| w.contains("trial 7") && w.contains("INFEASIBLE"))
-        );
-        assert_eq!(nothing_reported(Some("7"), 1, &["loss"]).or(nothing_reported(None, 0, &["loss"])), None);
     }
 }

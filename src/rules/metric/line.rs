@@ -14,7 +14,7 @@ use super::number::{parse_float, parse_step, repr};
 pub const DEFAULT_TAG: &str = "training/hptuning/metric";
 
 /// The keys that every line has beside its tag.
-const KEYS: [&str; 4] = ["checkpoint_path", "global_step", "timestamp", "trial"];
+pub(super) const KEYS: [&str; 4] = ["checkpoint_path", "global_step", "timestamp", "trial"];
 
 /// One measurement, checked.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,6 +1,7 @@
 //! Metrics: one report as bytes, what a write does to the file, who reports, and measurements out of a trainer's output.
 
 pub mod batch;
+pub mod contract;
 pub mod event;
 pub mod ledger;
 pub mod line;

@@ -16,7 +16,14 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     one("log-level", "LEVEL", TOPIC, on::RUN, "info", "error, warn, info or debug"),
     one("verdict-file", "PATH", TOPIC, on::RUN, "", "Also write the verdict, one JSON object, to this file"),
-    switch("json", TOPIC, on::INSPECT | on::GPUS | on::CHECKPOINT, "Print one JSON object"),
+    switch("json", TOPIC, on::INSPECT | on::GPUS | on::CHECKPOINT | on::STATUS, "Print one JSON object"),
+    switch(
+        "check",
+        TOPIC,
+        on::STATUS,
+        "Only say in one line whether the run is well, and leave with 0 or 1; for a HEALTHCHECK",
+    ),
+    one("socket", "PATH", TOPIC, on::STATUS, "", "The run to ask; without it the one that is here is found"),
     one(
         "format",
         "shell|dotenv|json",

@@ -40,4 +40,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         "KILL",
         "What the child gets if trainit itself dies (where trainit is not PID 1); 0 for nothing",
     ),
+    one(
+        "orphaned-signal",
+        "SIGNAL",
+        TOPIC,
+        on::RUN,
+        "",
+        "What trainit itself gets, and deals with, if the process that started it dies (tini -p)",
+    ),
 ];

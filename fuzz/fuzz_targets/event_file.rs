@@ -1,0 +1,30 @@
+//! TensorBoard's event files: framing, then the protocol buffer in each record; the bytes as a record's data too, since a
+//! checksum is seldom guessed. However the file is cut, the records are the same.
+#![no_main]
+
+use trainit::rules::metric::event::scalars;
+use trainit::rules::metric::tfrecord::{Record, Records};
+
+fn read(file: &[u8], size: usize) -> Vec<Option<Vec<u8>>> {
+    let mut records = Records::default();
+    let mut all = Vec::new();
+    for piece in file.chunks(size) {
+        records.feed(piece, |record| {
+            all.push(match record {
+                Record::Whole { data, .. } => Some(data.to_vec()),
+                Record::Damaged | Record::Lost => None,
+            })
+        });
+    }
+    all
+}
+
+libfuzzer_sys::fuzz_target!(|file: &[u8]| {
+    let whole = read(file, file.len().max(1));
+    assert_eq!(whole, read(file, 7));
+    for data in whole.iter().flatten().map(Vec::as_slice).chain([file]) {
+        for scalar in scalars(data).unwrap_or_default() {
+            assert!(!scalar.tag.is_empty());
+        }
+    }
+});

@@ -1,0 +1,151 @@
+/* The model program of scripts/fuzz-init: a process that does what its script says, and writes down what it was told.
+ *   node LOG ID SCRIPT
+ * Script, each number ending in a semicolon:
+ *   F id(script)  forks a child with a script of its own      D id(script)  the same, orphaned at once
+ *   s  setsid     g  a process group of its own               z  stops itself
+ *   i n;  ignores signal n      h n;  writes down signal n    m n;  blocks signal n
+ *   e n;  at SIGTERM leaves with n      a  at SIGTERM becomes a session of its own and stays
+ *   c n;  at SIGTERM forks node n, which lives for a moment, and stays
+ *   u  says that it is set up   w n;  waits n ms              x n;  leaves with n      k n;  ends itself by signal n
+ * A line of the log: TIME_US ID WHAT NUMBER
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static int out, id, at_term, term_number;
+
+static long long now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000LL + t.tv_nsec / 1000;
+}
+
+static void note(const char *what, int number) {
+    char line[96];
+    int length = snprintf(line, sizeof line, "%lld %d %s %d\n", now_us(), id, what, number);
+    if (write(out, line, (size_t)length) < 0) _exit(111);
+}
+
+static void wait_ms(int ms) {
+    long long end = now_us() + ms * 1000LL, left;
+    while ((left = end - now_us()) > 0) {
+        struct timespec t = {left / 1000000, left % 1000000 * 1000};
+        nanosleep(&t, NULL);
+    }
+}
+
+/* A fork during which no signal is taken for the other process's. */
+static int fork_as(int child) {
+    sigset_t all, old;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &old);
+    int pid = fork();
+    if (pid == 0) id = child;
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    return pid;
+}
+
+static void on_signal(int n) {
+    note("got", n);
+    if (n != SIGTERM || !at_term) return;
+    if (at_term == 'e') _exit(term_number);
+    if (at_term == 'a') setsid();
+    if (at_term == 'c') {
+        sigset_t all;
+        sigfillset(&all);
+        int pid = fork();
+        if (pid == 0) {
+            sigprocmask(SIG_SETMASK, &all, NULL);
+            wait_ms(30);
+            _exit(0);
+        }
+    }
+}
+
+/* Past the C library: it keeps 32 and 33 to itself. */
+static void set(int n, void (*handler)(int)) {
+    if (n == 32 || n == 33) {
+        struct { unsigned long handler, flags, restorer, mask; } action = {(unsigned long)handler, 0, 0, 0};
+        syscall(SYS_rt_sigaction, n, &action, NULL, 8);
+        return;
+    }
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    sigaction(n, &action, NULL);
+}
+
+static int number(const char **at) {
+    int n = (int)strtol(*at, (char **)at, 10);
+    if (**at == ';') ++*at;
+    return n;
+}
+
+/* The end of the script in brackets that begins here. */
+static const char *past(const char *at) {
+    for (int depth = 0;; at++) {
+        if (*at == '(') depth++;
+        if (*at == ')' && --depth == 0) return at + 1;
+    }
+}
+
+static void run(const char *at) {
+    sigset_t one;
+    int n;
+    while (*at && *at != ')') {
+        switch (*at++) {
+        case 'F':
+            n = number(&at);
+            if (fork_as(n) == 0) {
+                note("start", getpid());
+                run(at + 1);
+                _exit(0);
+            }
+            at = past(at);
+            break;
+        case 'D':
+            n = number(&at);
+            if (fork_as(-1) == 0) {
+                if (fork_as(n) == 0) {
+                    note("start", getpid());
+                    run(at + 1);
+                }
+                _exit(0);
+            }
+            at = past(at);
+            break;
+        case 's': setsid(); break;
+        case 'g': setpgid(0, 0); break;
+        case 'z': raise(SIGSTOP); break;
+        case 'i': set(number(&at), SIG_IGN); break;
+        case 'h': set(number(&at), on_signal); break;
+        case 'm':
+            sigemptyset(&one);
+            sigaddset(&one, number(&at));
+            sigprocmask(SIG_BLOCK, &one, NULL);
+            break;
+        case 'e': case 'c': at_term = at[-1]; term_number = number(&at); set(SIGTERM, on_signal); break;
+        case 'a': at_term = 'a'; set(SIGTERM, on_signal); break;
+        case 'u': note("up", 0); break;
+        case 'w': wait_ms(number(&at)); break;
+        case 'x': n = number(&at); note("exit", n); _exit(n);
+        case 'k': n = number(&at); note("die", n); set(n, SIG_DFL); kill(getpid(), n); wait_ms(60000); break;
+        default: _exit(112);
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 2;
+    out = open(argv[1], O_WRONLY | O_APPEND);
+    if (out < 0) return 3;
+    id = atoi(argv[2]);
+    note("start", getpid());
+    run(argv[3]);
+    return 0;
+}

@@ -1,0 +1,121 @@
+//! `trainit status`: finds the run that is here, asks it, and shows what it says.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cli::Parsed;
+use crate::command;
+use crate::edge::run_dir::{self, SOCKET};
+use crate::edge::{control, stdio};
+use crate::rules::env::Env;
+use crate::rules::status::{check, headline, parse, render};
+use crate::settings::Reader;
+
+/// An agent answers between two turns of its loop; one that has not after this long does not do its work.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A run that answered: its socket, its process as we see it (0: of another PID namespace), and what it said.
+struct Run {
+    socket: PathBuf,
+    pid: i32,
+    text: String,
+    status: Value,
+}
+
+/// Leaves with 0 when the run answered (and, with --check, is well), else with 1.
+pub fn main(parsed: &Parsed, env: &Env) -> u8 {
+    let (values, complaints) = command::values(parsed, env);
+    let mut reader = Reader::new(&values, complaints);
+    let (as_json, only_check) = (reader.switch("json"), reader.switch("check"));
+    if !reader.complaints.is_empty() {
+        return command::refuse(&reader.complaints);
+    }
+    let run = match reader.text("socket") {
+        Some(socket) => ask(Path::new(&socket)),
+        None => find(env.given("TMPDIR")),
+    };
+    let run = match run {
+        Ok(run) => run,
+        Err(line) if only_check => {
+            let _ = stdio::print(&format!("unhealthy: {line}\n"));
+            return 1;
+        }
+        Err(line) => {
+            stdio::complain(&format!("trainit: error: {line}"));
+            return 1;
+        }
+    };
+    let (is_well, line) = check(&run.status);
+    let text = match (only_check, as_json) {
+        (true, _) => line + "\n",
+        (false, true) => run.text,
+        (false, false) => render(&run.status),
+    };
+    let is_shown = stdio::print(&text).is_ok();
+    u8::from(!is_shown || (only_check && !is_well))
+}
+
+/// The run that is here. The container's init wins over runs inside it, and those of our PID namespace over others with
+/// which a directory is shared. Errors: none, or several that nothing tells apart.
+fn find(tmp: Option<&str>) -> Result<Run, String> {
+    let mut silent = None;
+    let mut runs = Vec::new();
+    for dir in run_dir::all(tmp) {
+        let socket = dir.join(SOCKET);
+        // What is there without a socket cannot be asked, and what refuses is just leaving.
+        match try_ask(&socket) {
+            Ok(run) => runs.push(run),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
+            Err(error) => silent = Some(why(&socket, &error)),
+        }
+    }
+    let rank = |run: &Run| match run.pid {
+        1 => 0,
+        0 => 2,
+        _ => 1,
+    };
+    let best = runs.iter().map(rank).min();
+    runs.retain(|run| Some(rank(run)) == best);
+    if runs.len() > 1 {
+        let each =
+            runs.iter().map(|run| format!("{} (pid {}, {})", run.socket.display(), run.pid, headline(&run.status)));
+        return Err(format!(
+            "several runs are here, choose one with --socket: {}",
+            each.collect::<Vec<_>>().join("; ")
+        ));
+    }
+    runs.pop().ok_or_else(|| {
+        silent.unwrap_or_else(|| {
+            "no trainit run is here (looked in /dev/shm, TMPDIR, /tmp, /run for one of this user); name its socket with \
+             --socket or TRAINIT_SOCKET"
+                .to_owned()
+        })
+    })
+}
+
+fn ask(socket: &Path) -> Result<Run, String> {
+    try_ask(socket).map_err(|error| why(socket, &error))
+}
+
+fn try_ask(socket: &Path) -> io::Result<Run> {
+    let (pid, text) = control::ask(socket, PATIENCE)?;
+    let status = parse(&text).map_err(io::Error::other)?;
+    Ok(Run { socket: socket.to_owned(), pid, text, status })
+}
+
+fn why(socket: &Path, error: &io::Error) -> String {
+    let place = socket.display();
+    match error.kind() {
+        ErrorKind::TimedOut => {
+            format!("the run at {place} does not answer in {} s: it is stopped or hangs", PATIENCE.as_secs())
+        }
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            format!("no run is at {place}: it is over, or never began")
+        }
+        ErrorKind::PermissionDenied => format!("the run at {place} is another user's: ask as that user, or as root"),
+        _ => format!("the run at {place} cannot be asked: {error}"),
+    }
+}

@@ -1,0 +1,163 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn ledger(several: bool) -> Ledger {
+    Ledger { several, ..Ledger::default() }
+}
+
+/// The classes of the findings after this XID, with what is decided later too.
+fn classes(several: bool, xid: u64, action: Option<u32>) -> Vec<Class> {
+    let mut ledger = ledger(several);
+    let mut findings = ledger.xid(SECOND, 0, xid, action);
+    findings.extend(ledger.due(10 * SECOND));
+    findings.into_iter().map(|finding| finding.class).collect()
+}
+
+fn died(ledger: &mut Ledger, now: Duration) -> Option<Class> {
+    ledger.death(now).map(|finding| finding.class)
+}
+
+#[test]
+fn an_xid_gets_the_class_of_its_row_at_once() {
+    for (xid, class) in [(79, Class::Leave), (94, Class::Restart), (43, Class::Note), (13, Class::Restart)] {
+        let findings = ledger(false).xid(SECOND, 0, xid, None);
+        assert_eq!(findings.len(), 1, "{xid}");
+        assert_eq!(findings[0].class, class, "{xid}");
+        assert!(findings[0].text.starts_with(&format!("GPU 0: XID {xid}, ")), "{}", findings[0].text);
+    }
+}
+
+#[test]
+fn the_drivers_own_verdict_outweighs_the_row() {
+    assert_eq!(classes(false, 43, Some(1)), [Class::Leave, Class::Leave]);
+    assert_eq!(classes(false, 79, Some(3)), [Class::Note, Class::Note], "drain P2P with one GPU");
+    assert_eq!(classes(true, 43, Some(3)), [Class::Leave, Class::Leave]);
+    assert_eq!(classes(false, 79, Some(0)), [Class::Leave], "a 0 right after does not acquit");
+}
+
+#[test]
+fn an_action_that_comes_two_seconds_later_still_decides() {
+    let mut ledger = ledger(true);
+    assert_eq!(ledger.xid(SECOND, 0, 145, Some(0)), []);
+    assert_eq!(ledger.action(3 * SECOND, 0, Some(2)).len(), 2);
+    assert_eq!(died(&mut ledger, 4 * SECOND), Some(Class::Leave));
+}
+
+#[test]
+fn link_errors_follow_the_action_and_else_the_number_of_gpus() {
+    assert_eq!(classes(true, 145, None), [Class::Leave]);
+    assert_eq!(classes(false, 145, None), [Class::Note]);
+    assert_eq!(classes(true, 145, Some(0)), [Class::Note]);
+    assert_eq!(classes(true, 74, None), [Class::Leave]);
+    assert_eq!(classes(false, 74, None), [Class::Note]);
+    assert_eq!(classes(true, 154, Some(0)), [Class::Note]);
+}
+
+#[test]
+fn a_double_bit_error_is_judged_by_what_comes_with_it() {
+    let with = |other: u64| {
+        let mut ledger = ledger(false);
+        assert_eq!(ledger.xid(SECOND, 0, 48, None), [], "too early to say");
+        let findings = ledger.xid(2 * SECOND, 0, other, None);
+        findings.iter().find(|finding| finding.text.contains("XID 48")).map(|finding| finding.class)
+    };
+    assert_eq!(with(94), Some(Class::Restart));
+    assert_eq!(with(64), Some(Class::Leave));
+    assert_eq!(with(95), Some(Class::Leave));
+    assert_eq!(with(63), None);
+    let mut alone = ledger(false);
+    alone.xid(SECOND, 0, 48, None);
+    assert_eq!(alone.deadline(), Some(6 * SECOND));
+    assert_eq!(alone.due(6 * SECOND)[0].class, Class::Leave);
+    assert_eq!(alone.deadline(), None);
+    let mut dead_at_once = ledger(false);
+    dead_at_once.xid(SECOND, 0, 48, None);
+    assert_eq!(died(&mut dead_at_once, SECOND), Some(Class::Leave));
+}
+
+#[test]
+fn a_death_soon_after_is_put_down_to_the_gpu_and_a_later_one_is_not() {
+    let mut ledger = ledger(false);
+    ledger.xid(SECOND, 0, 94, None);
+    assert_eq!(died(&mut ledger, 62 * SECOND), None);
+    ledger.xid(100 * SECOND, 0, 43, None);
+    assert_eq!(died(&mut ledger, 101 * SECOND), None, "a note is no cause");
+    ledger.xid(200 * SECOND, 0, 94, None);
+    assert_eq!(died(&mut ledger, 260 * SECOND), Some(Class::Restart));
+}
+
+#[test]
+fn the_second_death_on_the_same_gpu_leaves_until_the_budget_refills() {
+    let mut ledger = ledger(true);
+    let die = |ledger: &mut Ledger, at: u32, gpu| {
+        ledger.xid(at * 100 * SECOND, gpu, 94, None);
+        ledger.xid(at * 100 * SECOND, gpu, 94, None);
+        died(ledger, at * 100 * SECOND)
+    };
+    assert_eq!(die(&mut ledger, 1, 0), Some(Class::Restart), "one death is one strike, however many XIDs");
+    assert_eq!(die(&mut ledger, 2, 1), Some(Class::Restart));
+    ledger.refill();
+    assert_eq!(die(&mut ledger, 3, 0), Some(Class::Restart));
+    assert_eq!(die(&mut ledger, 4, 0), Some(Class::Leave));
+}
+
+#[test]
+fn a_fault_on_every_gpu_is_the_programs() {
+    let mut ledger = ledger(true);
+    for attempt in 1..4 {
+        let now = attempt * 100 * SECOND;
+        ledger.xid(now, 0, 13, None);
+        ledger.xid(now, 1, 31, None);
+        assert_eq!(died(&mut ledger, now), Some(Class::Restart), "attempt {attempt}");
+    }
+    let mut one = Ledger { several: true, ..Ledger::default() };
+    for (attempt, class) in [(1, Class::Restart), (2, Class::Leave)] {
+        one.xid(attempt * 100 * SECOND, 1, 31, None);
+        assert_eq!(died(&mut one, attempt * 100 * SECOND), Some(class));
+    }
+}
+
+#[test]
+fn an_unclear_xid_with_a_dead_trainer_restarts_once_and_then_leaves() {
+    let mut ledger = ledger(false);
+    for (attempt, class) in [(1, Class::Restart), (2, Class::Leave)] {
+        let now = attempt * 100 * SECOND;
+        assert_eq!(ledger.xid(now, 0, 170, None)[0].class, Class::Note);
+        assert_eq!(died(&mut ledger, now), Some(class));
+    }
+}
+
+#[test]
+fn a_flood_of_notes_is_told_once_a_minute_and_counted_in_full() {
+    let mut ledger = ledger(false);
+    let told: usize = (0..11_760).map(|n| ledger.xid(Duration::from_millis(n), 0, 45, None).len()).sum();
+    assert_eq!(told, 1);
+    assert_eq!(ledger.history(), [XidCount { gpu: "GPU 0".into(), xid: 45, count: 11_760 }]);
+    assert_eq!(died(&mut ledger, 12 * SECOND), None);
+}
+
+#[test]
+fn a_gpu_that_the_trainer_cannot_see_never_stops_it() {
+    let mut ledger = ledger(true);
+    ledger.introduce(3, "GPU 3 (GPU-x)".into(), false);
+    assert_eq!(ledger.xid(SECOND, 3, 79, Some(1)).iter().map(|f| f.class).max(), Some(Class::Note));
+    assert_eq!(ledger.condemn(3, Class::Leave, "lost")[0].class, Class::Note);
+    assert_eq!(died(&mut ledger, SECOND), None);
+}
+
+#[test]
+fn an_override_changes_the_row_but_not_the_drivers_verdict() {
+    let mut ledger = Ledger::new([(13, Class::Leave), (79, Class::Note)]);
+    assert_eq!(ledger.xid(SECOND, 0, 13, None)[0].class, Class::Leave);
+    assert_eq!(ledger.xid(SECOND, 1, 79, None)[0].class, Class::Note);
+    assert_eq!(ledger.xid(SECOND, 2, 79, Some(2)).last().unwrap().class, Class::Leave);
+}
+
+#[test]
+fn what_a_gpu_is_condemned_for_is_told_once_and_outlasts_the_minute() {
+    let mut ledger = ledger(false);
+    assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed")[0].class, Class::Note);
+    assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed"), []);
+    assert_eq!(died(&mut ledger, 3600 * SECOND), Some(Class::Leave));
+}

@@ -1,0 +1,130 @@
+//! What there is to say of a job to somebody who asks while it lives.
+
+use super::{Cause, Machine, State};
+use crate::rules::job::event::Uptime;
+
+/// Where a job stands. Times are since trainit started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    /// `restoring`, `launching`, `running`, `stopping`, `draining`, `refreshing`, `waiting`, `flushing` or `done`.
+    pub state: &'static str,
+    /// The main child, while it runs.
+    pub child: Option<i32>,
+    /// Starts of the command so far.
+    pub attempt: u32,
+    /// Starts there may be in all.
+    pub attempts_allowed: u32,
+    /// When the current (or last) attempt began.
+    pub attempt_at: Option<Uptime>,
+    /// Where it went on from.
+    pub resumed_step: Option<u64>,
+    /// The newest step known to be in the store.
+    pub committed_step: Option<u64>,
+    /// Whether checkpoints are committed to a store at all.
+    pub has_store: bool,
+    /// Why it (or a hung attempt of it) is being stopped, or will be.
+    pub leaving: Option<String>,
+    /// That is no wish from outside but a failure: a GPU, or a newer run that owns the store.
+    pub is_failing: bool,
+    /// When whatever is left of the process tree gets SIGKILL.
+    pub kill_at: Option<Uptime>,
+    /// When the machine goes away, where that was announced.
+    pub machine_gone_at: Option<Uptime>,
+}
+
+impl Machine {
+    /// What to say now.
+    pub fn told(&self) -> Told {
+        let (child, state) = match self.state {
+            State::Restoring => (None, "restoring"),
+            State::Launching => (None, "launching"),
+            State::Running { pid } if self.stop.is_some() => (Some(pid), "stopping"),
+            State::Running { pid } => (Some(pid), "running"),
+            State::Draining => (None, "draining"),
+            State::Refreshing => (None, "refreshing"),
+            State::Waiting => (None, "waiting"),
+            State::Flushing => (None, "flushing"),
+            State::Done => (None, "done"),
+        };
+        let late = self.late.as_ref().map(|source| format!("preempted ({source}), not yet near"));
+        let leaving = self.stop.as_ref().map(|stop| match &stop.cause {
+            Cause::Signal { sender: Some(pid) } if *pid > 0 => format!("stopped by SIGTERM from pid {pid}"),
+            Cause::Signal { .. } => "stopped by SIGTERM".to_owned(),
+            Cause::Notice { source } => format!("preempted ({source})"),
+            Cause::Gpu { detail } | Cause::Fenced { detail } => detail.clone(),
+        });
+        Told {
+            state,
+            child,
+            attempt: self.attempt,
+            attempts_allowed: self.policy.max_restarts.saturating_add(1),
+            attempt_at: (self.attempt > 0 && self.state != State::Launching).then_some(self.started_at),
+            resumed_step: self.resumed.as_ref().and_then(|r| r.step),
+            committed_step: self.committed,
+            has_store: self.policy.store,
+            leaving: leaving.or(self.hung.as_ref().map(|why| format!("the command hung: {why}"))).or(late),
+            is_failing: self
+                .stop
+                .as_ref()
+                .is_some_and(|stop| matches!(stop.cause, Cause::Gpu { .. } | Cause::Fenced { .. })),
+            kill_at: self.deadline.filter(|_| self.stop.is_some() || self.hung.is_some()),
+            machine_gone_at: self.leave_by.map(|(end, _)| end),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::job::Policy;
+    use crate::rules::job::event::Event;
+    use crate::rules::signal::Signal;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn running() -> Machine {
+        let mut machine = Machine::new(Policy { max_restarts: 3, ..Policy::default() });
+        machine.step(Duration::ZERO, Event::Started);
+        assert_eq!((machine.told().state, machine.told().attempt_at), ("launching", None));
+        machine.step(SECOND, Event::Spawned { pid: 7 });
+        machine
+    }
+
+    #[test]
+    fn a_running_job_is_told_with_its_child_and_attempt() {
+        let told = running().told();
+        assert_eq!((told.state, told.child, told.attempt, told.attempts_allowed), ("running", Some(7), 1, 4));
+        assert_eq!((told.attempt_at, told.leaving, told.kill_at), (Some(SECOND), None, None));
+    }
+
+    #[test]
+    fn a_stop_is_told_with_its_reason_and_deadline() {
+        let mut machine = running();
+        machine.step(2 * SECOND, Event::Signal { signal: Signal::TERM, sender: Some(31) });
+        let told = machine.told();
+        assert_eq!((told.state, told.leaving.as_deref()), ("stopping", Some("stopped by SIGTERM from pid 31")));
+        assert_eq!(told.kill_at, Some(2 * SECOND + Policy::default().stop_grace));
+        assert!(!told.is_failing);
+    }
+
+    #[test]
+    fn a_preemption_is_told_with_the_machines_end_and_a_far_one_too() {
+        let mut machine = running();
+        machine.step(2 * SECOND, Event::Preempted { source: "gce preempted".into(), lead: 30 * SECOND });
+        assert_eq!(machine.told().leaving.as_deref(), Some("preempted (gce preempted)"));
+        assert_eq!(machine.told().machine_gone_at, Some(32 * SECOND));
+        let mut late = running();
+        late.step(2 * SECOND, Event::Preempted { source: "azure".into(), lead: 3600 * SECOND });
+        assert_eq!(late.told().state, "running");
+        assert!(late.told().leaving.is_some_and(|why| why.contains("not yet near")));
+    }
+
+    #[test]
+    fn a_failed_gpu_is_a_failure_and_not_a_wish() {
+        let mut machine = running();
+        machine.step(2 * SECOND, Event::GpuFailed { detail: "GPU 1: lost".into() });
+        assert_eq!((machine.told().is_failing, machine.told().leaving.as_deref()), (true, Some("GPU 1: lost")));
+    }
+}

@@ -1,0 +1,297 @@
+//! What a run says of itself when it is asked: one JSON object, and what `trainit status` makes of that.
+//!
+//! Absent knowledge is null. Deliberately absent: who asks, and how.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::gpu::Gpu;
+use super::gpu::ledger::XidCount;
+use super::gpu::table::plain;
+use super::gpu::watch::Sample;
+use super::job::{Told, Uptime};
+
+/// Samples of each GPU in an answer: ten minutes at the default interval. The answer has to fit a socket's buffer.
+const SAMPLES: usize = 60;
+/// The same for metrics.
+const METRICS: usize = 200;
+
+/// What is known beside the job itself.
+#[derive(Debug, Default)]
+pub struct Facts<'a> {
+    /// trainit's version.
+    pub version: &'a str,
+    /// Its own process, in its own PID namespace.
+    pub pid: u32,
+    /// The command's name, without its arguments: those may hold secrets.
+    pub command: &'a str,
+    /// Now.
+    pub now: Uptime,
+    /// Now, since 1970.
+    pub wall: Duration,
+    /// What the last commit holds is as old as this.
+    pub committed_at: Option<Uptime>,
+    /// The last value of each metric, as it was reported.
+    pub metrics: BTreeMap<String, String>,
+    /// The GPUs with their samples, oldest first; `None`: nobody watches any.
+    pub gpus: Option<Gpus>,
+}
+
+/// What the watch knows.
+#[derive(Debug, Default)]
+pub struct Gpus {
+    /// Each with its last samples.
+    pub gpus: Vec<(Gpu, Vec<Sample>)>,
+    /// Why nothing is known of them for now.
+    pub blind: Option<String>,
+    /// What came and how often.
+    pub xids: Vec<XidCount>,
+}
+
+/// The object of `trainit status --json`. Durations in seconds.
+#[derive(Debug, Serialize)]
+struct Status<'a> {
+    version: &'a str,
+    pid: u32,
+    state: &'static str,
+    healthy: bool,
+    problem: Option<String>,
+    uptime_seconds: f64,
+    command: &'a str,
+    child_pid: Option<i32>,
+    attempt: u32,
+    restarts: u32,
+    restarts_allowed: u32,
+    attempt_seconds: Option<f64>,
+    checkpoint: Option<Checkpoint>,
+    leaving: Option<Leaving>,
+    metrics: Map<String, Value>,
+    gpus: Option<Vec<GpuStatus<'a>>>,
+    gpu_problem: Option<&'a str>,
+    xids: Option<&'a [XidCount]>,
+}
+
+#[derive(Debug, Serialize)]
+struct Checkpoint {
+    resumed_step: Option<u64>,
+    committed_step: Option<u64>,
+    /// Training that would be lost by a death now.
+    lag_seconds: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Leaving {
+    reason: String,
+    /// RFC 3339: SIGKILL for what is left.
+    deadline: Option<String>,
+    seconds_left: Option<f64>,
+    /// RFC 3339, where it was announced.
+    machine_gone: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct GpuStatus<'a> {
+    #[serde(flatten)]
+    gpu: &'a Gpu,
+    samples: Samples,
+}
+
+/// Columns, oldest first.
+#[derive(Debug, Default, Serialize)]
+struct Samples {
+    seconds_ago: Vec<f64>,
+    utilization_percent: Vec<Option<u32>>,
+    memory_used_bytes: Vec<Option<u64>>,
+    power_watts: Vec<Option<f64>>,
+    temperature_celsius: Vec<Option<u32>>,
+}
+
+/// The answer: one line.
+pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
+    let Facts { now, wall, .. } = *facts;
+    let rfc3339 = |at: Uptime| {
+        let since_1970 = (wall + at.saturating_sub(now)).saturating_sub(now.saturating_sub(at));
+        humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + since_1970).to_string()
+    };
+    let begun = [facts.committed_at, told.attempt_at].into_iter().flatten().max();
+    let checkpoint = told.has_store.then(|| Checkpoint {
+        resumed_step: told.resumed_step,
+        committed_step: told.committed_step,
+        lag_seconds: begun.filter(|_| told.child.is_some()).map(|at| seconds(now.saturating_sub(at))),
+    });
+    let leaving = told.leaving.clone().map(|reason| Leaving {
+        reason,
+        deadline: told.kill_at.map(rfc3339),
+        seconds_left: told.kill_at.map(|at| seconds(at.saturating_sub(now))),
+        machine_gone: told.machine_gone_at.map(rfc3339),
+    });
+    let problem = told.leaving.clone().filter(|_| told.is_failing);
+    let gpus = facts.gpus.as_ref();
+    let status = Status {
+        version: facts.version,
+        pid: facts.pid,
+        state: told.state,
+        healthy: problem.is_none(),
+        problem,
+        uptime_seconds: seconds(now),
+        command: facts.command,
+        child_pid: told.child,
+        attempt: told.attempt,
+        restarts: told.attempt.saturating_sub(1),
+        restarts_allowed: told.attempts_allowed.saturating_sub(1),
+        attempt_seconds: told.attempt_at.filter(|_| told.child.is_some()).map(|at| seconds(now.saturating_sub(at))),
+        checkpoint,
+        leaving,
+        metrics: facts.metrics.iter().take(METRICS).map(|(tag, text)| (tag.clone(), metric(text))).collect(),
+        gpus: gpus.map(|gpus| {
+            let last = |all: &[Sample]| columns(now, &all[all.len().saturating_sub(SAMPLES)..]);
+            gpus.gpus.iter().map(|(gpu, all)| GpuStatus { gpu, samples: last(all) }).collect()
+        }),
+        gpu_problem: gpus.and_then(|gpus| gpus.blind.as_deref()),
+        xids: gpus.map(|gpus| gpus.xids.as_slice()),
+    };
+    // Maps with text for keys and plain numbers: there is nothing in it that JSON has no form for.
+    serde_json::to_string(&status).unwrap_or_default() + "\n"
+}
+
+/// A metric as a number where JSON has one for it, else as its text.
+pub fn metric(text: &str) -> Value {
+    let number = text.parse::<f64>().ok().and_then(serde_json::Number::from_f64);
+    number.map_or_else(|| Value::from(text), Value::Number)
+}
+
+fn columns(now: Uptime, samples: &[Sample]) -> Samples {
+    let mut columns = Samples::default();
+    for sample in samples {
+        columns.seconds_ago.push(seconds(now.saturating_sub(sample.at)));
+        columns.utilization_percent.push(sample.utilization_percent);
+        columns.memory_used_bytes.push(sample.memory_used_bytes);
+        columns.power_watts.push(sample.power_watts);
+        columns.temperature_celsius.push(sample.temperature_celsius);
+    }
+    columns
+}
+
+/// To a tenth.
+fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10.0).round() / 10.0
+}
+
+/// An answer as it came. Errors: it is none, or was cut off.
+pub fn parse(text: &str) -> Result<Value, String> {
+    match serde_json::from_str::<Value>(text) {
+        Ok(value) if value["state"].is_string() => Ok(value),
+        _ if text.is_empty() => Err("it hung up without an answer: is it the same user's?".to_owned()),
+        _ => Err("its answer is no status".to_owned()),
+    }
+}
+
+/// For a health check: one line, and whether all is well.
+pub fn check(status: &Value) -> (bool, String) {
+    match status["problem"].as_str() {
+        Some(problem) => (false, format!("unhealthy: {}", plain(problem))),
+        None => (true, format!("healthy: {}", headline(status))),
+    }
+}
+
+/// `running (attempt 2, up 3m 20s): python`.
+pub fn headline(status: &Value) -> String {
+    let up = status["uptime_seconds"].as_f64().unwrap_or_default();
+    let attempt = status["attempt"].as_u64().filter(|n| *n > 0).map(|n| format!("attempt {n}, "));
+    format!(
+        "{} ({}up {}): {}",
+        text(&status["state"]),
+        attempt.unwrap_or_default(),
+        span(up),
+        plain(status["command"].as_str().unwrap_or("?"))
+    )
+}
+
+/// For people: a line for each thing that is known.
+pub fn render(status: &Value) -> String {
+    let mut out = headline(status);
+    let mut line = |name: &str, text: String| {
+        let _ = write!(out, "\n{name:<11} {text}");
+    };
+    if let Some(child) = status["child_pid"].as_i64() {
+        let (restarts, allowed) = (text(&status["restarts"]), text(&status["restarts_allowed"]));
+        let since = status["attempt_seconds"].as_f64().map(|s| format!(" for {}", span(s))).unwrap_or_default();
+        line("process", format!("pid {child}{since}, {restarts} of {allowed} restarts used"));
+    }
+    if let Some(problem) = status["problem"].as_str() {
+        line("problem", plain(problem));
+    }
+    if let Some(leaving) = status["leaving"].as_object() {
+        let by = |key: &str, what: &str| {
+            leaving.get(key).and_then(Value::as_str).map(|at| format!("; {what} {at}")).unwrap_or_default()
+        };
+        let left = leaving.get("seconds_left").and_then(Value::as_f64).map(|s| format!(" (in {})", span(s)));
+        let reason = leaving.get("reason").and_then(Value::as_str).unwrap_or_default();
+        let (kill, gone) = (by("deadline", "SIGKILL at"), by("machine_gone", "the machine goes at"));
+        line("leaving", format!("{}{kill}{}{gone}", plain(reason), left.unwrap_or_default()));
+    }
+    if let Some(checkpoint) = status["checkpoint"].as_object() {
+        let step = |key: &str| checkpoint.get(key).and_then(Value::as_u64);
+        let committed =
+            step("committed_step").map_or("nothing committed".to_owned(), |n| format!("step {n} committed"));
+        let resumed = step("resumed_step").map(|n| format!(", resumed from step {n}")).unwrap_or_default();
+        let lag = checkpoint.get("lag_seconds").and_then(Value::as_f64).map(|s| format!(", {} ago", span(s)));
+        line("checkpoint", format!("{committed}{}{resumed}", lag.unwrap_or_default()));
+    }
+    if let Some(metrics) = status["metrics"].as_object().filter(|metrics| !metrics.is_empty()) {
+        let pairs: Vec<String> = metrics.iter().map(|(tag, value)| format!("{} {}", plain(tag), text(value))).collect();
+        line("metrics", pairs.join(", "));
+    }
+    for gpu in status["gpus"].as_array().into_iter().flatten() {
+        line(&format!("GPU {}", text(&gpu["index"])), of_gpu(gpu));
+    }
+    if let Some(problem) = status["gpu_problem"].as_str() {
+        line("GPUs", format!("nothing known for now: {}", plain(problem)));
+    }
+    for xid in status["xids"].as_array().into_iter().flatten() {
+        line("XID", format!("{} x {} on {}", text(&xid["xid"]), text(&xid["count"]), text(&xid["gpu"])));
+    }
+    out + "\n"
+}
+
+fn of_gpu(gpu: &Value) -> String {
+    let with = |key: &str, unit: &str| gpu[key].as_f64().map(|number| format!("{number:.0}{unit}"));
+    let mib = |key: &str| gpu[key].as_u64().map(|bytes| bytes >> 20);
+    let memory = match (mib("memory_used_bytes"), mib("memory_total_bytes")) {
+        (Some(used), Some(total)) => Some(format!("{used}/{total} MiB")),
+        _ => None,
+    };
+    let health = gpu["health_reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+    let parts = [
+        gpu["name"].as_str().map(str::to_owned),
+        with("utilization_percent", "%"),
+        memory,
+        with("temperature_celsius", " C"),
+        with("power_watts", " W"),
+        Some(format!("{}{health}", text(&gpu["health"]))),
+    ];
+    plain(&parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+/// A JSON value without quotes or control characters.
+fn text(value: &Value) -> String {
+    plain(&value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+}
+
+/// `3h 20m`: the two largest units.
+fn span(seconds: f64) -> String {
+    let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
+    if seconds < 60.0 {
+        return format!("{seconds:.0}s");
+    }
+    let whole = Duration::from_secs(if seconds < 3600.0 { seconds as u64 } else { seconds as u64 / 60 * 60 });
+    let text = humantime::format_duration(whole).to_string();
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests;

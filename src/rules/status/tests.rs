@@ -1,0 +1,154 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn told() -> Told {
+    Told {
+        state: "running",
+        child: Some(7),
+        attempt: 2,
+        attempts_allowed: 4,
+        attempt_at: Some(100 * SECOND),
+        resumed_step: Some(400),
+        committed_step: Some(520),
+        has_store: true,
+        ..Told::default()
+    }
+}
+
+fn facts<'a>() -> Facts<'a> {
+    Facts {
+        version: "0.1.0",
+        pid: 1,
+        command: "python",
+        now: 4000 * SECOND,
+        wall: 1_000_000_000 * SECOND,
+        committed_at: Some(3965 * SECOND),
+        metrics: [("loss".to_owned(), "0.31".to_owned()), ("bad".to_owned(), "nan".to_owned())].into(),
+        gpus: None,
+    }
+}
+
+fn object(told: &Told, facts: &Facts<'_>) -> Value {
+    parse(&answer(told, facts)).expect("an answer")
+}
+
+#[test]
+fn a_running_job_says_where_it_stands() {
+    let status = object(&told(), &facts());
+    let expected = serde_json::json!({
+        "version": "0.1.0", "pid": 1, "state": "running", "healthy": true, "problem": null, "uptime_seconds": 4000.0,
+        "command": "python", "child_pid": 7, "attempt": 2, "restarts": 1, "restarts_allowed": 3,
+        "attempt_seconds": 3900.0,
+        "checkpoint": {"resumed_step": 400, "committed_step": 520, "lag_seconds": 35.0},
+        "leaving": null, "metrics": {"bad": "nan", "loss": 0.31}, "gpus": null, "gpu_problem": null, "xids": null,
+    });
+    assert_eq!(status, expected);
+    let lines = "running (attempt 2, up 1h 6m): python\n\
+                 process     pid 7 for 1h 5m, 1 of 3 restarts used\n\
+                 checkpoint  step 520 committed, 35s ago, resumed from step 400\n\
+                 metrics     bad nan, loss 0.31\n";
+    assert_eq!(render(&status), lines);
+    assert_eq!(check(&status), (true, "healthy: running (attempt 2, up 1h 6m): python".to_owned()));
+}
+
+#[test]
+fn the_lag_begins_with_the_attempt_where_nothing_was_committed_since() {
+    let lag = |committed_at, child| {
+        let (told, facts) = (Told { child, ..told() }, Facts { committed_at, ..facts() });
+        object(&told, &facts)["checkpoint"]["lag_seconds"].clone()
+    };
+    assert_eq!(lag(None, Some(7)), 3900.0);
+    assert_eq!(lag(Some(50 * SECOND), Some(7)), 3900.0, "a commit of the attempt before");
+    assert_eq!(lag(None, None), Value::Null, "nothing is being trained");
+    let told = Told { has_store: false, ..told() };
+    assert_eq!(object(&told, &facts())["checkpoint"], Value::Null);
+}
+
+#[test]
+fn a_preemption_is_told_with_its_deadline_and_is_healthy() {
+    let told = Told {
+        state: "stopping",
+        leaving: Some("preempted (gce preempted)".into()),
+        kill_at: Some(4022 * SECOND),
+        machine_gone_at: Some(4028 * SECOND),
+        ..told()
+    };
+    let status = object(&told, &facts());
+    let expected = serde_json::json!({
+        "reason": "preempted (gce preempted)", "deadline": "2001-09-09T01:47:02.000Z", "seconds_left": 22.0,
+        "machine_gone": "2001-09-09T01:47:08.000Z",
+    });
+    assert_eq!(status["leaving"], expected);
+    assert!(check(&status).0);
+    assert!(
+        render(&status).contains("leaving     preempted (gce preempted); SIGKILL at 2001-09-09T01:47:02.000Z (in 22s)")
+    );
+    let late = Facts { now: 4030 * SECOND, ..facts() };
+    assert_eq!(object(&told, &late)["leaving"]["deadline"], "2001-09-09T01:46:32.000Z", "past ones too");
+}
+
+#[test]
+fn a_failing_gpu_is_unhealthy_and_an_unknown_one_is_not() {
+    let told_failing = Told { leaving: Some("GPU 1: lost\n".into()), is_failing: true, ..told() };
+    let status = object(&told_failing, &facts());
+    assert_eq!(check(&status), (false, "unhealthy: GPU 1: lost\u{fffd}".to_owned()));
+    let gpus = Gpus { blind: Some("nvmlInit_v2 did not return in 5 s".into()), ..Gpus::default() };
+    let blind = object(&told(), &Facts { gpus: Some(gpus), ..facts() });
+    assert!(check(&blind).0);
+    assert!(render(&blind).contains("nothing known for now: nvmlInit_v2 did not return"), "{}", render(&blind));
+}
+
+#[test]
+fn gpus_are_told_with_their_last_samples_and_the_xids() {
+    let sample = |n: u32| Sample {
+        at: n * SECOND,
+        utilization_percent: Some(n),
+        memory_used_bytes: Some(1 << 30),
+        power_watts: Some(70.5),
+        temperature_celsius: None,
+    };
+    let gpu = Gpu { index: 3, name: Some("H100".into()), utilization_percent: Some(97), ..Gpu::default() };
+    let gpus = Gpus {
+        gpus: vec![(gpu, (0..300).map(sample).collect())],
+        blind: None,
+        xids: vec![XidCount { gpu: "GPU 3 (GPU-x)".into(), xid: 13, count: 2 }],
+    };
+    let status = object(&told(), &Facts { gpus: Some(gpus), now: 300 * SECOND, ..facts() });
+    let samples = &status["gpus"][0]["samples"];
+    assert_eq!(samples["utilization_percent"].as_array().map(Vec::len), Some(SAMPLES));
+    assert_eq!((&samples["seconds_ago"][59], &samples["utilization_percent"][59]), (&1.0.into(), &299.into()));
+    assert_eq!(samples["temperature_celsius"][0], Value::Null);
+    assert_eq!(status["gpus"][0]["index"], 3);
+    let text = render(&status);
+    assert!(
+        text.contains("GPU 3       H100, 97%, unknown") && text.contains("XID         13 x 2 on GPU 3 (GPU-x)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_answer_of_a_full_machine_fits_a_sockets_buffer() {
+    let sample = Sample {
+        at: SECOND,
+        utilization_percent: Some(100),
+        memory_used_bytes: Some(85_899_345_920),
+        power_watts: Some(699.123),
+        temperature_celsius: Some(100),
+    };
+    let gpu = Gpu { name: Some("x".repeat(96)), uuid: Some("y".repeat(96)), ..Gpu::default() };
+    let gpus = Gpus { gpus: vec![(gpu, vec![sample; 360]); 16], ..Gpus::default() };
+    let metrics = (0..5000).map(|n| (format!("{n}-{}", "m".repeat(100)), "0.5".to_owned())).collect();
+    let text = answer(&told(), &Facts { gpus: Some(gpus), metrics, ..facts() });
+    assert!(text.len() < 100_000, "{}", text.len());
+}
+
+#[test]
+fn what_is_no_answer_is_an_error_and_never_a_panic() {
+    for text in ["", "{", "[]", "{}", "{\"state\":1}", "null"] {
+        assert!(parse(text).is_err(), "{text}");
+    }
+    let odd = parse("{\"state\":\"\\u001b[2J\",\"uptime_seconds\":1e300,\"gpus\":[1],\"xids\":[null],\"leaving\":{}}");
+    let text = render(&odd.expect("a state"));
+    assert!(!text.contains('\u{1b}'), "{text}");
+}

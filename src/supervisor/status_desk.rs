@@ -1,0 +1,81 @@
+//! Where a run is asked how it is: the status socket in the loop. Nobody asks: nothing wakes up.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+use super::effects::Effects;
+use crate::edge::clock;
+use crate::edge::control::Listener;
+use crate::edge::process;
+use crate::edge::run_dir::{RunDir, SOCKET};
+use crate::rules::job::{Event, Flushed, Machine, Uptime};
+use crate::rules::status::{self, Facts};
+
+/// Answered in one turn of the loop; who else waits is answered in the next, after the signals that came meanwhile.
+const ANSWERS: usize = 4;
+
+/// The socket, if there could be one.
+#[derive(Debug, Default)]
+pub(super) struct StatusDesk {
+    listener: Option<Listener>,
+    /// When the trainer had got as far as the last commit has it.
+    committed_at: Option<Uptime>,
+}
+
+impl StatusDesk {
+    /// Opens the socket in the run's directory; without one there is nobody to ask, and the run goes on.
+    pub(super) fn open(dir: Option<&RunDir>) -> StatusDesk {
+        let Some(dir) = dir else {
+            tracing::warn!(
+                "no place for a small directory (tried /dev/shm, TMPDIR, /tmp, /run): the trainer hears of a preemption \
+                 by signal only, and trainit status cannot ask this run; mount a tmpfs on /tmp"
+            );
+            return StatusDesk::default();
+        };
+        let path = dir.path(SOCKET);
+        let listener = Listener::bind(&path)
+            .inspect_err(|error| {
+                tracing::warn!("trainit status cannot ask this run, {} could not be made: {error}", path.display());
+            })
+            .ok();
+        StatusDesk { listener, committed_at: None }
+    }
+
+    /// Whether somebody can ask.
+    pub(super) fn is_open(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    pub(super) fn fd(&self) -> Option<RawFd> {
+        self.listener.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Something happened.
+    pub(super) fn note(&mut self, now: Uptime, event: &Event) {
+        let took = match event {
+            Event::Committed { took, .. } => *took,
+            Event::Flushed(Flushed::Done { step: Some(_) }) => Duration::ZERO,
+            _ => return,
+        };
+        self.committed_at = Some(now.saturating_sub(took));
+    }
+
+    /// Answers who asks.
+    pub(super) fn serve(&self, now: Uptime, command: &str, machine: &Machine, effects: &Effects) {
+        let Some(listener) = &self.listener else { return };
+        for _ in 0..ANSWERS {
+            let Some(caller) = listener.next() else { return };
+            let facts = Facts {
+                version: env!("TRAINIT_VERSION"),
+                pid: process::own_pid() as u32,
+                command,
+                now,
+                wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
+                committed_at: self.committed_at,
+                metrics: effects.collectors.as_ref().map(super::Collectors::last_values).unwrap_or_default(),
+                gpus: effects.gpus.told(),
+            };
+            caller.tell(&status::answer(&machine.told(), &facts));
+        }
+    }
+}

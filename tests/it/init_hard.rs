@@ -1,0 +1,160 @@
+//! What an init meets seldom: a process that not even SIGKILL ends, the kernel's own killing, a pool of workers that drains,
+//! and long silence.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support::{Trainit, eventually, send};
+
+/// A file system on a loop device that can be frozen: whoever writes to it then sleeps where no signal reaches.
+struct Freezer {
+    dir: tempfile::TempDir,
+}
+
+impl Freezer {
+    /// `None` where this machine has no loop devices for us.
+    fn new() -> Option<Freezer> {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "truncate -s 8M img && mkfs.ext4 -q img && mkdir fs && mount -o loop img fs";
+        let made = Command::new("sh").args(["-c", script]).current_dir(dir.path()).output().unwrap();
+        made.status.success().then_some(Freezer { dir })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("fs")
+    }
+
+    fn run(&self, program: &str, flag: &str) -> bool {
+        Command::new(program).arg(flag).arg(self.path()).status().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.run("fsfreeze", "-u");
+        let end = Instant::now() + Duration::from_secs(10);
+        while !self.run("umount", "-q") && Instant::now() < end {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn what_not_even_sigkill_ends_is_named_and_left_behind_within_its_bound() {
+    let Some(freezer) = Freezer::new() else {
+        eprintln!("skipped: a process stuck in the kernel (no loop device here, or no mkfs.ext4)");
+        return;
+    };
+    let target = freezer.path().join("x");
+    let script = "echo ready; read line; exec dd if=/dev/zero of=\"$0\" bs=1k count=1";
+    let mut trainit = Trainit::new(["run", "--stop-grace", "200ms", "--", "sh", "-c", script]).args([&target]);
+    let (stdin, go) = std::io::pipe().unwrap();
+    trainit.command().stdin(stdin);
+    let running = trainit.start();
+    running.after_line("ready");
+    assert!(freezer.run("fsfreeze", "-f"));
+    let children = format!("/proc/{0}/task/{0}/children", running.pid());
+    let child: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    drop(go);
+    eventually("it is stuck", || {
+        std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| stat.contains("(dd) D"))
+    });
+    let start = Instant::now();
+    let done = running.stop().expect_code(143);
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(6), "{took:?}");
+    assert!(done.err().contains(&format!("pid {child} (dd, in ")), "{}", done.err());
+    assert!(done.verdict()["detail"].as_str().unwrap().contains("could not be ended"));
+}
+
+/// A memory cgroup of our own, v1 or v2.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn with_limit(bytes: u64) -> Option<Cgroup> {
+        let hierarchies = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        hierarchies.into_iter().find_map(|(root, limit)| {
+            let group = Cgroup(Path::new(root).join(format!("trainit-test-{}", std::process::id())));
+            std::fs::create_dir(&group.0).ok()?;
+            // Not where the memory controller is another hierarchy's, or not handed down.
+            std::fs::write(group.0.join(limit), bytes.to_string()).ok()?;
+            // Swap would only make it slow.
+            let _ = std::fs::write(group.0.join("memory.swap.max"), "0");
+            let _ = std::fs::write(group.0.join("memory.memsw.limit_in_bytes"), bytes.to_string());
+            Some(group)
+        })
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn out_of_memory_is_told_from_a_mere_sigkill_by_the_cgroups_own_counter() {
+    let Some(group) = Cgroup::with_limit(64 << 20) else {
+        eprintln!("skipped: out of memory (no memory cgroup can be made here)");
+        return;
+    };
+    let enter = format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", group.0.display());
+    let run = |script: &str| Trainit::through(&["sh", "-c", &enter], ["run", "--", "python3", "-c", script]).output();
+    let verdict = run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)").expect_code(137).verdict();
+    assert_eq!((verdict["reason"].as_str(), verdict["oom"].as_bool()), (Some("signalled"), Some(false)));
+    let verdict = run("b'x' * (1 << 30)").expect_code(137).verdict();
+    assert_eq!((verdict["reason"].as_str(), verdict["oom"].as_bool()), (Some("oom"), Some(true)));
+    // Killed was a child, and the command tells it by a code of its own.
+    let child = "import os, sys\nif os.fork() == 0: b'x' * (1 << 30)\nsys.exit(7 if os.wait()[1] else 0)";
+    let verdict = run(child).expect_code(7).verdict();
+    assert_eq!((verdict["reason"].as_str(), verdict["child_code"].as_i64()), (Some("oom"), Some(7)));
+    assert!(verdict["peak_memory_bytes"].as_u64().unwrap() <= 64 << 20);
+}
+
+#[test]
+fn a_pool_of_workers_drains_when_its_master_is_told() {
+    let script = "
+import multiprocessing, signal, sys, time
+def work(n):
+    print('began', flush=True)
+    time.sleep(0.3)
+    return n
+def leave(*_):
+    raise SystemExit
+if __name__ == '__main__':
+    with multiprocessing.Pool(2, signal.signal, (signal.SIGTERM, signal.SIG_DFL)) as pool:
+        signal.signal(signal.SIGTERM, leave)
+        results = pool.map_async(work, range(4))
+        try:
+            while True: time.sleep(1)
+        except SystemExit:
+            # A worker that had been sent SIGTERM too would have died, and its result would never come.
+            print('drained', results.get(30), flush=True)
+            sys.exit(0)
+";
+    let running = Trainit::run(["python3", "-c", script]).start();
+    running.after_line("began");
+    let done = running.stop().expect_code(143);
+    assert!(done.out().contains("drained [0, 1, 2, 3]"), "{}", done.out());
+    assert_eq!(done.verdict()["child_code"], 0);
+}
+
+#[test]
+fn nothing_wakes_it_up_while_nothing_happens() {
+    let running = Trainit::run(["sleep", "1000"]).start();
+    running.after_log("started");
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+    let number = |text: &str, field: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    eventually("it has settled", || number(&status(), "VmRSS") * 3 < number(&status(), "VmHWM") * 2);
+    eventually("it waits", || status().contains("State:\tS"));
+    let slept = || number(&status(), "voluntary_ctxt_switches");
+    let before = slept();
+    std::thread::park_timeout(Duration::from_millis(1500));
+    assert_eq!(slept(), before, "it woke up in 1.5 s in which nothing happened");
+    send(running.pid(), libc::SIGTERM);
+    running.finish().expect_code(143);
+}

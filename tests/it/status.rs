@@ -1,0 +1,345 @@
+//! `trainit status` asks a running trainit; nobody who asks can hold it up.
+
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::fake_nvml::FakeNvml;
+use crate::support::{Running, Trainit, eventually, is_root, send};
+
+const LOOP: &str = "while :; do sleep 0.01; done";
+
+/// A run that says where its socket is, and the socket.
+fn started(trainit: Trainit) -> (Running, PathBuf) {
+    let running = trainit.start();
+    let line = running.after_line("socket=");
+    let socket = line.trim().strip_prefix("socket=").unwrap().to_owned();
+    (running, PathBuf::from(socket))
+}
+
+fn run(flags: &[&str], script: &str) -> (Running, PathBuf) {
+    let script = format!("echo socket=$TRAINIT_SOCKET; {script}");
+    started(Trainit::new([&["run"], flags, &["--", "sh", "-c", &script]].concat()))
+}
+
+fn status(socket: &Path, args: &[&str]) -> crate::support::Finished {
+    Trainit::new(["status"]).args(args).env("TRAINIT_SOCKET", socket).output()
+}
+
+#[track_caller]
+fn object(socket: &Path) -> Value {
+    let done = status(socket, &["--json"]).expect_code(0);
+    serde_json::from_str(&done.out()).unwrap_or_else(|e| panic!("{e}: {}", done.out()))
+}
+
+/// Asks until the answer is so.
+#[track_caller]
+fn until(socket: &Path, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    eventually(what, || {
+        last = object(socket);
+        holds(&last)
+    });
+    last
+}
+
+#[test]
+fn a_run_says_how_it_stands_as_json_as_text_and_as_a_check() {
+    let (running, socket) = run(&["--max-restarts", "2"], LOOP);
+    let told = until(&socket, "it runs", |told| told["state"] == "running");
+    assert_eq!((&told["healthy"], &told["attempt"], &told["restarts_allowed"]), (&json!(true), &json!(1), &json!(2)));
+    assert_eq!((&told["pid"], &told["command"]), (&json!(running.pid()), &json!("sh")));
+    assert!(told["uptime_seconds"].is_number() && told["child_pid"].as_i64() > Some(1), "{told}");
+    let text = status(&socket, &[]).expect_code(0).out();
+    assert!(text.starts_with("running (attempt 1, up ") && text.contains("0 of 2 restarts used"), "{text}");
+    let check = status(&socket, &["--check"]).expect_code(0).out();
+    assert!(check.starts_with("healthy: running") && check.lines().count() == 1, "{check}");
+    running.stop().expect_code(143);
+}
+
+#[test]
+fn the_socket_is_its_owners_alone_and_gone_with_the_run() {
+    let (running, socket) = run(&[], LOOP);
+    let metadata = std::fs::metadata(&socket).unwrap();
+    assert!(metadata.file_type().is_socket());
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+    running.stop().expect_code(143);
+    assert!(!socket.parent().unwrap().exists(), "{socket:?}");
+    let after = status(&socket, &["--check"]).expect_code(1);
+    assert!(after.out().starts_with("unhealthy: no run is at "), "{}", after.out());
+}
+
+#[test]
+fn the_run_that_is_here_is_found_without_being_named_even_as_pid_1_from_beside_it() {
+    if !is_root() {
+        eprintln!("skipped: needs root for a PID namespace");
+        return;
+    }
+    // A /dev/shm of its own, so that runs of other tests are not found.
+    let script = "mount -t tmpfs none /dev/shm && mount -t tmpfs none /run && exec trainit run -- sh -c \
+                  'trainit status --json; trainit run -- sh -c \"echo inner; trainit status\"'";
+    let bin = crate::support::binary();
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.parent().unwrap().display());
+    let mut trainit =
+        Trainit::through(&["unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script], [""; 0]);
+    let tmp = tempfile::tempdir().unwrap();
+    trainit = trainit.env("PATH", path).env("TMPDIR", tmp.path());
+    let done = trainit.output().expect_code(0);
+    let first: Value = serde_json::from_str(done.out().lines().next().unwrap()).unwrap();
+    assert_eq!((&first["pid"], &first["state"]), (&json!(1), &json!("running")));
+    assert!(done.out().contains("inner\nrunning (attempt 1"), "its own, by TRAINIT_SOCKET: {}", done.out());
+}
+
+#[test]
+fn several_runs_are_not_guessed_at_and_none_is_said() {
+    let tmp = tempfile::tempdir().unwrap();
+    if !is_root() {
+        eprintln!("skipped: needs root to hide other runs");
+        return;
+    }
+    let script = "mount -t tmpfs none /dev/shm && mount -t tmpfs none /run
+        trainit status; echo none=$?; trainit status --check; echo check=$?
+        mkfifo $TMPDIR/a $TMPDIR/b
+        for name in a b; do trainit run -- sh -c \"echo up; cat $TMPDIR/$name\" >$TMPDIR/out-$name 2>/dev/null & done
+        for name in a b; do until grep -q up $TMPDIR/out-$name; do sleep 0.01; done; done
+        trainit status; echo two=$?
+        echo >$TMPDIR/a; until trainit status >/dev/null 2>&1; do sleep 0.01; done
+        trainit status; echo one=$?
+        echo >$TMPDIR/b; wait";
+    let bin = crate::support::binary();
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.parent().unwrap().display());
+    let trainit = Trainit::through(&["unshare", "--mount", "sh", "-c", script], [""; 0]);
+    let done = trainit.env("PATH", path).env("TMPDIR", tmp.path()).output().expect_code(0);
+    let out = done.out();
+    for words in ["none=1", "unhealthy: no trainit run is here", "check=1", "two=1", "one=0"] {
+        assert!(out.contains(words), "{words}: {out}\n{}", done.err());
+    }
+    assert!(
+        done.err().contains("several runs are here, choose one with --socket: /dev/shm/trainit-0-"),
+        "{}",
+        done.err()
+    );
+}
+
+#[test]
+fn what_a_killed_run_left_behind_is_recognised_and_cleared() {
+    if !is_root() {
+        eprintln!("skipped: needs root to hide other runs");
+        return;
+    }
+    // The stamps are set back, as if time had passed.
+    let script = "mount -t tmpfs none /dev/shm
+        trainit run -- sh -c 'kill -9 $PPID; sleep 0.1'
+        mkdir /dev/shm/trainit-0-77 && echo x >/dev/shm/trainit-0-77/preemption
+        mkdir /dev/shm/trainit-keep && mkdir /dev/shm/trainit-0-x
+        ls /dev/shm | grep -c trainit-0-
+        touch -d '1 hour ago' /dev/shm/trainit-0-*
+        trainit status --check
+        ls /dev/shm";
+    let bin = crate::support::binary();
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.parent().unwrap().display());
+    let tmp = tempfile::tempdir().unwrap();
+    let trainit = Trainit::through(&["unshare", "--mount", "sh", "-c", script], [""; 0]);
+    let out = trainit.env("PATH", path).env("TMPDIR", tmp.path()).output().out();
+    let left: Vec<&str> = out.lines().skip_while(|line| !line.starts_with("unhealthy")).skip(1).collect();
+    assert!(out.lines().any(|line| line == "3"), "two left behind and one that is none: {out}");
+    assert_eq!(left, ["trainit-0-x", "trainit-keep"], "{out}");
+}
+
+#[test]
+fn callers_that_never_read_or_flood_hold_neither_signals_nor_each_other_up() {
+    let (running, socket) = run(&[], &format!("trap 'exit 7' USR1; echo ready; {LOOP}"));
+    running.after_line("ready");
+    let deaf: Vec<UnixStream> = (0..50).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    drop(UnixStream::connect(&socket));
+                }
+            });
+        }
+        assert_eq!(object(&socket)["state"], "running");
+        let begun = Instant::now();
+        running.signal(libc::SIGUSR1);
+        running.after_log("sh ended");
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    drop(deaf);
+    running.finish().expect_code(7);
+}
+
+#[test]
+fn another_user_is_refused() {
+    if !is_root() {
+        eprintln!("skipped: needs root to be another user");
+        return;
+    }
+    let (running, socket) = run(&[], LOOP);
+    let other = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let ask = || Trainit::through(&other, ["status", "--check"]).env("TRAINIT_SOCKET", &socket).output().expect_code(1);
+    assert!(ask().out().contains("another user's"), "{}", ask().out());
+    // A mode that lets anybody connect does not let anybody hear.
+    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
+    assert!(ask().out().contains("hung up without an answer"), "{}", ask().out());
+    running.stop().expect_code(143);
+}
+
+#[test]
+fn an_agent_that_stands_still_is_unhealthy_in_time() {
+    let (running, socket) = run(&[], LOOP);
+    running.signal(libc::SIGSTOP);
+    let done = status(&socket, &["--check"]).expect_code(1);
+    assert!(done.out().contains("does not answer in 5 s"), "{}", done.out());
+    running.signal(libc::SIGCONT);
+    running.stop().expect_code(143);
+}
+
+#[test]
+fn restarts_and_a_stop_are_told_while_they_last_and_are_healthy() {
+    let script = format!("[ $TRAINIT_ATTEMPT = 1 ] && exit 3; trap 'echo asked' TERM; echo again; {LOOP}");
+    let (running, socket) = run(&["--max-restarts", "1", "--restart-backoff", "1s", "--stop-grace", "2s"], &script);
+    until(&socket, "it waits", |told| told["state"] == "waiting" && told["healthy"] == true);
+    running.after_line("again");
+    let told = until(&socket, "it runs again", |told| told["state"] == "running");
+    assert_eq!((&told["attempt"], &told["restarts"]), (&json!(2), &json!(1)));
+    running.signal(libc::SIGTERM);
+    let told = until(&socket, "it stops", |told| told["state"] == "stopping");
+    assert!(told["leaving"]["reason"].as_str().unwrap().starts_with("stopped by SIGTERM"), "{told}");
+    assert!(told["leaving"]["seconds_left"].as_f64().is_some_and(|left| left <= 2.0), "{told}");
+    status(&socket, &["--check"]).expect_code(0);
+    running.finish().expect_code(143);
+}
+
+#[test]
+fn the_last_commit_and_what_a_death_would_lose_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ck, store) = (dir.path().join("ck"), format!("file://{}", dir.path().join("store").display()));
+    std::fs::create_dir(&ck).unwrap();
+    let script = format!("mkdir $TRAINIT_CHECKPOINT_DIR/step-40; echo w >$TRAINIT_CHECKPOINT_DIR/step-40/w; {LOOP}");
+    let flags = ["--checkpoint-dir", ck.to_str().unwrap(), "--checkpoint-store", &store];
+    let (running, socket) = run(&[&flags[..], &["--mirror-interval", "50ms", "--settle", "50ms"]].concat(), &script);
+    let told = until(&socket, "a commit", |told| told["checkpoint"]["committed_step"] == 40);
+    assert!(told["checkpoint"]["lag_seconds"].as_f64().is_some_and(|lag| lag < 30.0), "{told}");
+    assert_eq!(told["checkpoint"]["resumed_step"], Value::Null);
+    running.stop().expect_code(143);
+}
+
+#[test]
+fn metrics_gpus_samples_and_xids_are_told() {
+    let fake = FakeNvml::new(&["gpu1.name Fake H100", "gpu1.util 55"]);
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!("echo socket=$TRAINIT_SOCKET; echo loss=0.25; {LOOP}");
+    let trainit = fake
+        .trainit(&["run", "--gpu-interval", "50ms", "--metric", "loss=loss=([0-9.]+)", "--", "sh", "-c", &script])
+        .env("CLOUD_ML_HP_METRIC_FILE", dir.path().join("metrics"));
+    let (running, socket) = started(trainit);
+    let told = until(&socket, "samples", |told| {
+        told["gpus"][1]["samples"]["utilization_percent"].as_array().is_some_and(|all| all.len() > 2)
+    });
+    assert_eq!((&told["metrics"]["loss"], &told["gpus"][1]["name"]), (&json!(0.25), &json!("Fake H100")));
+    assert_eq!(
+        (&told["gpus"][1]["health"], &told["gpus"][1]["samples"]["utilization_percent"][1]),
+        (&json!("ok"), &json!(55))
+    );
+    fake.play(&["event-1 1 8 13", "gpu0.recovery 0"]);
+    let told = until(&socket, "the XID", |told| !told["xids"].as_array().unwrap().is_empty());
+    assert_eq!((&told["xids"][0]["xid"], &told["healthy"]), (&json!(13), &json!(true)));
+    let text = status(&socket, &[]).expect_code(0).out();
+    assert!(
+        text.contains("XID         13 x 1 on GPU 1 (GPU-00000001") && text.contains("metrics     loss 0.25"),
+        "{text}"
+    );
+    running.stop().expect_code(143);
+}
+
+#[test]
+fn a_gpu_for_which_the_job_leaves_is_unhealthy_and_a_blind_watch_is_not() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 segv"]);
+    let script = format!("echo socket=$TRAINIT_SOCKET; {LOOP}");
+    let (running, socket) = started(fake.trainit(&["run", "--", "sh", "-c", &script]));
+    let told = until(&socket, "blind", |told| told["gpu_problem"].is_string());
+    assert!(told["gpu_problem"].as_str().unwrap().contains("SIGSEGV"), "{told}");
+    status(&socket, &["--check"]).expect_code(0);
+    running.stop().expect_code(143);
+
+    let fake = FakeNvml::new(&[]);
+    let script = format!("trap 'echo asked' TERM; echo socket=$TRAINIT_SOCKET; {LOOP}");
+    let (running, socket) = started(fake.trainit(&["run", "--stop-grace", "3s", "--", "sh", "-c", &script]));
+    until(&socket, "the GPUs", |told| told["gpus"].as_array().is_some_and(|gpus| gpus.len() == 2));
+    fake.play(&["event-1 1 8 79"]);
+    running.after_line("asked");
+    let done = status(&socket, &["--check"]).expect_code(1);
+    assert!(
+        done.out().starts_with("unhealthy: GPU 1 (GPU-00000001") && done.out().contains("XID 79"),
+        "{}",
+        done.out()
+    );
+    running.finish().expect_code(202);
+}
+
+#[test]
+fn where_no_directory_can_be_made_the_run_goes_on_with_one_line() {
+    if !is_root() {
+        eprintln!("skipped: needs root to mount");
+        return;
+    }
+    let script = "for place in /dev/shm /tmp /run; do
+        mount --bind $place $place && mount -o remount,bind,ro $place || exit 99
+        done; exec \"$@\"";
+    let through = ["unshare", "--mount", "sh", "-c", script, "sh"];
+    let trainit =
+        Trainit::through(&through, ["run", "--", "sh", "-c", "echo [$TRAINIT_SOCKET$TRAINIT_PREEMPTION_FILE]"]);
+    let done = trainit.output().expect_code(0);
+    assert_eq!(done.out(), "[]\n");
+    assert_eq!(done.err().matches("no place for a small directory").count(), 1, "{}", done.err());
+}
+
+#[test]
+fn a_full_place_in_memory_still_announces_a_preemption() {
+    if !is_root() {
+        eprintln!("skipped: needs root to mount");
+        return;
+    }
+    // Full only once the run is under way, as a data loader would do it.
+    let script = "mount -t tmpfs -o size=1m none /dev/shm; exec \"$@\"";
+    let through = ["unshare", "--mount", "sh", "-c", script, "sh"];
+    let trainer = "trap 'cat $TRAINIT_PREEMPTION_FILE; exit 0' TERM; \
+                   until [ -e $(dirname $TRAINIT_PREEMPTION_FILE)/.preemption ]; do sleep 0.01; done; \
+                   cat /dev/zero >/dev/shm/full 2>/dev/null; echo full; while :; do sleep 0.01; done";
+    let running = Trainit::through(&through, ["run", "--", "sh", "-c", trainer]).start();
+    running.after_line("full");
+    let done = running.stop().expect_code(143);
+    assert!(
+        done.out().lines().any(|line| line.starts_with("20") && line.ends_with('Z')),
+        "{}\n{}",
+        done.out(),
+        done.err()
+    );
+}
+
+#[test]
+fn an_idle_run_is_woken_by_nobody_and_a_question_costs_one_answer() {
+    let (running, socket) = run(&[], "exec sleep 60");
+    let switches = || {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+        let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        count.trim().parse::<u64>().unwrap()
+    };
+    // The one wake-up of its own, a second after the start.
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = switches();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(switches(), before);
+    let mut answer = String::new();
+    UnixStream::connect(&socket).unwrap().read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("}\n") && switches() <= before + 2, "{answer}");
+    send(running.pid(), libc::SIGTERM);
+    running.finish().expect_code(143);
+}
