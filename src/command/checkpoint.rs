@@ -57,12 +57,13 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         Ok(runtime) => runtime,
         Err(error) => return fail(&MirrorError { message: format!("cannot start: {error}"), code: 1 }),
     };
-    let (settle, has_dir) = (settings.settle, settings.dir.is_some());
+    let (settle, step, has_dir) = (settings.settle, settings.restore_step, settings.dir.is_some());
     let config = mirror_config(settings, 0, deed == "push" && !dry, env);
     let done = runtime.block_on(async {
         let mut mirror = Mirror::open(config).await?;
         let done = match deed {
             "push" => push(&mut mirror, settle, as_json, dry).await,
+            "pull" if dry => would_pull(&mirror, step, as_json).await,
             "pull" => pull(&mut mirror, as_json).await,
             "verify" => verify(&mirror, as_json).await,
             "prune" => prune(&mirror, as_json, dry).await,
@@ -101,6 +102,11 @@ async fn push(mirror: &mut Mirror, settle: Duration, as_json: bool, dry: bool) -
     }
     let outcome = mirror.commit_newest(settle, None, &*shown("pushing")).await;
     let stamp = mirror.committed().map(|(_, stamp)| stamp.to_string());
+    if matches!(outcome, Outcome::Committed { .. } | Outcome::UpToDate { .. }) {
+        for why in mirror.passed() {
+            stdio::complain(&format!("trainit: passed over: {why}"));
+        }
+    }
     Ok(match outcome {
         Outcome::Committed { step, unit, bytes, seconds, .. } => show(
             as_json,
@@ -125,6 +131,26 @@ async fn push(mirror: &mut Mirror, settle: Duration, as_json: bool, dry: bool) -
         Outcome::Failed { message, code } => fail(&MirrorError { message, code }),
         Outcome::OutOfTime { why } => fail(&MirrorError { message: why, code: exit::STORE }),
     })
+}
+
+async fn would_pull(mirror: &Mirror, step: Option<u64>, as_json: bool) -> Result<u8, MirrorError> {
+    let judged = mirror.judged().await.map_err(store_error)?;
+    let whole = judged.into_iter().filter_map(|j| Some((j.name, j.manifest.ok()?)));
+    let newest = whole.into_iter().find(|(_, manifest)| step.is_none() || manifest.step == step);
+    let value = newest.as_ref().map(
+        |(name, m)| json!({"unit": m.unit, "step": m.step, "bytes": m.total_bytes, "commit": name.stamp.to_string()}),
+    );
+    let text = match &newest {
+        Some((name, m)) => format!(
+            "would pull {} ({}, {} bytes) of commit {}, unless it or a newer one of its run is there\n",
+            m.unit,
+            step_text(m.step),
+            m.total_bytes,
+            name.stamp
+        ),
+        None => "there is nothing to pull\n".to_owned(),
+    };
+    Ok(show(as_json, &json!({ "would_pull": value }), &text))
 }
 
 async fn pull(mirror: &mut Mirror, as_json: bool) -> Result<u8, MirrorError> {

@@ -20,7 +20,7 @@ use crate::settings::checkpoint::Checkpoints;
 use crate::settings::cluster::read as read_cluster;
 use crate::settings::defs::{Takes, find};
 use crate::settings::run::read as read_run;
-use crate::settings::{Complaint, Reader, Source, Values, gpus};
+use crate::settings::{Complaint, Reader, Source, Values, gpus, model};
 
 /// Longer values are cut in the block for people.
 const SHOWN_CHARS: usize = 200;
@@ -32,6 +32,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let as_json = reader.switch("json");
     let run = read_run(&mut reader);
     Checkpoints::read(&mut reader);
+    model::read(&mut reader);
     let gpu_timeout = gpus::read(&mut reader, parsed.on, env).timeout;
     let options = read_cluster(&mut reader);
     if !reader.complaints.is_empty() {

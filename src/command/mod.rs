@@ -20,7 +20,7 @@ use crate::edge::signals::Mask;
 use crate::edge::stdio;
 use crate::rules::env::Env;
 use crate::rules::exit;
-use crate::settings::{Complaint, ConfigFile, Values};
+use crate::settings::{Complaint, ConfigFile, Values, platform};
 
 const DEFAULT_CONFIG: &str = "/etc/trainit/config.toml";
 
@@ -59,7 +59,8 @@ pub fn values(parsed: &Parsed, env: &Env) -> (Values, Vec<Complaint>) {
             None
         }
     };
-    let values = Values::gather(parsed.on, parsed.flags.clone(), env, file.as_ref(), &mut complaints);
+    let mut values = Values::gather(parsed.on, parsed.flags.clone(), env, file.as_ref(), &mut complaints);
+    platform::imply(&mut values, env);
     (values, complaints)
 }
 

@@ -11,6 +11,7 @@ use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::{self, MetricsFile};
 use crate::edge::signals::Mask;
+use crate::edge::store::Access;
 use crate::edge::{gpu, limits, machine, process, stdio};
 use crate::rules::cluster::spec::Platform;
 use crate::rules::env::Env;
@@ -44,6 +45,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let mut reader = Reader::new(&values, complaints);
     let mut settings = read(&mut reader);
     let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
+    let model = settings::model::read(&mut reader);
     let options = read_cluster(&mut reader);
     let gpus = settings::gpus::read(&mut reader, parsed.on, &env);
     let collected = settings::metrics::collected(&mut reader, &env);
@@ -89,6 +91,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     } else {
         vec![String::new(); resolved.launches.len()]
     };
+    let model = left_model(model, node_rank, checkpoints.allow_http, &env);
+    settings.policy.model = model.is_some();
     let watch = watched(gpus, &env);
     let mut tuner = settings::metrics::tuner(&env);
     let metrics = collected.map(metrics);
@@ -112,7 +116,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         gpus: watch,
         metrics,
     };
-    let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout };
+    let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout, model };
     match supervisor::run(job, work, clock) {
         Ok(ended) => {
             let facts = Facts {
@@ -210,6 +214,25 @@ fn kept(
     let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
     let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
     Some(supervisor::Checkpoints { mirror, interval, settle })
+}
+
+/// The model to copy at the end: the chief's alone, or each replica would write over the others'.
+fn left_model(
+    model: Option<settings::model::Model>,
+    node_rank: Option<u32>,
+    allow_http: bool,
+    env: &Env,
+) -> Option<supervisor::LeftModel> {
+    let settings::model::Model { dir, store } = model?;
+    let Some(store) = store else {
+        tracing::warn!(
+            "the model in {} goes nowhere: neither --model-store nor AIP_MODEL_DIR names a place",
+            dir.display()
+        );
+        return None;
+    };
+    let access = Access::new(env.clone(), allow_http);
+    (node_rank == Some(0)).then_some(supervisor::LeftModel { dir, store, access })
 }
 
 /// A command line that could not even be read: the same verdict, in the form the environment asks for.

@@ -9,6 +9,8 @@ pub mod defs;
 pub mod gpus;
 pub mod layers;
 pub mod metrics;
+pub mod model;
+pub mod platform;
 pub mod run;
 
 pub use layers::{Complaint, ConfigFile, Given, Reader, Source, Values};

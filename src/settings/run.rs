@@ -84,6 +84,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         checkpoints: has_checkpoints,
         store: has_checkpoints && reader.text("checkpoint-store").is_some(),
         processes: default.processes,
+        model: false,
         seed: None,
         hang: hang(reader),
         child_has_terminal: false,

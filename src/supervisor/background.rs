@@ -14,6 +14,7 @@ use tokio::sync::mpsc as orders;
 
 use super::keeper::{Checkpoints, Keeper};
 use super::lookout::Lookout;
+use super::model::LeftModel;
 use crate::edge::clock::Clock;
 use crate::edge::wake::Bell;
 use crate::rules::exit;
@@ -27,6 +28,8 @@ pub struct Work {
     pub checkpoints: Option<Checkpoints>,
     /// Who is asked about preemptions beside SIGTERM.
     pub lookout: Option<Lookout>,
+    /// What to copy when the job has finished.
+    pub model: Option<LeftModel>,
 }
 
 /// What the thread is asked to do.
@@ -35,6 +38,7 @@ pub(super) enum Order {
     Restore,
     Refresh,
     FallBack,
+    Publish,
     /// The last commit; when it must be through, by the thread's clock.
     Flush(Option<Duration>),
     /// The commit under way must be through by then.
@@ -98,7 +102,7 @@ impl Drop for Farewell {
 impl Background {
     /// Starts the thread if there is anything for it. Errors: as eventfd(2) and pthread_create(3).
     pub(super) fn start(work: Work) -> io::Result<Background> {
-        if work.checkpoints.is_none() && work.lookout.is_none() {
+        if work.checkpoints.is_none() && work.lookout.is_none() && work.model.is_none() {
             return Ok(Background::default());
         }
         let (order_sender, order_receiver) = orders::unbounded_channel();
@@ -157,6 +161,10 @@ impl Background {
 
     pub(super) fn fall_back(&mut self) {
         self.order(Order::FallBack);
+    }
+
+    pub(super) fn publish(&mut self) {
+        self.order(Order::Publish);
     }
 
     pub(super) fn flush(&mut self, left: Option<Duration>) {
@@ -221,7 +229,7 @@ async fn carry_out(work: Work, orders: orders::UnboundedReceiver<Order>, teller:
         }
         std::future::pending::<()>().await;
     };
-    let keep = Keeper::new(work.checkpoints, teller.clone(), clock).work(orders);
+    let keep = Keeper::new(work.checkpoints, work.model, teller.clone(), clock).work(orders);
     tokio::select! {
         () = watch => {}
         () = keep => {}

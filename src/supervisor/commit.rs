@@ -123,8 +123,9 @@ impl Mirror {
             return Ok(Outcome::NothingComplete { why: "no --checkpoint-store is set".to_owned() });
         }
         let look = self.look(None).await.map_err(|error| self.unreadable(&error))?;
+        self.passed = look.passed;
         let Some(local) = look.newest else {
-            let why = look.passed.first().cloned().unwrap_or_else(|| "there is none".to_owned());
+            let why = self.passed.first().cloned().unwrap_or_else(|| "there is none".to_owned());
             return Ok(Outcome::NothingComplete { why });
         };
         if let Some(committed) = &self.committed

@@ -101,6 +101,7 @@ impl Effects {
         match *action {
             Action::Restore => self.background.restore(),
             Action::Refresh => self.background.refresh(),
+            Action::Publish => self.background.publish(),
             Action::FallBack => self.background.fall_back(),
             Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
             Action::Hasten { notice } => self.background.hasten(notice),

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::background::{Order, Teller};
 use super::commit::Outcome;
 use super::mirror::{Mirror, MirrorConfig, MirrorError};
+use super::model::{LeftModel, publish};
 use super::transfer::log_lines;
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::pace::Pace;
@@ -45,6 +46,7 @@ pub struct Checkpoints {
 
 pub(super) struct Keeper {
     checkpoints: Option<Checkpoints>,
+    model: Option<LeftModel>,
     settle: Duration,
     interval: Duration,
     mirror: Option<Mirror>,
@@ -56,9 +58,14 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(checkpoints: Option<Checkpoints>, teller: Teller, clock: Clock) -> Keeper {
+    pub(super) fn new(
+        checkpoints: Option<Checkpoints>,
+        model: Option<LeftModel>,
+        teller: Teller,
+        clock: Clock,
+    ) -> Keeper {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.settle, c.interval));
-        Keeper { checkpoints, settle, interval, mirror: None, teller, clock, said: Default::default() }
+        Keeper { checkpoints, model, settle, interval, mirror: None, teller, clock, said: Default::default() }
     }
 
     /// Carries out orders until the supervisor is gone; between them, looks for new checkpoints.
@@ -100,6 +107,11 @@ impl Keeper {
                 }
                 Some(Order::FallBack) => {
                     inbox.during(&mut orders, self.fall_back()).await;
+                }
+                Some(Order::Publish) => {
+                    let published = inbox.during(&mut orders, self.publish()).await;
+                    let late = || Flushed::OutOfTime("the time was up before the model was copied".to_owned());
+                    self.teller.tell(Event::Flushed(published.unwrap_or_else(late)));
                 }
                 Some(Order::Flush(by)) => {
                     is_training = false;
@@ -235,17 +247,34 @@ impl Keeper {
         }
     }
 
-    async fn commit(&mut self, settle: Duration, left: Option<Duration>) -> Option<Outcome> {
-        let (clock, said_at, teller) = (Clock::start(), Cell::new(Duration::ZERO), &self.teller);
-        let lines = log_lines("committing the checkpoint");
-        let progress = |done: u64, all: u64| {
+    /// Copies what the finished job leaves.
+    async fn publish(&self) -> Flushed {
+        let Some(model) = &self.model else { return Flushed::Done { step: None } };
+        match publish(model, &self.progress("copying the model")).await {
+            Ok(published) => {
+                tracing::info!(files = published.files, bytes = published.bytes, "the model is in {}", model.store);
+                Flushed::Done { step: None }
+            }
+            Err(why) => Flushed::Failed(why),
+        }
+    }
+
+    /// Hears of a transfer: the supervisor is told that it moves, the log how far it is.
+    fn progress(&self, what: &'static str) -> impl Fn(u64, u64) + use<> {
+        let (clock, said_at, teller, lines) =
+            (Clock::start(), Cell::new(Duration::ZERO), self.teller.clone(), log_lines(what));
+        move |done, all| {
             lines(done, all);
             let now = clock.now();
             if now.saturating_sub(said_at.get()) >= PROGRESS_PAUSE {
                 said_at.set(now);
                 teller.tell(Event::Transferring);
             }
-        };
+        }
+    }
+
+    async fn commit(&mut self, settle: Duration, left: Option<Duration>) -> Option<Outcome> {
+        let progress = self.progress("committing the checkpoint");
         Some(self.mirror.as_mut()?.commit_newest(settle, left, &progress).await)
     }
 

@@ -126,6 +126,8 @@ pub struct Mirror {
     pub(crate) begun: bool,
     /// How far a restore is.
     pub(crate) transfer: Transfer,
+    /// Why checkpoints that may be newer were not taken at the last look, newest first.
+    pub(crate) passed: Vec<String>,
     /// A complete checkpoint that is not in the store: its step, and since when it is known.
     pub(crate) waiting: Option<(Option<u64>, Duration)>,
     notes: Vec<String>,
@@ -199,6 +201,7 @@ impl Mirror {
             throughput: None,
             begun: false,
             transfer: Transfer::default(),
+            passed: Vec::new(),
             waiting: None,
             notes: Vec::new(),
         };
@@ -274,20 +277,6 @@ impl Mirror {
     /// The step of the newest commit of the local directory's contents, and its stamp.
     pub fn committed(&self) -> Option<(Option<u64>, &Stamp)> {
         self.committed.as_ref().map(|c| (c.age.step, &c.stamp))
-    }
-
-    /// Tells bytes done and bytes in all of each restore from now on.
-    pub fn hear_restore(&mut self, hear: Box<dyn Fn(u64, u64)>) {
-        self.transfer.tell(hear);
-    }
-
-    /// How far the store is behind the directory: steps, where both are known, and for how long. `None`: not at all, as
-    /// of the last look.
-    pub fn behind(&self) -> Option<(Option<u64>, Duration)> {
-        let (step, since) = self.waiting?;
-        let committed = self.committed.as_ref().and_then(|c| c.age.step);
-        let steps = step.map(|step| step.saturating_sub(committed.unwrap_or(0)));
-        Some((steps, self.clock.now().saturating_sub(since)))
     }
 
     /// What people should know and no outcome says, one line each; emptied by the call.

@@ -16,6 +16,7 @@ mod leaders;
 mod lookout;
 pub mod mirror;
 mod outlet;
+mod model;
 pub mod output;
 mod pulse;
 mod ranks;
@@ -48,6 +49,7 @@ use effects::Effects;
 pub use gpus::GpuWatch;
 pub use keeper::Checkpoints;
 pub use lookout::Lookout;
+pub use model::LeftModel;
 use output::Collectors;
 pub use output::Metrics;
 

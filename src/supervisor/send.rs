@@ -42,7 +42,7 @@ pub(super) enum Stop {
 
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Stop {
-        Stop::Failed(format!("{error}; the checkpoint is not committed, the one before it still is"))
+        Stop::Failed(format!("{error}; it is not committed; what was before still is"))
     }
 }
 

@@ -1,9 +1,10 @@
-//! How far the transfer under way is, told to whoever wants to hear.
+//! How far the transfer under way is, and how far the store is behind, told to whoever wants to hear.
 
 use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
+use super::mirror::Mirror;
 use crate::edge::clock::Clock;
 use crate::edge::stdio;
 use crate::rules::progress::{BAR_EVERY, LINE_EVERY, Pace, bar, words};
@@ -40,6 +41,27 @@ impl Transfer {
         if let Some(hear) = &self.hear {
             hear(self.done.get(), self.all.get());
         }
+    }
+}
+
+impl Mirror {
+    /// Tells bytes done and bytes in all of each restore from now on.
+    pub fn hear_restore(&mut self, hear: Box<dyn Fn(u64, u64)>) {
+        self.transfer.tell(hear);
+    }
+
+    /// Why checkpoints that may be newer were not taken when one was last looked for, newest first.
+    pub fn passed(&self) -> &[String] {
+        &self.passed
+    }
+
+    /// How far the store is behind the directory: steps, where both are known, and for how long. `None`: not at all, as
+    /// of the last look.
+    pub fn behind(&self) -> Option<(Option<u64>, Duration)> {
+        let (step, since) = self.waiting?;
+        let committed = self.committed.as_ref().and_then(|c| c.age.step);
+        let steps = step.map(|step| step.saturating_sub(committed.unwrap_or(0)));
+        Some((steps, self.clock.now().saturating_sub(since)))
     }
 }
 

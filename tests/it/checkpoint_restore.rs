@@ -209,3 +209,21 @@ fn what_is_there_already_is_left_as_it_is() {
     use std::os::unix::fs::MetadataExt;
     assert_eq!((before.ino(), before.ctime_nsec()), (after.ino(), after.ctime_nsec()));
 }
+
+#[test]
+fn a_dry_pull_says_what_it_would_fetch_and_touches_nothing() {
+    let place = Place::new();
+    for step in [1, 2] {
+        place.save(step);
+        place.push();
+    }
+    let there = place.path("another machine");
+    let dry = |more: &[&str]| {
+        let done = place.checkpoint_in("pull", &there).args(["--dry-run", "--json"]).args(more).output().expect_code(0);
+        let value: serde_json::Value = serde_json::from_str(&done.out()).unwrap();
+        value["would_pull"]["step"].clone()
+    };
+    assert_eq!((dry(&[]), dry(&["--restore-step", "1"])), (2.into(), 1.into()));
+    assert_eq!(dry(&["--restore-step", "9"]), serde_json::Value::Null);
+    assert!(!there.exists());
+}

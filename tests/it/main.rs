@@ -29,6 +29,7 @@ mod manifests;
 mod metrics_file;
 mod nproc;
 mod object_store_runs;
+mod model;
 mod object_stores;
 mod preemption;
 mod report_metric;

@@ -217,6 +217,8 @@ pub enum Action {
         /// When it must be through, if that is known.
         deadline: Option<Uptime>,
     },
+    /// Copy the finished model; answer with `Flushed`.
+    Publish,
     /// The commit under way must be through earlier than was said.
     Hurry {
         /// By when.

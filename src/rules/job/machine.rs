@@ -117,6 +117,8 @@ pub struct Machine {
     held: Vec<Signal>,
     memory: Memory,
     watch: Option<Watch>,
+    /// The copy of the finished model was begun.
+    published: bool,
     /// Why this attempt was ended as hung.
     hung: Option<String>,
     /// Why there was no further attempt.
@@ -151,6 +153,7 @@ impl Machine {
             memory: Memory::default(),
             watch: None,
             hung: None,
+            published: false,
             gave_up: String::new(),
         }
     }
@@ -215,7 +218,7 @@ impl Machine {
             }
             Event::Transferring if self.state == State::Flushing => vec![self.flush_limit(now)],
             Event::Transferring => Vec::new(),
-            Event::Flushed(flushed) => self.on_flushed(flushed),
+            Event::Flushed(flushed) => self.on_flushed(now, flushed),
             Event::GpuFailed { detail } => self.on_gpu_failed(now, detail),
             Event::Fenced { detail } => self.on_fenced(now, detail),
         }
@@ -328,7 +331,7 @@ impl Machine {
     fn flush(&mut self, now: Uptime) -> Vec<Action> {
         let fenced = matches!(self.stop, Some(Stop { cause: Cause::Fenced { .. }, .. }));
         if !self.policy.store || fenced || self.attempt == 0 {
-            return self.finish();
+            return self.publish_or_finish(now);
         }
         self.state = State::Flushing;
         vec![self.flush_limit(now), Action::Flush { deadline: self.leave_by.map(|(_, gone)| gone) }]
@@ -341,14 +344,24 @@ impl Machine {
         Action::Arm(Timer::FlushLimit, at)
     }
 
-    fn on_flushed(&mut self, flushed: Flushed) -> Vec<Action> {
+    /// Checkpoints are safe; what a finished job leaves beside them is next.
+    fn publish_or_finish(&mut self, now: Uptime) -> Vec<Action> {
+        if !self.policy.model || self.published || !self.succeeded() {
+            return self.finish();
+        }
+        self.published = true;
+        self.state = State::Flushing;
+        vec![self.flush_limit(now), Action::Publish]
+    }
+
+    fn on_flushed(&mut self, now: Uptime, flushed: Flushed) -> Vec<Action> {
         if self.state != State::Flushing {
             return Vec::new();
         }
         match flushed {
             Flushed::Done { step } => {
                 self.note_commit(step);
-                self.finish()
+                self.publish_or_finish(now)
             }
             Flushed::Failed(detail) => self.lost_commit(detail),
             // Nothing was promised to be in time: a stop stays a stop.
@@ -388,11 +401,10 @@ impl Machine {
             (Timer::Backoff, State::Waiting) => self.spawn(),
             (Timer::Pulse, _) => self.on_look_due(now),
             (Timer::Leave, _) => self.on_end_near(now),
-            (Timer::FlushLimit, State::Flushing) if self.leave_by.is_some_and(|(_, gone)| gone <= now) => self
-                .on_flushed(Flushed::OutOfTime(
-                    "the time was up before the newest checkpoint was committed; the last committed one stands"
-                        .to_owned(),
-                )),
+            (Timer::FlushLimit, State::Flushing) if self.leave_by.is_some_and(|(_, gone)| gone <= now) => {
+                let why = "the time was up before the newest checkpoint was committed; the last committed one stands";
+                self.on_flushed(now, Flushed::OutOfTime(why.to_owned()))
+            }
             (Timer::FlushLimit, State::Flushing) => self.lost_commit(format!(
                 "the last commit moved no byte for {} s; the store hangs, so the newest checkpoint is not safe; \
                  check the store and start again",
@@ -414,3 +426,5 @@ mod tests;
 mod tests_hanging;
 #[cfg(test)]
 mod tests_leaving;
+#[cfg(test)]
+mod tests_model;

@@ -55,6 +55,8 @@ pub struct Policy {
     pub store: bool,
     /// What is started.
     pub processes: Processes,
+    /// A finished job leaves a model that is to be copied.
+    pub model: bool,
     /// Spreads the pauses of many jobs; `None`: each is exact.
     pub seed: Option<u64>,
     /// When silence is a hang; `None`: never.
@@ -93,6 +95,7 @@ impl Default for Policy {
             checkpoints: false,
             store: false,
             processes: Processes { count: 1, first_rank: 0 },
+            model: false,
             seed: None,
             hang: None,
             child_has_terminal: false,

@@ -1,0 +1,26 @@
+//! Any answers to every question that a preemption source asks: no panic, no pause that never ends, no lead beyond a day
+//! for what is documented in minutes.
+#![no_main]
+
+use std::time::Duration;
+
+use trainit::rules::preempt::{Answer, Leads, SOURCES};
+
+libfuzzer_sys::fuzz_target!(|answers: Vec<(u16, &str, &str, &str, bool)>| {
+    for source in SOURCES {
+        for mut watch in (source.watches)(&Leads::default()) {
+            for (status, header, value, body, came) in &answers {
+                let question = watch.question();
+                assert!(question.path.starts_with('/') && question.timeout <= Duration::from_secs(600));
+                let headers = vec![
+                    (header.to_lowercase(), (*value).to_owned()),
+                    ("metadata-flavor".to_owned(), "Google".to_owned()),
+                    ("etag".to_owned(), (*value).to_owned()),
+                ];
+                let answer = Answer { status: *status, headers, body: (*body).to_owned(), received_unix: 1_800_000_000 };
+                let heard = watch.heard(came.then_some(&answer), Duration::ZERO, 0.5);
+                assert!(heard.pause <= Duration::from_secs(3600), "{:?}", heard.pause);
+            }
+        }
+    }
+});

@@ -1,0 +1,55 @@
+//! What a finished job leaves beside its checkpoints.
+
+use super::tests::*;
+use super::*;
+
+fn leaving(store: bool) -> Machine {
+    running(Policy { model: true, store, ..with_store() })
+}
+
+const SAFE: Event = Event::Flushed(Flushed::Done { step: Some(5) });
+
+#[test]
+fn the_model_follows_the_last_commit_and_then_the_job_has_finished() {
+    let mut machine = leaving(true);
+    let flush = feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty]);
+    assert_eq!(flush.last(), Some(&Action::Flush { deadline: None }));
+    let publish = machine.step(secs(9.5), SAFE);
+    assert!(matches!(publish[..], [Action::Arm(Timer::FlushLimit, _), Action::Publish]), "{publish:?}");
+    let end = outcome(machine.step(secs(9.9), Event::Flushed(Flushed::Done { step: None })));
+    assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Finished, 0, Some(5)));
+}
+
+#[test]
+fn without_a_store_the_model_is_all_there_is_to_copy() {
+    let mut machine = leaving(false);
+    let actions = feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty]);
+    assert_eq!(actions.last(), Some(&Action::Publish));
+}
+
+#[test]
+fn a_model_that_is_not_safe_is_204() {
+    let mut machine = leaving(true);
+    feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty, SAFE]);
+    let end = outcome(machine.step(secs(9.9), Event::Flushed(Flushed::Failed("no rights there".into()))));
+    assert_eq!((end.reason, end.exit_code, end.detail.as_str()), (Reason::Store, 204, "no rights there"));
+}
+
+#[test]
+fn who_failed_or_was_stopped_leaves_no_model() {
+    let mut machine = leaving(true);
+    feed(&mut machine, 1.0, [term(), ended(0), Event::TreeEmpty]);
+    assert_eq!(outcome(machine.step(secs(2.0), SAFE)).exit_code, 143);
+    let mut machine = running(Policy { model: true, max_restarts: 0, ..with_store() });
+    feed(&mut machine, 1.0, [ended(3), Event::TreeEmpty]);
+    assert_eq!(outcome(machine.step(secs(2.0), SAFE)).exit_code, 3);
+}
+
+#[test]
+fn a_notice_while_the_model_is_copied_hurries_it() {
+    let mut machine = leaving(true);
+    feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty, SAFE]);
+    let told = machine.step(secs(9.1), Event::Preempted { source: "gce preempted".into(), lead: secs(30.0) });
+    assert!(told.contains(&Action::Hurry { deadline: secs(37.1) }), "{told:?}");
+    assert_eq!(outcome(machine.step(secs(9.9), Event::Flushed(Flushed::Done { step: None }))).exit_code, 0);
+}

@@ -1,0 +1,26 @@
+//! The model that a finished job leaves: where the trainer writes it, and where it goes.
+
+use std::path::PathBuf;
+
+use super::Reader;
+use crate::rules::checkpoint::address::Address;
+
+/// What was said about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Model {
+    /// Where the trainer writes it.
+    pub dir: PathBuf,
+    /// Where it goes; `None`: nowhere.
+    pub store: Option<Address>,
+}
+
+/// Reads the topic; mistakes go to the reader. `None` without a directory.
+pub fn read(reader: &mut Reader<'_>) -> Option<Model> {
+    let dir = reader.text("model-dir").filter(|dir| !dir.trim().is_empty()).map(PathBuf::from);
+    let store = reader.parse("model-store", Address::parse);
+    if store.is_some() && dir.is_none() {
+        let message = "a place for the model needs --model-dir, the directory where the trainer writes it".to_owned();
+        reader.complain("model-store", message);
+    }
+    dir.map(|dir| Model { dir, store })
+}

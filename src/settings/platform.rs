@@ -1,0 +1,60 @@
+//! What a platform's own variables imply for settings that nobody gave: where Vertex AI wants checkpoints and the model.
+
+use super::layers::Values;
+use crate::rules::env::Env;
+
+/// With this setting given, the second one defaults to the variable.
+const IMPLIED: [(&str, &str, &str); 2] =
+    [("checkpoint-dir", "checkpoint-store", "AIP_CHECKPOINT_DIR"), ("model-dir", "model-store", "AIP_MODEL_DIR")];
+/// Where Vertex AI mounts every bucket; what lies there can be had without the mount, which has no hard links.
+const MOUNTED_BUCKETS: &str = "/gcs/";
+
+/// Fills in what follows from the environment.
+pub fn imply(values: &mut Values, env: &Env) {
+    for (with, name, variable) in IMPLIED {
+        let is_given = values.get(with).is_some_and(|given| given.values.iter().any(|v| !v.trim().is_empty()));
+        if let Some(place) = env.given(variable).filter(|_| is_given) {
+            values.imply(name, url(place), variable);
+        }
+    }
+}
+
+fn url(place: &str) -> String {
+    match place.strip_prefix(MOUNTED_BUCKETS) {
+        Some(bucket) => format!("gs://{bucket}"),
+        None if place.starts_with('/') => format!("file://{place}"),
+        None => place.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::defs::on;
+    use super::super::layers::Source;
+    use super::*;
+
+    fn store(pairs: &[(&str, &str)]) -> Option<(String, Source)> {
+        let env = Env::from_pairs(pairs.iter().copied());
+        let mut values = Values::gather(on::RUN, Default::default(), &env, None, &mut Vec::new());
+        imply(&mut values, &env);
+        values.get("checkpoint-store").map(|given| (given.values[0].clone(), given.source.clone()))
+    }
+
+    #[test]
+    fn the_platforms_place_is_the_store_where_there_is_a_directory_and_nobody_named_another() {
+        let (dir, place) = (("TRAINIT_CHECKPOINT_DIR", "/c"), ("AIP_CHECKPOINT_DIR", "gs://b/job/checkpoints/"));
+        let platform = Source::Platform("AIP_CHECKPOINT_DIR");
+        assert_eq!(store(&[dir, place]), Some(("gs://b/job/checkpoints/".into(), platform.clone())));
+        assert_eq!(store(&[place]), None);
+        assert_eq!(store(&[dir]), None);
+        let named = ("TRAINIT_CHECKPOINT_STORE", "file:///s");
+        assert_eq!(store(&[dir, place, named]), Some(("file:///s".into(), Source::Variable)));
+    }
+
+    #[test]
+    fn a_mounted_bucket_is_the_bucket_and_another_path_a_directory() {
+        for (place, expected) in [("/gcs/b/x/", "gs://b/x/"), ("/mnt/x", "file:///mnt/x"), ("s3://b/x", "s3://b/x")] {
+            assert_eq!(url(place), expected);
+        }
+    }
+}

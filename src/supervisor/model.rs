@@ -1,0 +1,141 @@
+//! Copies the model that a finished job leaves, file by file as it is, so that whoever serves it finds what the trainer
+//! wrote (Vertex AI looks for `saved_model.pb` at the root).
+//!
+//! The commit is the checkpoints': data first, the manifest (`.trainit/model.json`) last, and without it the model is not
+//! whole. What an earlier run left there is written over; then its manifest goes first, and what it alone named last.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+
+use super::mirror::{beneath, blocking};
+use super::send::{Sending, Stop, verify};
+use crate::edge::store::{Access, Store, StoreError, Trouble};
+use crate::edge::walk;
+use crate::rules::checkpoint::address::Address;
+use crate::rules::checkpoint::manifest::{Item, LIMIT};
+use crate::rules::checkpoint::{Entry, Kind};
+
+const MANIFEST: &str = ".trainit/model.json";
+const SCHEMA: &str = "trainit.model/1";
+
+/// A model and where it goes.
+#[derive(Debug)]
+pub struct LeftModel {
+    /// Where the trainer wrote it.
+    pub dir: PathBuf,
+    /// Where it goes.
+    pub store: Address,
+    /// What the environment says about stores.
+    pub access: Access,
+}
+
+/// What was copied.
+#[derive(Debug)]
+pub(super) struct Published {
+    pub(super) files: usize,
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Manifest {
+    schema: String,
+    files: Vec<File>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct File {
+    path: String,
+    size: u64,
+    crc32c: String,
+}
+
+/// Copies it. `progress` hears bytes done and bytes in all. Errors: one line; the local model is as it was.
+pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Published, String> {
+    copy(model, progress).await.map_err(|why| {
+        format!(
+            "the model in {} is not in {}: {why}; the job is done but for that, start it again or copy it by hand",
+            model.dir.display(),
+            model.store
+        )
+    })
+}
+
+async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Published, String> {
+    let root = model.dir.clone();
+    let listing = blocking(move || walk::walk(&root)).await.map_err(|error| error.to_string())?;
+    for entry in listing.entries() {
+        if !matches!(entry.kind, Kind::File | Kind::Directory) {
+            tracing::warn!("{} in {} is no file and is not copied", entry.path, model.dir.display());
+        }
+    }
+    let files: Vec<&Entry> = listing.files().collect();
+    let bytes = files.iter().map(|f| f.size).sum();
+    if files.is_empty() {
+        return Err("there is no file in it".to_owned());
+    }
+    let told_store = |error: StoreError| error.to_string();
+    let store = Store::open(&model.store, true, &model.access).await.map_err(told_store)?;
+    let before = before(&store).await.map_err(told_store)?;
+    store.delete(MANIFEST).await.map_err(told_store)?;
+    let there: HashMap<String, u64> =
+        store.list("").await.map_err(told_store)?.into_iter().map(|o| (o.key, o.size)).collect();
+    let dir = beneath(&model.dir).map_err(|error| error.to_string())?;
+    let done = std::cell::Cell::new(0);
+    let told = |more: u64| {
+        done.set(done.get() + more);
+        progress(done.get(), bytes);
+    };
+    let sending = Sending::new(&store, &dir, &told);
+    let mut items: Vec<Item> = Vec::new();
+    // What lies at the root comes last: it is what others look for.
+    let (deeper, top): (Vec<&Entry>, Vec<&Entry>) = files.into_iter().partition(|f| f.path.contains('/'));
+    for group in [deeper, top] {
+        let sent = group.into_iter().map(|entry| {
+            let (sending, store, is_there) = (&sending, &store, there.contains_key(&entry.path));
+            async move {
+                if is_there {
+                    store.delete(&entry.path).await?;
+                }
+                sending.send(entry, &entry.path, entry.path.clone()).await
+            }
+        });
+        let sent = stream::iter(sent).buffer_unordered(store.habits().at_once);
+        items.extend(sent.try_collect::<Vec<Item>>().await.map_err(words)?);
+    }
+    let ours: HashSet<&str> = items.iter().map(|i| i.path.as_str()).collect();
+    for old in before.files.iter().filter(|old| !ours.contains(old.path.as_str())) {
+        store.delete(&old.path).await.map_err(told_store)?;
+    }
+    let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
+    store.make_durable(&keys).await.map_err(told_store)?;
+    verify(&store, "", &items).await.map_err(words)?;
+    items.sort_by(|a, b| a.path.cmp(&b.path));
+    let count = items.len();
+    let files = items.into_iter().map(|i| File { path: i.path, size: i.size, crc32c: i.crc32c }).collect();
+    let manifest = Manifest { schema: SCHEMA.to_owned(), files };
+    let text = serde_json::to_vec(&manifest).map_err(|error| error.to_string())?;
+    store.create(MANIFEST, text).await.map_err(told_store)?;
+    Ok(Published { files: count, bytes })
+}
+
+/// What an earlier run says it left; nothing where there is no such word, or none that can be read.
+async fn before(store: &Store) -> Result<Manifest, StoreError> {
+    match store.get(MANIFEST, LIMIT).await {
+        Ok(text) => {
+            let manifest: Manifest = serde_json::from_slice(&text).unwrap_or_default();
+            Ok(if manifest.schema == SCHEMA { manifest } else { Manifest::default() })
+        }
+        Err(error) if error.trouble == Trouble::Absent => Ok(Manifest::default()),
+        Err(error) => Err(error),
+    }
+}
+
+fn words(stop: Stop) -> String {
+    match stop {
+        Stop::Changed(why) | Stop::Failed(why) | Stop::OutOfTime(why) => why,
+        Stop::Fenced(by) => format!("a newer run (attempt {by}) has taken over"),
+    }
+}

@@ -1,0 +1,122 @@
+//! What a finished job leaves beside its checkpoints, and where Vertex AI wants both.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::support::checkpoints::{Place, tree};
+use crate::support::{Trainit, is_root};
+
+const TRAINER: &str =
+    "mkdir -p \"$0/variables\"; echo graph > \"$0/saved_model.pb\"; echo v > \"$0/variables/variables.index\"";
+
+fn run(place: &Place, script: &str) -> Trainit {
+    let model = place.path("model");
+    Trainit::new(["run", "--model-dir", model.to_str().unwrap(), "--", "sh", "-c", script, model.to_str().unwrap()])
+        .env("AIP_MODEL_DIR", place.url())
+}
+
+/// Content by path, our own corner apart.
+fn files(root: &Path) -> BTreeMap<String, String> {
+    let plain = |path: &Path| fs::read_to_string(path).unwrap();
+    let all = tree(root).into_keys().filter(|path| !path.ends_with('/'));
+    all.map(|path| (path.clone(), plain(&root.join(path)))).collect()
+}
+
+fn manifest(place: &Place) -> Option<serde_json::Value> {
+    let text = fs::read(place.store().join(".trainit/model.json")).ok()?;
+    Some(serde_json::from_slice(&text).unwrap())
+}
+
+#[test]
+fn a_finished_jobs_model_is_copied_as_it_is_with_the_manifest_last() {
+    let place = Place::new();
+    let done = run(&place, TRAINER).output().expect_code(0);
+    assert_eq!(files(&place.store()), files(&place.path("model")));
+    let manifest = manifest(&place).expect("a manifest");
+    let paths: Vec<&str> = manifest["files"].as_array().unwrap().iter().map(|f| f["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["saved_model.pb", "variables/variables.index"]);
+    assert_eq!(done.verdict()["reason"], "finished");
+    assert!(done.err().contains("the model is in"), "{}", done.err());
+}
+
+#[test]
+fn a_later_run_writes_over_it_and_takes_away_what_it_does_not_leave_any_more() {
+    let place = Place::new();
+    run(&place, TRAINER).output().expect_code(0);
+    fs::remove_dir_all(place.path("model")).unwrap();
+    fs::write(place.store().join("somebody-elses"), "x").unwrap();
+    run(&place, "mkdir \"$0\"; echo longer graph > \"$0/saved_model.pb\"").output().expect_code(0);
+    let there = files(&place.store());
+    assert_eq!(there["saved_model.pb"], "longer graph\n");
+    assert_eq!(there.keys().collect::<Vec<_>>(), ["saved_model.pb", "somebody-elses"]);
+}
+
+#[test]
+fn a_job_that_failed_or_was_stopped_leaves_no_model() {
+    let place = Place::new();
+    run(&place, &format!("{TRAINER}; exit 3")).output().expect_code(3);
+    let running = run(&place, &format!("{TRAINER}; echo ready; exec sleep 1000")).start();
+    running.after_line("ready");
+    running.stop().expect_code(143);
+    assert!(!place.store().exists());
+}
+
+#[test]
+fn a_model_that_cannot_be_copied_is_204_and_still_there() {
+    let place = Place::new();
+    fs::write(place.store(), "a file, no directory").unwrap();
+    let done = run(&place, TRAINER).output().expect_code(204);
+    assert_eq!(done.verdict()["reason"], "store");
+    assert!(done.verdict()["detail"].as_str().unwrap().contains("the model in"), "{}", done.err());
+    assert_eq!(files(&place.path("model")).len(), 2);
+    let empty = Place::new();
+    let done = run(&empty, "mkdir \"$0\"").output().expect_code(204);
+    assert!(done.err().contains("there is no file in it"), "{}", done.err());
+}
+
+#[test]
+fn half_a_copy_has_no_manifest_even_over_a_whole_one() {
+    let place = Place::new();
+    run(&place, TRAINER).output().expect_code(0);
+    assert!(manifest(&place).is_some());
+    // It cannot be read, so the copy ends in the middle.
+    let script = format!("{TRAINER}; echo new > \"$0/secret\"; chmod 0 \"$0/secret\"");
+    if is_root() {
+        // Root reads everything: a directory that cannot be walked away from under it does the same.
+        let store = place.store();
+        fs::create_dir_all(store.join("secret/in-the-way")).unwrap();
+    }
+    run(&place, &script).output().expect_code(204);
+    assert!(manifest(&place).is_none(), "what is half new is not whole");
+    let _ = fs::set_permissions(place.path("model/secret"), fs::Permissions::from_mode(0o600));
+}
+
+#[test]
+fn only_the_chief_leaves_the_model() {
+    let place = Place::new();
+    let worker = r#"{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]},
+                     "environment": "cloud", "task": {"type": "workerpool1", "index": 0}}"#;
+    run(&place, TRAINER).env("CLUSTER_SPEC", worker).output().expect_code(0);
+    assert!(!place.store().exists());
+}
+
+#[test]
+fn vertex_ais_place_for_checkpoints_is_the_store_where_nobody_names_another() {
+    let place = Place::new();
+    let script = "echo from=${TRAINIT_RESUME_STEP-none}; echo '{}' > $TRAINIT_CHECKPOINT_DIR/model-7.json";
+    let train = |store: &[&str]| {
+        let options = Trainit::new(["run", "--checkpoint-dir"]).args([place.local()]).args(store);
+        options.args(["--", "sh", "-c", script]).env("AIP_CHECKPOINT_DIR", format!("{}/", place.url())).output()
+    };
+    let done = train(&[]).expect_code(0);
+    assert_eq!((done.out().as_str(), done.verdict()["committed_step"].as_u64()), ("from=none\n", Some(7)));
+    fs::remove_dir_all(place.local()).unwrap();
+    assert_eq!(train(&[]).expect_code(0).out(), "from=7\n");
+    let elsewhere = format!("file://{}", place.path("elsewhere").display());
+    fs::remove_dir_all(place.local()).unwrap();
+    assert_eq!(train(&["--checkpoint-store", &elsewhere]).expect_code(0).out(), "from=none\n");
+    let done = Trainit::new(["inspect", "--checkpoint-dir", "/c"]).env("AIP_CHECKPOINT_DIR", "gs://b/c/").output();
+    assert!(done.out().contains("gs://b/c/") && done.out().contains("AIP_CHECKPOINT_DIR"), "{}", done.out());
+}
