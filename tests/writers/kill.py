@@ -132,6 +132,7 @@ class Distributed(TorchFile):
     """torch.distributed.checkpoint of two processes."""
 
     processes = 2
+    names = ("w0", "w1", "w2", "w3")
 
     def prepare(self):
         super().prepare()
@@ -149,16 +150,23 @@ class Distributed(TorchFile):
         step = 0
         while True:
             step += 1
-            state = {k: self.torch.from_numpy(v) for k, v in filled(self.numpy, step).items()}
+            arrays = filled(self.numpy, step, count=len(self.names))
+            state = {k: self.torch.from_numpy(v) for k, v in arrays.items()}
             self.torch.distributed.barrier()
             say("begin", step)
             self.dcp.save(state, checkpoint_id=os.path.join(directory, self.unit(step)))
             say("done", step)
 
     def load(self, directory, unit):
-        state = {k: self.torch.zeros(1 << 20) for k in ("w0", "w1", "w2", "w3")}
+        state = {k: self.torch.zeros(1 << 20) for k in self.names}
         self.dcp.load(state, checkpoint_id=os.path.join(directory, unit), no_dist=True)
         return step_of(self.numpy, {k: v.numpy() for k, v in state.items()})
+
+
+class DistributedLopsided(Distributed):
+    """The same with one tensor, so that one of the two has nothing to write."""
+
+    names = ("w0",)
 
 
 class HuggingFace(Writer):
@@ -424,7 +432,7 @@ class Pickle(Numpy):
 
 
 WRITERS = {
-    "torch-file": TorchFile, "torch-same": TorchSame, "safetensors": Safetensors, "dcp": Distributed,
+    "torch-file": TorchFile, "torch-same": TorchSame, "safetensors": Safetensors, "dcp": Distributed, "dcp-lopsided": DistributedLopsided,
     "huggingface": HuggingFace, "tensorflow": TensorFlow, "keras": Keras, "orbax": Orbax,
     "orbax-async": OrbaxAsync, "xgboost": XGBoost, "numpy": Numpy, "pickle": Pickle,
 }

@@ -40,9 +40,9 @@ pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
     verdict.map_err(|why| format!("{}: {why}", file.path))
 }
 
-/// Names of files that hold weights or state, which are never empty.
+/// Names of files that hold weights or state, which are never empty. (A rank's `.distcp` may be: it had nothing to write.)
 pub fn is_weights(name: &str) -> bool {
-    const EXTENSIONS: [&str; 20] = [
+    const EXTENSIONS: [&str; 19] = [
         "pt",
         "pth",
         "ckpt",
@@ -57,7 +57,6 @@ pub fn is_weights(name: &str) -> bool {
         "index",
         "pkl",
         "pickle",
-        "distcp",
         "ubj",
         "npy",
         "msgpack",

@@ -56,8 +56,11 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         let text = scan.peek.read(&metadata.path, 0, METADATA_LIMIT).ok_or(".metadata cannot be read")?;
         for shard in SHARD.find_iter(&text) {
             let name = String::from_utf8_lossy(shard.as_bytes());
-            if scan.listing.file(&join(home, &name)).is_none() {
-                return Err(format!("{name} is missing, which .metadata names"));
+            // A rank that had nothing to write leaves an empty file, which is not named.
+            match scan.listing.file(&join(home, &name)) {
+                Some(file) if file.size > 0 => {}
+                Some(_) => return Err(format!("{name} is empty, and .metadata names it")),
+                None => return Err(format!("{name} is missing, which .metadata names")),
             }
         }
         let names = scan.listing.within(home).map(|e| e.name());
@@ -89,6 +92,12 @@ mod tests {
         assert!(reason(&saved().without("step_10/__1_0.distcp"), "step_10").contains("__1_0.distcp"));
         let unfinished = saved().without("step_10/.metadata").with("step_10/.metadata.tmp", "x");
         assert_eq!(complete_units(&unfinished), []);
+    }
+
+    #[test]
+    fn the_empty_file_of_a_rank_that_had_nothing_to_write_is_no_flaw_and_a_named_one_is() {
+        assert_eq!(complete_units(&saved().with("step_10/__2_0.distcp", "")).len(), 1);
+        assert!(reason(&saved().with("step_10/__1_0.distcp", ""), "step_10").contains("is empty"));
     }
 
     #[test]
