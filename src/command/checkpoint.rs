@@ -191,6 +191,7 @@ fn local_object(unit: &Surveyed) -> Value {
         "unit": unit.unit,
         "step": unit.step,
         "framework": unit.framework,
+        "evidence": unit.evidence,
         "files": unit.files,
         "bytes": unit.bytes,
         "complete": unit.problem.is_none(),
@@ -200,6 +201,9 @@ fn local_object(unit: &Surveyed) -> Value {
 
 fn local_table(local: &[Surveyed]) -> String {
     let mut table = format!("{:<18} {:>10} {:>7} {:>15}  {}\n", "LOCAL", "STEP", "FILES", "BYTES", "UNIT");
+    if let Some(unit) = local.first() {
+        table.insert_str(0, &format!("taken for {}: {}\n", unit.framework, unit.evidence));
+    }
     for unit in local {
         let step = unit.step.map_or("-".to_owned(), |s| s.to_string());
         let problem = unit.problem.as_ref().map_or(String::new(), |why| format!("  not complete: {why}"));

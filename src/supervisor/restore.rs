@@ -100,20 +100,24 @@ impl Mirror {
         look: &Look,
         which: Which,
     ) -> Result<Option<Resume>, MirrorError> {
-        let mut names = commits(store).await.map_err(|error| away(&error))?;
-        match which {
-            Which::First(step) => names.retain(|n| step.is_none_or(|step| n.step == step)),
-            // What this run made, or what it came from.
-            Which::Later => names
-                .retain(|n| Some(&n.stamp.attempt) == self.attempt.as_ref() || Some(&n.stamp) == self.parent.as_ref()),
-            Which::Older => {
-                let oldest = self.bad.iter().min().cloned();
-                names.retain(|n| oldest.as_ref().is_none_or(|bad| n.stamp < *bad));
-            }
-        }
-        names.retain(|n| !self.bad.contains(&n.stamp));
+        let mut names = self.choices(store, which).await?;
         let mut refused = Vec::new();
-        for name in &names {
+        let mut next = 0;
+        loop {
+            let Some(name) = &names.get(next).cloned() else {
+                if refused.is_empty() {
+                    break;
+                }
+                // A run that we take over from may have committed once more, and let go of all that we knew of.
+                let now = self.choices(store, which).await?;
+                let fresh: Vec<CommitName> = now.into_iter().filter(|n| !names.contains(n)).collect();
+                if fresh.is_empty() {
+                    break;
+                }
+                names.extend(fresh);
+                continue;
+            };
+            next += 1;
             let manifest = match judge(store, name).await.map_err(|error| away(&error))? {
                 Ok(manifest) => manifest,
                 Err(why) => {
@@ -157,6 +161,23 @@ impl Mirror {
             ))),
             _ => Ok(self.local_only(look.newest.clone(), &look.passed)),
         }
+    }
+
+    /// Commits to choose from, newest first.
+    async fn choices(&self, store: &Store, which: Which) -> Result<Vec<CommitName>, MirrorError> {
+        let mut names = commits(store).await.map_err(|error| away(&error))?;
+        match which {
+            Which::First(step) => names.retain(|n| step.is_none_or(|step| n.step == step)),
+            // What this run made, or what it came from.
+            Which::Later => names
+                .retain(|n| Some(&n.stamp.attempt) == self.attempt.as_ref() || Some(&n.stamp) == self.parent.as_ref()),
+            Which::Older => {
+                let oldest = self.bad.iter().min().cloned();
+                names.retain(|n| oldest.as_ref().is_none_or(|bad| n.stamp < *bad));
+            }
+        }
+        names.retain(|n| !self.bad.contains(&n.stamp));
+        Ok(names)
     }
 
     /// From now on the store is known to hold what lies in the directory under this unit.

@@ -5,7 +5,7 @@ use std::io;
 use super::mirror::{Mirror, RESTORING, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::walk;
-use crate::rules::checkpoint::{Candidate, Scan, recognise};
+use crate::rules::checkpoint::{Candidate, Layout, Scan, recognise};
 
 /// The names of units that a restore may have left half in place are read up to here, bytes.
 const SMALL: u64 = 1 << 20;
@@ -19,6 +19,8 @@ pub struct Surveyed {
     pub step: Option<u64>,
     /// The layout that recognised it.
     pub framework: &'static str,
+    /// What gave it away.
+    pub evidence: &'static str,
     /// How many regular files it has.
     pub files: usize,
     /// Bytes of them.
@@ -47,7 +49,8 @@ impl Mirror {
                 let problem = (found.layout.complete)(&scan, &candidate).err().or_else(|| is_half.then(cut));
                 let (files, bytes) = (candidate.files(&listing).count(), candidate.bytes(&listing));
                 let Candidate { unit, step, .. } = candidate;
-                Surveyed { unit, step, framework: found.layout.name, files, bytes, problem }
+                let Layout { name: framework, evidence, .. } = found.layout;
+                Surveyed { unit, step, framework, evidence, files, bytes, problem }
             });
             Ok(judged.collect())
         })

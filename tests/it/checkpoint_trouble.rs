@@ -52,6 +52,72 @@ fn a_disk_too_full_for_the_restore_is_204_before_anything_is_written() {
     assert!(done.err().contains("bytes free and the checkpoint needs"), "{}", done.err());
 }
 
+#[test]
+fn a_disk_that_fills_up_during_the_restore_is_204_in_one_line_and_what_was_written_is_gone() {
+    // Many small files need more blocks than bytes, and each needs an inode.
+    for size in ["600k", "8m,nr_inodes=60"] {
+        let place = Place::new();
+        let unit = place.local().join("step-1");
+        fs::create_dir(&unit).unwrap();
+        for number in 0..300 {
+            fs::write(unit.join(number.to_string()), "x").unwrap();
+        }
+        place.push();
+        let there = place.path("there");
+        fs::create_dir(&there).unwrap();
+        let script =
+            "mount -t tmpfs -o size=$1 tmpfs \"$2\" && at=$2 && shift 2 && \"$@\"; code=$?; find \"$at\"; exit $code";
+        let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", size, there.to_str().unwrap()];
+        let args =
+            ["checkpoint", "pull", "--checkpoint-store", &place.url(), "--checkpoint-dir", there.to_str().unwrap()];
+        let done = Trainit::through(&prefix, args).output().expect_code(204);
+        assert_eq!(done.err().lines().count(), 1, "{size}: {}", done.err());
+        assert!(done.err().contains("no space left in") && done.err().contains("free space there"), "{}", done.err());
+        let left: Vec<String> = done.out().lines().map(|l| l.replace(there.to_str().unwrap(), "")).collect();
+        assert!(left.iter().all(|path| ["", "/.trainit"].contains(&path.as_str())), "{size}: {left:?}");
+    }
+}
+
+#[test]
+fn a_file_that_becomes_shorter_or_is_written_again_during_the_copy_drops_the_commit() {
+    type Change = fn(&std::path::Path);
+    let changes: [Change; 2] = [
+        |path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(10).unwrap(),
+        |path| fs::write(path, fs::read(path).unwrap().to_ascii_uppercase()).unwrap(),
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        for point in ["3:stop", "4:stop:2", "6:stop"] {
+            let place = Place::new();
+            place.save(1);
+            place.push();
+            place.save(2);
+            let push = place.checkpoint("push").env("TRAINIT_TEST_FAULT", point).start();
+            stopped(&push);
+            change(&place.local().join("step-2/weights.bin"));
+            push.signal(libc::SIGCONT);
+            let done = push.finish().expect_code(1);
+            assert!(done.err().contains("while it was copied"), "{number} at {point}: {}", done.err());
+            assert_eq!(place.steps(), [1], "{number} at {point}");
+        }
+    }
+}
+
+#[test]
+fn names_as_long_as_a_file_system_takes_and_deep_ones_go_and_come_back() {
+    let place = Place::new();
+    let unit = place.local().join("step-1");
+    let deep = unit.join(["a-directory-of-some-length"; 40].join("/"));
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("last"), "deep").unwrap();
+    for end in ["a", "b"] {
+        fs::write(unit.join(format!("{}{end}", "n".repeat(254))), end).unwrap();
+        fs::write(unit.join(format!("{}{end}", "\n".repeat(254))), end).unwrap();
+    }
+    place.push();
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), tree(&unit));
+    place.checkpoint("verify").output().expect_code(0);
+}
+
 /// As a user who owns nothing there.
 fn as_nobody(place: &Place, deed: &str) -> Trainit {
     let (local, url) = (place.local(), place.url());

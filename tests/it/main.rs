@@ -6,8 +6,10 @@
 
 mod support;
 
+mod checkpoint_faults;
 mod checkpoint_lives;
 mod checkpoint_restore;
+mod checkpoint_schedules;
 mod checkpoint_store;
 mod checkpoint_trouble;
 mod child_state;

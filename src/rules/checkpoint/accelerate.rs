@@ -51,4 +51,15 @@ mod tests {
             .with("checkpoints/checkpoint_1/model.safetensors", safetensors_of(b"1"));
         assert_eq!(complete_units(&memory), [("checkpoints/checkpoint_0".into(), Some(0))]);
     }
+
+    #[test]
+    fn a_part_of_the_model_that_its_index_names_must_be_there() {
+        let memory = Memory::of(&[("checkpoint_0/random_states_0.pkl", b"\x80\x04.".as_slice())]).with(
+            "checkpoint_0/model.safetensors.index.json",
+            r#"{"weight_map": {"a": "model-00002-of-00002.safetensors"}}"#,
+        );
+        assert_eq!(complete_units(&memory), []);
+        let memory = memory.with("checkpoint_0/model-00002-of-00002.safetensors", safetensors_of(b"1"));
+        assert_eq!(complete_units(&memory).len(), 1);
+    }
 }

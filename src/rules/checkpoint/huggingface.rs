@@ -2,8 +2,6 @@
 //!
 //! Other ranks may still be writing their `rng_state_R.pth` then, so with a known number of processes these are counted.
 
-use std::collections::BTreeSet;
-
 use serde::Deserialize;
 
 use super::listing::{Kind, Listing, join};
@@ -56,11 +54,6 @@ struct State {
     global_step: u64,
 }
 
-#[derive(Deserialize)]
-struct Index {
-    weight_map: serde_json::Map<String, serde_json::Value>,
-}
-
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let unit = &candidate.unit;
     let has = |name: &str| scan.listing.get(&join(unit, name)).is_some();
@@ -75,15 +68,6 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         return Err(format!("trainer_state.json speaks of step {}", state.global_step));
     }
     scan.all_whole(candidate)?;
-    for index in candidate.files(scan.listing).filter(|f| f.name().ends_with(".index.json")) {
-        let text = scan.peek.read(&index.path, 0, index.size as usize).ok_or("an index cannot be read")?;
-        let map: Index = serde_json::from_slice(&text).map_err(|_| format!("{} has no weight_map", index.path))?;
-        let files: BTreeSet<&str> = map.weight_map.values().filter_map(|v| v.as_str()).collect();
-        let folder = super::listing::parent_of(&index.path);
-        if let Some(missing) = files.iter().find(|f| scan.listing.file(&join(folder, f)).is_none()) {
-            return Err(format!("{missing} is missing, which {} names", index.name()));
-        }
-    }
     let weights = |e: &str| e.ends_with(".safetensors") || e.ends_with(".bin") && e != "training_args.bin";
     let sharded = |kind: &Kind, name: &str| {
         *kind == Kind::Directory && (name.starts_with("pytorch_model") || name.starts_with("global_step"))

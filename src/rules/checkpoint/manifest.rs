@@ -7,7 +7,9 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::names::{Attempt, CommitName, OWN, Stamp};
+pub use super::hostile::path;
+use super::hostile::{bounded, shown};
+use super::names::{Attempt, CommitName, Stamp};
 
 /// The one schema.
 pub const SCHEMA: &str = "trainit.ckpt/1";
@@ -17,9 +19,6 @@ pub const LIMIT: u64 = 256 << 20;
 pub const CHUNK: u64 = 64 << 20;
 /// Smaller chunks would be a way to make a restore endless.
 const MIN_CHUNK: u64 = 1 << 20;
-const MAX_FILES: usize = 1_000_000;
-const MAX_DEPTH: usize = 64;
-const MAX_NAME: usize = 255;
 const MAX_POINTER: usize = 64 << 10;
 
 /// What a commit says of a checkpoint.
@@ -53,9 +52,17 @@ pub struct Manifest {
     /// Sum of the sizes.
     pub total_bytes: u64,
     /// What is to be restored.
+    #[serde(deserialize_with = "bounded")]
     pub files: Vec<Item>,
     /// What names the newest checkpoint; restored last.
+    #[serde(deserialize_with = "bounded")]
     pub pointers: Vec<PointerItem>,
+}
+
+/// What is read before anything else.
+#[derive(Deserialize)]
+struct Head {
+    schema: Option<String>,
 }
 
 /// One file or symbolic link.
@@ -111,6 +118,7 @@ pub struct Chunks {
     /// Bytes of each but the last.
     pub size: u64,
     /// Eight lower-case hex digits each.
+    #[serde(deserialize_with = "bounded")]
     pub crc32c: Vec<String>,
 }
 
@@ -140,23 +148,29 @@ impl Manifest {
         if bytes.len() as u64 > LIMIT { Err("its manifest would be over 256 MiB".to_owned()) } else { Ok(bytes) }
     }
 
-    /// Reads and judges the bytes found under a commit's name. Errors: why it must not be used.
+    /// Reads and judges the bytes found under a commit's name. Errors: why it must not be used, in one line.
     pub fn read(name: &CommitName, bytes: &[u8]) -> Result<Manifest, String> {
+        Manifest::read_hostile(name, bytes).map_err(|why| shown(&why))
+    }
+
+    fn read_hostile(name: &CommitName, bytes: &[u8]) -> Result<Manifest, String> {
         if bytes.len() as u64 > LIMIT {
             return Err("the manifest is over 256 MiB".to_owned());
         }
         if super::names::hash16(bytes) != name.hash {
             return Err("the manifest does not match the hash in its name: torn or altered".to_owned());
         }
-        let value: serde_json::Value =
-            serde_json::from_slice(bytes).map_err(|_| "the manifest is no JSON".to_owned())?;
-        match value.get("schema").and_then(|s| s.as_str()) {
+        // A list of the values in order would do for serde.
+        let is_object = bytes.trim_ascii_start().starts_with(b"{");
+        let head = serde_json::from_slice::<Head>(bytes).ok().filter(|_| is_object);
+        let head = head.ok_or("the manifest is no JSON of ours")?;
+        match head.schema.as_deref() {
             Some(SCHEMA) => {}
             Some(other) => return Err(format!("the manifest's schema {other:?} is not known to this version")),
             None => return Err("the manifest has no schema".to_owned()),
         }
         let manifest: Manifest =
-            serde_json::from_value(value).map_err(|error| format!("the manifest is malformed: {error}"))?;
+            serde_json::from_slice(bytes).map_err(|error| format!("the manifest is malformed: {error}"))?;
         if manifest.stamp() != name.stamp || manifest.step.unwrap_or(0) != name.step {
             return Err("the manifest speaks of another commit than its name".to_owned());
         }
@@ -187,9 +201,6 @@ impl Manifest {
 
     fn judge(&self) -> Result<(), String> {
         path(&self.unit)?;
-        if self.files.len() > MAX_FILES || self.pointers.len() > MAX_FILES {
-            return Err("the manifest names more than a million files".to_owned());
-        }
         let mut seen = HashSet::new();
         let mut parents = HashSet::new();
         for file in self.files.iter().map(|f| &f.path).chain(self.pointers.iter().map(|p| &p.path)) {
@@ -256,29 +267,6 @@ fn item(file: &Item, unit: &str) -> Result<(), String> {
 /// Whether a pointer that is a link stays in its own directory tree.
 fn link_stays(path: &str, target: &str) -> bool {
     super::unit::stays_inside(&format!("top/{path}"), target, "top")
-}
-
-/// Whether a path may be written under the checkpoint directory (or read under the prefix). Errors: why not.
-pub fn path(text: &str) -> Result<(), String> {
-    let bad = |why: &str| Err(format!("the manifest's path {text:?} {why}"));
-    if text.is_empty() || text.starts_with('/') {
-        return bad("is not relative");
-    }
-    if text.contains('\0') {
-        return bad("holds a NUL");
-    }
-    if text.split('/').count() > MAX_DEPTH {
-        return bad("is deeper than 64");
-    }
-    for part in text.split('/') {
-        if matches!(part, "" | "." | "..") {
-            return bad("has an empty, . or .. part");
-        }
-        if part.len() > MAX_NAME {
-            return bad("has a part over 255 bytes");
-        }
-    }
-    if text.split('/').next() == Some(OWN) { bad("lies in trainit's own corner") } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -363,22 +351,8 @@ mod tests {
     fn hostile_paths_are_refused() {
         let long = "x".repeat(256);
         let deep = ["d"; 65].join("/");
-        for bad in [
-            "",
-            "/",
-            "/etc/passwd",
-            "../x",
-            "u/../../x",
-            "u/./x",
-            "u//x",
-            "u/",
-            "a\0b",
-            ".trainit",
-            ".trainit/tmp/x",
-            "..",
-            long.as_str(),
-            deep.as_str(),
-        ] {
+        let texts = ",/,/etc/passwd,../x,u/../../x,u/./x,u//x,u/,a\0b,.trainit,.trainit/tmp/x,..".split(',');
+        for bad in texts.chain([long.as_str(), deep.as_str()]) {
             assert!(altered(|v| v["files"][0]["path"] = json!(bad)).is_err(), "path {bad:?}");
             assert!(altered(|v| v["files"][0]["key"] = json!(bad)).is_err(), "key {bad:?}");
             assert!(altered(|v| v["pointers"][0]["path"] = json!(bad)).is_err(), "pointer {bad:?}");
@@ -401,6 +375,27 @@ mod tests {
         assert!(altered(|v| v["files"][0]["size"] = json!(-1)).is_err());
         assert!(altered(|v| v["files"][0]["chunks"] = json!({"size": 0, "crc32c": []})).is_err());
         assert!(altered(|v| v["files"][0]["chunks"] = json!({"size": 5, "crc32c": ["00000000"]})).is_err());
+    }
+
+    #[test]
+    fn depth_without_end_is_refused_and_not_followed() {
+        for head in ["", r#"{"x":"#, r#"{"schema":"trainit.ckpt/1","files":"#] {
+            let bytes = format!("{head}{}", "[".repeat(1_000_000)).into_bytes();
+            let name = CommitName::of(good().stamp(), good().step, &bytes);
+            assert!(Manifest::read(&name, &bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_one_short_line_whatever_it_quotes() {
+        let long = "x\n".repeat(100_000);
+        for field in ["schema", "unit", "job"] {
+            if let Err(why) = altered(|v| v[field] = json!(long)) {
+                assert!(why.len() < 1000 && !why.contains('\n'), "{field}: {} bytes", why.len());
+            }
+        }
+        let why = altered(|v| v["files"][0]["type"] = json!(long)).expect_err("no such type");
+        assert!(why.len() < 1000 && !why.contains('\n'), "{} bytes", why.len());
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod deepspeed;
 pub mod dlrover;
 pub mod flax;
 pub mod generic;
+mod hostile;
 pub mod huggingface;
 pub mod keras;
 pub mod listing;

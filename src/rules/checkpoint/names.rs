@@ -164,15 +164,31 @@ pub fn stamp_of_data(key: &str) -> Option<Stamp> {
     if first == OWN || is_node { None } else { key.split('/').skip(1).find_map(Stamp::parse) }
 }
 
-/// Control characters break stores, `#1` is how the file store names half-written files, `\` is a delimiter to some.
+/// Longest part of a key, bytes: file systems take 255, and a store in a directory writes under a longer name first.
+const LONGEST_PART: usize = 200;
+/// Longest unit or path within a key, bytes: object stores take keys of 1024.
+const LONGEST_PATH: usize = 400;
+
+/// A path as stores can keep it. The manifest says which key is whose, so it need not read back: what is too long ends
+/// in a hash, or is one.
 fn encode(path: &str) -> String {
-    let mut encoded = String::with_capacity(path.len());
-    for c in path.chars() {
+    let encoded = path.split('/').map(encode_part).collect::<Vec<String>>().join("/");
+    if encoded.len() <= LONGEST_PATH { encoded } else { format!("~{}{}", hash16(path.as_bytes()), path.len()) }
+}
+
+/// Control characters break stores, `#1` is how the file store names half-written files, `\` is a delimiter to some.
+fn encode_part(part: &str) -> String {
+    let mut encoded = String::with_capacity(part.len());
+    for c in part.chars() {
         if c.is_ascii_control() || matches!(c, '%' | '#' | '\\') {
             encoded.push_str(&format!("%{:02X}", u32::from(c)));
         } else {
             encoded.push(c);
         }
+    }
+    if encoded.len() > LONGEST_PART {
+        encoded.truncate(encoded.floor_char_boundary(LONGEST_PART - 20));
+        encoded.push_str(&format!("~{}", hash16(part.as_bytes())));
     }
     encoded
 }
@@ -244,5 +260,19 @@ mod tests {
         assert_eq!(stamp_of_data("a/b/0000000007-000003/x"), Some(s));
         assert_eq!(stamp_of_data(".trainit/commits/x"), None);
         assert_eq!(stamp_of_data("node-00001/u/0000000007-000003/x"), None, "another node's");
+    }
+
+    #[test]
+    fn names_too_long_for_a_store_are_cut_and_still_no_two_alike() {
+        let s = stamp(7, 3);
+        let (a, b) = (format!("{}a", "\u{fc}".repeat(127)), format!("{}b", "\u{fc}".repeat(127)));
+        let (one, two) = (data_key("u", &s, &format!("u/{a}")), data_key("u", &s, &format!("u/{b}")));
+        assert!(one != two && one.starts_with("u/0000000007-000003/\u{fc}\u{fc}"), "{one}");
+        assert!(one.split('/').chain(two.split('/')).all(|part| part.len() <= 200), "{one}");
+        let deep = |last: &str| data_key("u", &s, &format!("u/{}/{last}", ["d"; 250].join("/")));
+        assert!(deep("a") != deep("b") && deep("a").len() < 100, "{}", deep("a"));
+        assert_eq!(stamp_of_data(&deep("a")), Some(s.clone()));
+        let unit = "\n".repeat(255);
+        assert_eq!(stamp_of_data(&data_key(&unit, &s, &format!("{unit}/x"))), Some(s));
     }
 }

@@ -2,12 +2,17 @@
 //!
 //! A unit is what is copied, committed and restored as one: a file, a directory, or files with a common prefix.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use regex::Regex;
+use serde::Deserialize;
 
 use super::check;
-use super::listing::{Entry, Kind, Listing, Peek, name_of, parent_of};
+use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
+
+/// Longer indexes of weights are not read.
+const INDEX_LIMIT: u64 = 100 << 20;
 
 /// What a recogniser looks at.
 #[derive(Clone, Copy)]
@@ -137,7 +142,29 @@ impl Scan<'_> {
                 Kind::Symlink(_) | Kind::Directory => {}
             }
         }
+        self.indexed_files_there(candidate)?;
         if files == 0 { Err("it holds no file".to_owned()) } else { Ok(()) }
+    }
+
+    /// Hugging Face's libraries name the parts of a model in an index `*.index.json`: each is there.
+    fn indexed_files_there(&self, candidate: &Candidate) -> Result<(), String> {
+        #[derive(Deserialize)]
+        struct Index {
+            weight_map: BTreeMap<String, String>,
+        }
+        for index in candidate.files(self.listing).filter(|f| f.name().ends_with(".index.json") && f.size < INDEX_LIMIT)
+        {
+            let text = self.peek.read(&index.path, 0, index.size as usize).ok_or("an index cannot be read")?;
+            let index_of_ours = serde_json::from_slice::<Index>(&text);
+            // What has no such map is another's, and no index of weights.
+            let files: BTreeSet<String> =
+                index_of_ours.map_or(BTreeSet::new(), |i| i.weight_map.into_values().collect());
+            let missing = files.iter().find(|f| self.listing.file(&join(parent_of(&index.path), f)).is_none());
+            if let Some(missing) = missing {
+                return Err(format!("{missing} is missing, which {} names", index.name()));
+            }
+        }
+        Ok(())
     }
 
     /// The step of a unit whose name a rule read as `otherwise`; `--step-regex` has the first word. `None` for a name

@@ -1,0 +1,26 @@
+//! Keys of a store: what is read as a commit or an attempt is written back the same, and every data key gives its stamp,
+//! holds nothing that leads outside, and has no part that a file system would not take.
+#![no_main]
+
+use trainit::rules::checkpoint::manifest::path;
+use trainit::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, stamp_of_data};
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    if let Some(name) = CommitName::from_key(text) {
+        assert_eq!(name.key(), text);
+    }
+    if let Some(attempt) = Attempt::from_key(text) {
+        assert_eq!(attempt.key(), text);
+    }
+    let (unit, file) = text.split_once(' ').unwrap_or((text, "file"));
+    if path(unit).is_ok() && path(file).is_ok() && !unit.starts_with("node-") {
+        let stamp = Stamp { attempt: Attempt { number: 7, tag: None }, seq: 3 };
+        let key = data_key(unit, &stamp, &format!("{unit}/{file}"));
+        assert_eq!(path(&key), Ok(()), "{key:?}");
+        assert!(key.len() <= 1000 && key.split('/').all(|part| part.len() <= 200), "{key:?}");
+        // A unit may look like a stamp; it is the first part then, which is none.
+        if !unit.split('/').skip(1).any(|part| Stamp::parse(part).is_some()) {
+            assert_eq!(stamp_of_data(&key), Some(stamp), "{key:?}");
+        }
+    }
+});

@@ -1,0 +1,93 @@
+//! What a hostile manifest may not say of paths, and how long its lists may be: a longer one is refused while it is
+//! read, not when it has filled the memory.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+
+use super::names::OWN;
+
+/// Longest list.
+const MOST: usize = 1_000_000;
+const MAX_DEPTH: usize = 64;
+const MAX_NAME: usize = 255;
+/// Characters of a message.
+const LONGEST_LINE: usize = 300;
+
+/// Whether a path may be written under the checkpoint directory (or read under the prefix). Errors: why not.
+pub fn path(text: &str) -> Result<(), String> {
+    let bad = |why: &str| Err(format!("the manifest's path {text:?} {why}"));
+    if text.is_empty() || text.starts_with('/') {
+        return bad("is not relative");
+    }
+    if text.contains('\0') {
+        return bad("holds a NUL");
+    }
+    if text.split('/').count() > MAX_DEPTH {
+        return bad("is deeper than 64");
+    }
+    for part in text.split('/') {
+        if matches!(part, "" | "." | "..") {
+            return bad("has an empty, . or .. part");
+        }
+        if part.len() > MAX_NAME {
+            return bad("has a part over 255 bytes");
+        }
+    }
+    if text.split('/').next() == Some(OWN) { bad("lies in trainit's own corner") } else { Ok(()) }
+}
+
+/// As much of a message that quotes the hostile as fits a log line.
+pub(super) fn shown(text: &str) -> String {
+    let mut short: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_LINE).collect();
+    if text.chars().nth(LONGEST_LINE).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+/// Reads a list of at most a million. Errors: a longer one; what the elements' reader says.
+pub(super) fn bounded<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    from.deserialize_seq(Bounded { most: MOST, of: PhantomData })
+}
+
+struct Bounded<T> {
+    most: usize,
+    of: PhantomData<T>,
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Bounded<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {}", self.most)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut all = Vec::new();
+        while let Some(next) = list.next_element()? {
+            if all.len() == self.most {
+                return Err(A::Error::custom(format!("a list of more than {}", self.most)));
+            }
+            all.push(next);
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_more_than_the_most_is_an_error() {
+        let read = |text: &str| {
+            let mut json = serde_json::Deserializer::from_str(text);
+            json.deserialize_seq(Bounded::<u8> { most: 3, of: PhantomData }).map_err(|e| e.to_string())
+        };
+        assert_eq!(read("[1, 2, 3]"), Ok(vec![1, 2, 3]));
+        assert!(read("[1, 2, 3, 4]").is_err_and(|e| e.contains("more than 3")));
+        assert!(read("{}").is_err());
+    }
+}
