@@ -7,6 +7,7 @@ pub mod clock;
 pub mod code_pages;
 pub mod deaths;
 pub mod descendants;
+pub mod dial;
 pub mod fault;
 pub mod files;
 pub mod gpu;

@@ -15,6 +15,7 @@ mod lookout;
 pub mod mirror;
 mod outlet;
 pub mod output;
+mod peers;
 mod pulse;
 mod ranks;
 mod reporter;
@@ -44,6 +45,7 @@ pub use keeper::Checkpoints;
 pub use lookout::Lookout;
 use output::Collectors;
 pub use output::Metrics;
+pub use peers::Peers;
 
 /// Everything a run needs to know, cut from the settings.
 #[derive(Debug)]

@@ -26,6 +26,7 @@ mod inspect;
 mod manifests;
 mod metrics_file;
 mod nproc;
+mod peers;
 mod preemption;
 mod report_metric;
 mod restarts;

@@ -52,7 +52,7 @@ fn items(list: &str) -> Result<Vec<&str>, String> {
     Ok(found)
 }
 
-/// One item: the last bracket counts fastest.
+/// One item. The last bracket counts fastest, as scontrol does it; then the first, the second and so on.
 fn expand_item(item: &str, room: usize) -> Result<Vec<String>, String> {
     if item.is_empty() {
         return Err("is an empty item".to_owned());
@@ -65,7 +65,11 @@ fn expand_item(item: &str, room: usize) -> Result<Vec<String>, String> {
         if hosts.len().saturating_mul(numbers.len()) > room {
             return Err(too_many());
         }
-        hosts = hosts.iter().flat_map(|host| numbers.iter().map(move |n| format!("{host}{text}{n}"))).collect();
+        let named = |host: &String, number: &String| format!("{host}{text}{number}");
+        hosts = match after.contains('[') {
+            true => numbers.iter().flat_map(|n| hosts.iter().map(move |host| named(host, n))).collect(),
+            false => hosts.iter().flat_map(|host| numbers.iter().map(move |n| named(host, n))).collect(),
+        };
         rest = after;
     }
     if !rest.is_empty() {
@@ -109,6 +113,12 @@ fn too_many() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_three_brackets_the_last_counts_fastest_and_then_the_first() {
+        let hosts = expand("a[0-1]b[0-1]c[0-1]").expect("a list");
+        assert_eq!(hosts.join(" "), "a0b0c0 a0b0c1 a1b0c0 a1b0c1 a0b1c0 a0b1c1 a1b1c0 a1b1c1");
+    }
 
     #[test]
     fn lists_expand_as_scontrol_expands_them() {
