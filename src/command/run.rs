@@ -13,7 +13,8 @@ use crate::edge::metrics_file::{self, MetricsFile};
 use crate::edge::signals::Mask;
 use crate::edge::store::Access;
 use crate::edge::{gpu, limits, machine, process, stdio};
-use crate::rules::cluster::spec::Platform;
+use crate::rules::cluster::peers::to_reach;
+use crate::rules::cluster::spec::{ClusterError, Platform};
 use crate::rules::env::Env;
 use crate::rules::framework::Launch;
 use crate::rules::gpu::Discovery;
@@ -21,12 +22,12 @@ use crate::rules::job::{ChildFacts, Processes, Reason};
 use crate::rules::metric::contract;
 use crate::rules::preempt;
 use crate::rules::signal::Signal;
-use crate::settings::cluster::read as read_cluster;
+use crate::settings::cluster::{peers as read_peers, read as read_cluster};
 use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
 use crate::supervisor::follow::Files;
-use crate::supervisor::{self, GpuWatch, Job, Lookout, Metrics, Work};
+use crate::supervisor::{self, GpuWatch, Job, Lookout, Metrics, Peers, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
@@ -47,6 +48,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
     let model = settings::model::read(&mut reader);
     let options = read_cluster(&mut reader);
+    let wait = read_peers(&mut reader);
     let gpus = settings::gpus::read(&mut reader, parsed.on, &env);
     let collected = settings::metrics::collected(&mut reader, &env);
     start_log(&settings);
@@ -73,6 +75,13 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     for warning in &resolved.warnings {
         tracing::warn!(code = warning.code, "{}", warning.message);
     }
+    let peers: Result<Option<Peers>, ClusterError> =
+        wait.map(|(limit, scope)| Ok(Peers { peers: to_reach(&resolved.spec, scope)?, limit })).transpose();
+    let peers = match peers {
+        Ok(peers) => peers.filter(|peers| !peers.peers.is_empty()),
+        Err(error) => return not_started(&[error.to_string()], settings.verdict_file.as_deref(), Some(error.code)),
+    };
+    settings.policy.peers = peers.as_ref().map(Peers::name);
     let gpu_count = match gpu_count(&gpus, &env, found) {
         Ok(count) => count,
         Err(unmet) => return not_started(&unmet, settings.verdict_file.as_deref(), Some("gpu_demand")),
@@ -116,7 +125,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         gpus: watch,
         metrics,
     };
-    let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout, model };
+    let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout, peers, model };
     match supervisor::run(job, work, clock) {
         Ok(ended) => {
             let facts = Facts {

@@ -8,6 +8,7 @@ pub mod code_pages;
 pub mod control;
 pub mod deaths;
 pub mod descendants;
+pub mod dial;
 pub mod fault;
 pub mod files;
 pub mod follow;

@@ -44,6 +44,8 @@ pub const STOPPED: u8 = 143;
 pub const HUNG: u8 = 201;
 /// A GPU failed while training: another machine may succeed.
 pub const GPU: u8 = 202;
+/// A peer could not be reached.
+pub const PEER: u8 = 203;
 /// A commit was owed, or a restore was needed, and could not be done.
 pub const STORE: u8 = 204;
 /// A newer incarnation of this job has taken over the store.

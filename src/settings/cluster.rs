@@ -1,8 +1,12 @@
 //! What was asked for about the cluster. Explicit ranks and addresses stay text here: the cluster's rules read them like
 //! any variable, and complain of them with the contract's codes.
 
+use std::time::Duration;
+
 use super::layers::{Reader, hint};
+use crate::rules::cluster::peers::Scope;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, Platform, Role};
+use crate::rules::duration;
 use crate::rules::framework::FRAMEWORKS;
 
 /// More processes than this on one node is a mistake.
@@ -32,6 +36,13 @@ pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
         gpu_count: 0,
         cores: 0,
     }
+}
+
+/// Whom to wait for before the start, and how long; `None`: nobody.
+pub fn peers(reader: &mut Reader<'_>) -> Option<(Duration, Scope)> {
+    let limit = reader.parse("wait-for-peers", duration::parse);
+    let scope = reader.choice("peers", &[("leader", Scope::Leader), ("all", Scope::All)]).unwrap_or(Scope::Leader);
+    limit.filter(|limit| !limit.is_zero()).map(|limit| (limit, scope))
 }
 
 /// The frameworks that `env` is to print; none means all.

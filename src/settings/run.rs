@@ -83,6 +83,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         backoff_max: backoff.map_or(default.backoff_max, |b| b.1),
         checkpoints: has_checkpoints,
         store: has_checkpoints && reader.text("checkpoint-store").is_some(),
+        peers: None,
         processes: default.processes,
         model: false,
         seed: None,

@@ -1,5 +1,5 @@
 //! Long work on a thread of its own, with a runtime of its own: it takes orders, and rings when it has events.
-//! Without a checkpoint directory or a source to watch there is no thread at all.
+//! Without a checkpoint directory, a source to watch or peers to wait for there is no thread at all.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,11 +10,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::sync::mpsc as orders;
+use tokio::sync::{Notify, mpsc as orders};
 
 use super::keeper::{Checkpoints, Keeper};
 use super::lookout::Lookout;
 use super::model::LeftModel;
+use super::peers::Peers;
 use crate::edge::clock::Clock;
 use crate::edge::wake::Bell;
 use crate::rules::exit;
@@ -30,6 +31,8 @@ pub struct Work {
     pub lookout: Option<Lookout>,
     /// What to copy when the job has finished.
     pub model: Option<LeftModel>,
+    /// Who must be reachable before the first start.
+    pub peers: Option<Peers>,
 }
 
 /// What the thread is asked to do.
@@ -66,6 +69,10 @@ struct Thread {
     clock: Clock,
     /// Orders that wait for their answers, oldest first.
     pending: VecDeque<Order>,
+    /// Says that it is time to wait for the peers.
+    gather: Arc<Notify>,
+    /// That has no answer yet.
+    is_gathering: bool,
 }
 
 /// The thread's end.
@@ -102,20 +109,32 @@ impl Drop for Farewell {
 impl Background {
     /// Starts the thread if there is anything for it. Errors: as eventfd(2) and pthread_create(3).
     pub(super) fn start(work: Work) -> io::Result<Background> {
-        if work.checkpoints.is_none() && work.lookout.is_none() && work.model.is_none() {
+        let nothing = work.checkpoints.is_none() && work.model.is_none();
+        if nothing && work.lookout.is_none() && work.peers.is_none() {
             return Ok(Background::default());
         }
         let (order_sender, order_receiver) = orders::unbounded_channel();
         let (event_sender, events) = mpsc::channel();
         let (bell, incarnation) = (Bell::new()?, Arc::new(AtomicU64::new(0)));
         let teller = Teller { events: event_sender, bell: bell.clone(), incarnation: Arc::clone(&incarnation) };
+        let gather = Arc::new(Notify::new());
+        let gathered = Arc::clone(&gather);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (farewell, clock) = (Farewell(bell.clone()), Clock::start());
         thread::Builder::new().name("background".to_owned()).spawn(move || {
             let _farewell = farewell;
-            runtime.block_on(carry_out(work, order_receiver, teller, clock));
+            runtime.block_on(carry_out(work, order_receiver, gathered, teller, clock));
         })?;
-        let thread = Thread { orders: order_sender, events, bell, incarnation, clock, pending: VecDeque::new() };
+        let thread = Thread {
+            orders: order_sender,
+            events,
+            bell,
+            incarnation,
+            clock,
+            pending: VecDeque::new(),
+            gather,
+            is_gathering: false,
+        };
         Ok(Background { thread: Some(thread), unanswered: VecDeque::new() })
     }
 
@@ -135,20 +154,35 @@ impl Background {
                     if matches!(event, Event::Restored { .. } | Event::NotRestored { .. } | Event::Flushed(_)) {
                         thread.pending.pop_front();
                     }
+                    if matches!(event, Event::PeersReached | Event::PeersMissing { .. }) {
+                        thread.is_gathering = false;
+                    }
                     events.push(event);
                 }
                 Err(mpsc::TryRecvError::Empty) => return events,
                 Err(mpsc::TryRecvError::Disconnected) => break,
             }
         }
-        let pending = std::mem::take(&mut thread.pending);
+        let (pending, is_gathering) = (std::mem::take(&mut thread.pending), thread.is_gathering);
         tracing::error!(
             code = "background_died",
             "the thread that moves checkpoints died; what is committed is safe, nothing more will be"
         );
         self.thread = None;
         events.extend(pending.into_iter().map(dead));
+        events.extend(is_gathering.then(alone));
         events
+    }
+
+    /// Answers with `PeersReached` or `PeersMissing`.
+    pub(super) fn await_peers(&mut self) {
+        match &mut self.thread {
+            Some(thread) => {
+                thread.is_gathering = true;
+                thread.gather.notify_one();
+            }
+            None => self.unanswered.push_back(alone()),
+        }
     }
 
     pub(super) fn restore(&mut self) {
@@ -215,7 +249,19 @@ fn dead(order: Order) -> Event {
     }
 }
 
-async fn carry_out(work: Work, orders: orders::UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
+/// The answer of a thread that is not there.
+fn alone() -> Event {
+    let detail = "the thread that waits for the peers is dead; nothing was started, start the job again".to_owned();
+    Event::PeersMissing { detail }
+}
+
+async fn carry_out(
+    work: Work,
+    orders: orders::UnboundedReceiver<Order>,
+    gather: Arc<Notify>,
+    teller: Teller,
+    clock: Clock,
+) {
     let watch = async {
         if let Some(lookout) = work.lookout {
             let teller = teller.clone();
@@ -229,9 +275,17 @@ async fn carry_out(work: Work, orders: orders::UnboundedReceiver<Order>, teller:
         }
         std::future::pending::<()>().await;
     };
+    let meet = async {
+        if let Some(peers) = work.peers {
+            gather.notified().await;
+            teller.tell(peers.wait().await);
+        }
+        std::future::pending::<()>().await;
+    };
     let keep = Keeper::new(work.checkpoints, work.model, teller.clone(), clock).work(orders);
     tokio::select! {
         () = watch => {}
+        () = meet => {}
         () = keep => {}
     }
 }

@@ -18,6 +18,7 @@ pub mod mirror;
 mod outlet;
 mod model;
 pub mod output;
+mod peers;
 mod pulse;
 mod ranks;
 mod reporter;
@@ -52,6 +53,7 @@ pub use lookout::Lookout;
 pub use model::LeftModel;
 use output::Collectors;
 pub use output::Metrics;
+pub use peers::Peers;
 
 /// Everything a run needs to know, cut from the settings.
 #[derive(Debug)]

@@ -18,6 +18,9 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             "{command} failed twice soon after going on from {bad}: the next attempt goes on from {}; {bad} is kept aside",
             resume.from
         ),
+        Event::PeersReached if *before == State::Gathering => {
+            tracing::info!("{} can be reached", machine.peers().unwrap_or_default());
+        }
         Event::Spawned { pids } => told_start(command, pids, machine),
         Event::MainEnded { local_rank, end, oom } => {
             let who = machine.leader_name(*local_rank).unwrap_or_else(|| command.to_owned());
@@ -56,6 +59,9 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         _ => {}
     }
     for action in actions {
+        if *action == Action::AwaitPeers {
+            tracing::info!("waiting for {}", machine.peers().unwrap_or_default());
+        }
         if let Action::Arm(Timer::Backoff, at) = action {
             let pause = at.saturating_sub(now);
             tracing::warn!(next_attempt = machine.attempt() + 1, "restarting {command} in {}", seconds(pause));

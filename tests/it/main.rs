@@ -33,6 +33,7 @@ mod nproc;
 mod object_store_runs;
 mod model;
 mod object_stores;
+mod peers;
 mod preemption;
 mod report_metric;
 mod restarts;

@@ -8,6 +8,7 @@ pub mod complete;
 pub mod hostlist;
 pub mod input;
 pub mod json;
+pub mod peers;
 pub mod pools;
 pub mod spec;
 

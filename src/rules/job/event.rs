@@ -53,6 +53,13 @@ pub enum Event {
         /// What, where, why it matters, what to do.
         detail: String,
     },
+    /// The peers that were to be waited for can be reached.
+    PeersReached,
+    /// They could not be reached in time.
+    PeersMissing {
+        /// Who, why, what to do.
+        detail: String,
+    },
     /// The command is running (exec succeeded), as often as it was to be started.
     Spawned {
         /// The main children, by local rank.
@@ -177,6 +184,8 @@ pub enum Action {
     Refresh,
     /// The checkpoint of the last attempts does it no good: find and restore the next older one; answer as to `Refresh`.
     FallBack,
+    /// Wait until the peers can be reached; answer with `PeersReached` or `PeersMissing`.
+    AwaitPeers,
     /// Start the command, once for each of the policy's processes; answer with `Spawned` or `NotSpawned`.
     Spawn {
         /// From 1.

@@ -1,7 +1,7 @@
 //! The state machine of one job. `step` is handed the time and an event and says what to do.
 //!
 //! ```text
-//! Restoring -> Launching -> Running -> Draining -> Flushing -> Done
+//! Restoring -> (Gathering ->) Launching -> Running -> Draining -> Flushing -> Done
 //!     ^  |                                 |
 //!     |  +---------- Waiting <- Refreshing-+   (a crash, while the budget lasts)
 //! ```
@@ -46,6 +46,8 @@ const HELD_SIGNALS: usize = 256;
 pub enum State {
     /// Looking for a checkpoint to go on from, before the first attempt.
     Restoring,
+    /// Waiting for the peers to be there, before the first attempt.
+    Gathering,
     /// Forked, not yet executing the command.
     Launching,
     /// The command runs (or is being stopped).
@@ -183,6 +185,11 @@ impl Machine {
         self.policy.preempt_on.iter().any(|(s, _)| *s == signal)
     }
 
+    /// Who must be reachable before the first start.
+    pub fn peers(&self) -> Option<&str> {
+        self.policy.peers.as_deref()
+    }
+
     /// Whether the end has been asked for from outside.
     pub fn is_stopping(&self) -> bool {
         self.stop.is_some()
@@ -195,9 +202,14 @@ impl Machine {
         }
         match event {
             Event::Started if self.policy.checkpoints => vec![Action::Restore],
-            Event::Started => self.spawn(),
+            Event::Started => self.begin(),
             Event::Restored { resume, committed } => self.on_restored(now, resume, committed),
             Event::NotRestored { code, detail } => self.on_not_restored(code, detail),
+            Event::PeersReached if self.state == State::Gathering => self.spawn(),
+            Event::PeersMissing { detail } if self.state == State::Gathering => {
+                self.exit(Reason::Peer, exit::PEER, detail)
+            }
+            Event::PeersReached | Event::PeersMissing { .. } => Vec::new(),
             Event::Spawned { .. } => self.on_spawned(now),
             Event::NotSpawned { code, detail, others: false } => self.exit(Reason::NotStarted, code, detail),
             Event::NotSpawned { code, detail, .. } => self.on_not_spawned(now, code, detail),
@@ -224,6 +236,15 @@ impl Machine {
         }
     }
 
+    /// Everything is there for the first attempt but, maybe, the peers.
+    fn begin(&mut self) -> Vec<Action> {
+        if self.policy.peers.is_none() {
+            return self.spawn();
+        }
+        self.state = State::Gathering;
+        vec![Action::AwaitPeers]
+    }
+
     fn spawn(&mut self) -> Vec<Action> {
         self.state = State::Launching;
         self.attempt += 1;
@@ -243,7 +264,7 @@ impl Machine {
         match self.state {
             State::Restoring => {
                 self.memory.starts_from(step.max(committed));
-                self.spawn()
+                self.begin()
             }
             State::Refreshing if self.falling_back.is_some() => self.on_fallen_back(now),
             State::Refreshing => {
@@ -422,6 +443,8 @@ impl Machine {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_gathering;
 #[cfg(test)]
 mod tests_hanging;
 #[cfg(test)]

@@ -53,6 +53,8 @@ pub struct Policy {
     pub checkpoints: bool,
     /// There is a store: a last commit is owed at the end.
     pub store: bool,
+    /// Who must be reachable before the first start, in words; `None`: nobody.
+    pub peers: Option<String>,
     /// What is started.
     pub processes: Processes,
     /// A finished job leaves a model that is to be copied.
@@ -94,6 +96,7 @@ impl Default for Policy {
             backoff_max: Duration::from_secs(60),
             checkpoints: false,
             store: false,
+            peers: None,
             processes: Processes { count: 1, first_rank: 0 },
             model: false,
             seed: None,

@@ -58,5 +58,21 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "Processes to start on this node, each with its rank; gpu is one for each GPU [default: one, as a node]",
     ),
+    one(
+        "wait-for-peers",
+        "DURATION",
+        TOPIC,
+        on::RUN,
+        "",
+        "Before the first start, wait until the peers can be reached, at most so long [default: do not wait]",
+    ),
+    one(
+        "peers",
+        "leader|all",
+        TOPIC,
+        on::RUN,
+        "leader",
+        "Whom --wait-for-peers means: the leader, which must listen, or every other node, which must answer",
+    ),
     many("framework", "NAME", TOPIC, on::ENV, "Only the variables of this framework"),
 ];

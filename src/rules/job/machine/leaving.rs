@@ -62,7 +62,7 @@ impl Machine {
                 }
                 actions.extend(self.set_deadline(kill_at));
             }
-            State::Restoring | State::Refreshing | State::Waiting => {
+            State::Restoring | State::Gathering | State::Refreshing | State::Waiting => {
                 self.stop.get_or_insert(notice);
                 actions.extend(self.flush(now));
             }

@@ -37,15 +37,15 @@ impl Machine {
                 self.hold(as_signal);
                 Vec::new()
             }
-            State::Restoring | State::Refreshing | State::Waiting if signal == Signal::TERM => {
+            State::Restoring | State::Gathering | State::Refreshing | State::Waiting if signal == Signal::TERM => {
                 self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: true });
                 self.flush(now)
             }
-            State::Restoring | State::Refreshing | State::Waiting if as_signal.asks_to_leave() => {
+            State::Restoring | State::Gathering | State::Refreshing | State::Waiting if as_signal.asks_to_leave() => {
                 let code = End::Signal(as_signal).code();
                 self.exit(Reason::Signalled, code, format!("{as_signal} came while no attempt was running"))
             }
-            State::Restoring | State::Refreshing | State::Waiting => {
+            State::Restoring | State::Gathering | State::Refreshing | State::Waiting => {
                 self.hold(as_signal);
                 Vec::new()
             }

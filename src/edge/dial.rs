@@ -1,0 +1,40 @@
+//! One try at a TCP connection to a name and a port. The name is looked up by the C library's resolver, on a thread of the
+//! runtime's that may block; an answer that the name does not exist (yet) is an ordinary one.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+/// A name server or a machine that says nothing for this long has not answered.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why there was no connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoAnswer {
+    /// The machine is there and nobody listens at the port.
+    Refused,
+    /// Anything else, as a clause.
+    Other(String),
+}
+
+/// Connects and hangs up. Errors: see [`NoAnswer`].
+pub async fn dial(host: &str, port: u16) -> Result<(), NoAnswer> {
+    let other = |what: String| Err(NoAnswer::Other(what));
+    let addresses = match timeout(PATIENCE, lookup_host((host, port))).await {
+        Err(_) => return other(format!("the name servers have not answered for {} s", PATIENCE.as_secs())),
+        Ok(Err(error)) => return other(format!("the name does not resolve ({error})")),
+        Ok(Ok(addresses)) => addresses,
+    };
+    let mut last = NoAnswer::Other("the name has no address".to_owned());
+    for address in addresses {
+        last = match timeout(PATIENCE, TcpStream::connect(address)).await {
+            Err(_) => NoAnswer::Other(format!("{address} has not answered for {} s", PATIENCE.as_secs())),
+            Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => NoAnswer::Refused,
+            Ok(Err(error)) => NoAnswer::Other(format!("{address}: {error}")),
+            Ok(Ok(_)) => return Ok(()),
+        };
+    }
+    Err(last)
+}

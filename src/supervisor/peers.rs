@@ -1,0 +1,97 @@
+//! Waits until the peers can be reached, or too long. Runs on the background thread, when the machine asks for it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+
+use crate::edge::dial::{NoAnswer, dial};
+use crate::rules::cluster::peers::Peer;
+use crate::rules::job::Event;
+
+/// So many are tried at once.
+const AT_ONCE: usize = 32;
+/// Between two tries at one, doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+/// Between two words on the log that it still waits.
+const REMINDER: Duration = Duration::from_secs(30);
+
+/// Whom to wait for, and how long.
+#[derive(Debug, Clone)]
+pub struct Peers {
+    /// At least one.
+    pub peers: Vec<Peer>,
+    /// Before it is given up.
+    pub limit: Duration,
+}
+
+impl Peers {
+    /// What they are called on the log: `h0:29400`, `h0:29400 and 6 more`.
+    pub fn name(&self) -> String {
+        named(self.peers.iter().map(|peer| peer.address.to_string()))
+    }
+
+    /// Until all have been reached once.
+    pub(super) async fn wait(self) -> Event {
+        let missing = RefCell::new(BTreeMap::new());
+        let all =
+            futures_util::stream::iter(self.peers.iter()).for_each_concurrent(AT_ONCE, |peer| reach(peer, &missing));
+        let remind = async {
+            loop {
+                tokio::time::sleep(REMINDER).await;
+                let (name, why) = sum_up(&missing.borrow());
+                tracing::info!("still waiting for {name}: {why}");
+            }
+        };
+        tokio::select! {
+            () = all => Event::PeersReached,
+            () = remind => Event::PeersReached,
+            () = tokio::time::sleep(self.limit) => {
+                let (name, why) = sum_up(&missing.borrow());
+                let limit = humantime::format_duration(self.limit);
+                Event::PeersMissing {
+                    detail: format!(
+                        "{name} could not be reached within {limit}: {why}; nothing was started: look at that replica's \
+                         log and at the network between the two, or wait longer (--wait-for-peers)"
+                    ),
+                }
+            }
+        }
+    }
+}
+
+/// Tries until it is there; what stands in the way is noted meanwhile.
+async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
+    let name = peer.address.to_string();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let why = match dial(&peer.address.host, peer.address.port).await {
+            Ok(()) => break,
+            Err(NoAnswer::Refused) if !peer.must_listen => break,
+            Err(NoAnswer::Refused) => "it is there, but nobody listens at the port yet".to_owned(),
+            Err(NoAnswer::Other(why)) => why,
+        };
+        tracing::debug!("{name}: {why}");
+        missing.borrow_mut().insert(name.clone(), why);
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    missing.borrow_mut().remove(&name);
+}
+
+/// Who is missing, and why the first of them is.
+fn sum_up(missing: &BTreeMap<String, String>) -> (String, String) {
+    let why = missing.values().next().map_or("no answer yet", String::as_str);
+    (named(missing.keys().cloned()), why.to_owned())
+}
+
+fn named(names: impl Iterator<Item = String>) -> String {
+    let names: Vec<String> = names.collect();
+    match &names[..] {
+        [] => "the peers".to_owned(),
+        [one] => one.clone(),
+        [first, others @ ..] => format!("{first} and {} more", others.len()),
+    }
+}
