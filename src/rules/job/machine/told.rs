@@ -43,6 +43,7 @@ impl Machine {
             State::Running => "running",
             State::Draining => "draining",
             State::Refreshing => "refreshing",
+            State::Gathering => "gathering",
             State::Waiting => "waiting",
             State::Flushing => "flushing",
             State::Done => "done",
