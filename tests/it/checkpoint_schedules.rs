@@ -20,6 +20,7 @@ use trainit::edge::store::Access;
 use trainit::rules::checkpoint::Options;
 use trainit::rules::checkpoint::address::Address;
 use trainit::rules::checkpoint::names::Stamp;
+use trainit::rules::checkpoint::pace::Pace;
 use trainit::rules::checkpoint::plan::Retention;
 use trainit::rules::env::Env;
 use trainit::supervisor::commit::Outcome;
@@ -66,6 +67,7 @@ fn config(dir: &Path, store: &Path, keep: u64, claim: bool) -> MirrorConfig {
         node: 0,
         claim,
         faults: Faults::default(),
+        pace: Arc::new(Mutex::new(Pace::new(None))),
     }
 }
 
