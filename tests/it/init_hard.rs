@@ -47,7 +47,7 @@ fn what_not_even_sigkill_ends_is_named_and_left_behind_within_its_bound() {
         return;
     };
     let target = freezer.path().join("x");
-    let script = "echo ready; read line; exec dd if=/dev/zero of=\"$0\" bs=1k count=1";
+    let script = "echo ready; read line; exec dd if=/dev/zero of=\"$0\" bs=1k count=1 >/dev/null 2>&1";
     let mut trainit = Trainit::new(["run", "--stop-grace", "200ms", "--", "sh", "-c", script]).args([&target]);
     let (stdin, go) = std::io::pipe().unwrap();
     trainit.command().stdin(stdin);

@@ -254,7 +254,7 @@ fn a_manifest_that_cannot_be_put_leaves_the_one_before() {
         place.push();
         place.save(2);
         bucket.misbehave(|r| is_manifest(r).then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
-        fails(place.checkpoint("push").output(), &["403 AccessDenied", "the one before it still is"]);
+        fails(place.checkpoint("push").output(), &["403 AccessDenied", "what was before still is"]);
         bucket.behave();
         assert_eq!(place.steps(), [1]);
     });
