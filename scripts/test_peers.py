@@ -10,6 +10,9 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+# A shell cannot trap what is ignored when it starts, and under nohup or in the background something is.
+for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    signal.signal(ignored, signal.SIG_DFL)
 LOOP = "while :; do sleep 0.01; done"
 PATIENCE = 30
 
