@@ -23,6 +23,8 @@ use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
 
+/// How often the members of a group are looked at while new ones appear.
+const LOOKS_AT_GROUP: usize = 4;
 const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 
 /// Processes whose stacks are shown.
@@ -314,7 +316,14 @@ impl Effects {
     fn signal(&mut self, target: Target, signal: Signal) {
         let is_shared = target == Target::Group && signal == Signal::TERM;
         if is_shared {
-            self.note_termed(u64::MAX);
+            // Until nobody new is there: who is forked after the last look may have left the group at the next.
+            for _ in 0..LOOKS_AT_GROUP {
+                let known = self.termed.len();
+                self.note_termed(u64::MAX);
+                if self.termed.len() == known {
+                    break;
+                }
+            }
         }
         for main in self.leaders.alive() {
             let to = if target == Target::Group { -main } else { *main };
@@ -330,10 +339,9 @@ impl Effects {
 
     /// The group's members that started by then share a SIGTERM that is sent to the group.
     fn note_termed(&mut self, started_by: u64) {
-        let members = descendants::all().unwrap_or_default();
-        let groups = self.leaders.pids();
-        let shares = |d: &Descendant| groups.contains(&d.group) && d.started <= started_by;
-        self.termed.extend(members.into_iter().filter(shares));
+        // Not down the tree: when its parents go at the signal, a member hangs on nobody for a moment.
+        let members = descendants::of_groups(self.leaders.pids());
+        self.termed.extend(members.into_iter().filter(|d| d.started <= started_by));
     }
 
     /// SIGTERM, once each.
