@@ -3,7 +3,7 @@
 
 use std::os::fd::RawFd;
 
-use crate::edge::{process, terminal};
+use crate::edge::{process, signals, terminal};
 use crate::rules::signal::Signal;
 
 pub(super) struct JobControl {
@@ -36,6 +36,14 @@ impl JobControl {
             tracing::info!("{signal} from the keyboard is undone: nobody here could continue the command");
         }
         let _ = process::kill(-child, Signal::CONT);
+    }
+
+    /// We were told to stop, and the child was, too. PID 1 would have no way back.
+    pub(super) fn suspend(&self) {
+        // A stop takes back a SIGCONT that has not been read: who sent one already does not want it any more.
+        if process::own_pid() != 1 && !signals::is_waiting(Signal::CONT) {
+            terminal::stop_ourselves();
+        }
     }
 
     /// The child is gone: the terminal is ours again.

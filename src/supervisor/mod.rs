@@ -27,6 +27,7 @@ pub mod retention;
 mod send;
 mod status_desk;
 pub mod survey;
+mod sweep;
 pub mod transfer;
 
 use std::collections::{BTreeMap, VecDeque};

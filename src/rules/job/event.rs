@@ -205,6 +205,8 @@ pub enum Action {
         /// Which.
         signal: Signal,
     },
+    /// Stop ourselves as the command was, until somebody continues us; never as PID 1.
+    Suspend,
     /// Send SIGTERM to every process of the tree that has not had one from us yet.
     TermTree,
     /// Send SIGKILL to every process of the tree.

@@ -70,7 +70,11 @@ pub struct Policy {
 impl Policy {
     /// What a signal is forwarded as; `None` drops it.
     pub fn rewritten(&self, signal: Signal) -> Option<Signal> {
-        self.rewrite.iter().find(|(from, _)| *from == signal).map_or(Some(signal), |(_, to)| *to)
+        let asked = self.rewrite.iter().find(|(from, _)| *from == signal).map(|(_, to)| *to);
+        // In a session of its own nobody could continue what a terminal's stop has stopped, so the kernel drops those.
+        let own_session = self.signal_target == Target::Group && !self.child_has_terminal;
+        let as_it_is = if own_session && signal.stops_a_job() { Signal::STOP } else { signal };
+        asked.unwrap_or(Some(as_it_is))
     }
 
     /// The code trainit leaves with where it would leave with `code`.

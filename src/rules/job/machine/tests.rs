@@ -267,6 +267,26 @@ fn a_gpu_that_is_no_place_to_go_on_is_left_with_202_after_a_checkpoint() {
 }
 
 #[test]
+fn a_stop_from_a_terminal_stops_us_too_unless_a_deadline_runs_or_the_command_has_the_terminal() {
+    let stop = |signal| Event::Signal { signal, sender: Some(7) };
+    for signal in [Signal::TSTP, Signal::TTIN, Signal::TTOU] {
+        let mut machine = running(Policy::default());
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal), Action::Suspend]);
+        machine.step(secs(2.0), term());
+        assert_eq!(machine.step(secs(3.0), stop(signal)), [leader(signal)], "the deadline has to be kept");
+        let mut machine = running(Policy { child_has_terminal: true, ..Policy::default() });
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal)]);
+        let mut machine = running(Policy { signal_target: Target::Group, ..Policy::default() });
+        let sent = Action::Signal { target: Target::Group, signal: Signal::STOP };
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [sent, Action::Suspend]);
+        let rewrite = vec![(signal, Some(Signal::INT))];
+        let mut machine = running(Policy { signal_target: Target::Group, rewrite, ..Policy::default() });
+        let sent = Action::Signal { target: Target::Group, signal: Signal::INT };
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [sent, Action::Suspend]);
+    }
+}
+
+#[test]
 fn rewritten_signals_are_forwarded_as_asked_and_dropped_on_zero() {
     let usr1 = Signal::parse("USR1").expect("a signal");
     let policy = Policy { rewrite: vec![(Signal::TERM, Some(Signal::INT)), (usr1, None)], ..Policy::default() };
