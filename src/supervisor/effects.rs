@@ -78,6 +78,7 @@ impl Effects {
         Effects {
             pulse: PulseDesk::new(job.facts.heartbeat_file.clone(), heard),
             gpus: GpuDesk::new(job.gpus.take()),
+            job_control: JobControl::new(terminal::to_hand_on().filter(|_| job.policy.child_has_terminal)),
             ignore_chld: signals::keep_children(),
             leaders: Leaders::default(),
             ranks: several.then(|| Ranks::new(std::mem::take(&mut job.names))),
@@ -87,8 +88,6 @@ impl Effects {
             collectors,
             status,
             run_dir,
-            // A terminal has one foreground group.
-            job_control: JobControl::new(terminal::to_hand_on().filter(|_| !several)),
             tree_empty: true,
             sweep: Sweep::default(),
             cgroup: None,
@@ -109,7 +108,7 @@ impl Effects {
             Action::Spawn { attempt, ref resume } => return self.spawn(attempt, resume.as_ref()),
             Action::Announce { deadline } => self.announce(deadline.saturating_sub(now)),
             Action::Signal { target, signal } => self.signal(target, signal),
-            Action::Suspend => self.job_control.suspend(),
+            Action::Suspend { at_once } => self.job_control.suspend(at_once),
             Action::TermTree => self.term_tree(),
             Action::KillTree => self.kill_tree(),
             Action::Feel => return Done::Event(self.pulse.feel(now, self.tree())),
@@ -312,6 +311,7 @@ impl Effects {
     }
 
     fn signal(&mut self, target: Target, signal: Signal) {
+        self.job_control.forget();
         if target == Target::Group && signal == Signal::TERM {
             return self.sweep.term_groups(&self.leaders);
         }

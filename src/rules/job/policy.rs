@@ -31,6 +31,8 @@ pub struct Policy {
     pub stop_grace: Duration,
     /// Who gets forwarded signals.
     pub signal_target: Target,
+    /// A stop from a terminal stops us too: at the signal, else only if the command stops of it.
+    pub suspend_at_signal: bool,
     /// Forwarded as; `None` drops. The first match wins.
     pub rewrite: Vec<(Signal, Option<Signal>)>,
     /// Exit codes replaced at the very end. The first match wins.
@@ -89,6 +91,7 @@ impl Default for Policy {
         Policy {
             stop_grace: Duration::from_secs(25),
             signal_target: Target::Leader,
+            suspend_at_signal: false,
             rewrite: Vec::new(),
             remap_exit: Vec::new(),
             stopped_code: StoppedCode::Always143,

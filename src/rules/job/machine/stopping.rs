@@ -25,10 +25,10 @@ impl Machine {
                     self.asked = Some(now);
                 }
                 let mut actions = vec![self.send(as_signal)];
-                // Else a shell that waits for us would never have its prompt back. At a terminal of the command's own we stop
-                // when the command has; a deadline that is set has to be watched.
+                // Else a shell that waits for us would never have its prompt back. Where the command has the terminal we hear
+                // of it otherwise; a deadline that is set has to be watched.
                 if signal.stops_a_job() && !self.policy.child_has_terminal && self.deadline.is_none() {
-                    actions.push(Action::Suspend);
+                    actions.push(Action::Suspend { at_once: self.policy.suspend_at_signal });
                 }
                 if self.policy.checkpoint_on.contains(&signal) {
                     actions.extend(self.hasten(false));

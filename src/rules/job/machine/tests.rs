@@ -1,7 +1,7 @@
 //! Whole lives, and the laws that hold in all of them.
 
 use super::*;
-use crate::rules::job::{Outcome, StoppedCode, Target};
+use crate::rules::job::{Flushed, Outcome, StoppedCode, Target};
 
 pub(super) fn secs(s: f64) -> Uptime {
     Duration::from_secs_f64(s)
@@ -271,18 +271,19 @@ fn a_stop_from_a_terminal_stops_us_too_unless_a_deadline_runs_or_the_command_has
     let stop = |signal| Event::Signal { signal, sender: Some(7) };
     for signal in [Signal::TSTP, Signal::TTIN, Signal::TTOU] {
         let mut machine = running(Policy::default());
-        assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal), Action::Suspend]);
+        let with_it = Action::Suspend { at_once: false };
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal), with_it]);
         machine.step(secs(2.0), term());
         assert_eq!(machine.step(secs(3.0), stop(signal)), [leader(signal)], "the deadline has to be kept");
         let mut machine = running(Policy { child_has_terminal: true, ..Policy::default() });
         assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal)]);
-        let mut machine = running(Policy { signal_target: Target::Group, ..Policy::default() });
-        let sent = Action::Signal { target: Target::Group, signal: Signal::STOP };
-        assert_eq!(machine.step(secs(1.0), stop(signal)), [sent, Action::Suspend]);
-        let rewrite = vec![(signal, Some(Signal::INT))];
-        let mut machine = running(Policy { signal_target: Target::Group, rewrite, ..Policy::default() });
-        let sent = Action::Signal { target: Target::Group, signal: Signal::INT };
-        assert_eq!(machine.step(secs(1.0), stop(signal)), [sent, Action::Suspend]);
+        let group = Policy { signal_target: Target::Group, suspend_at_signal: true, ..Policy::default() };
+        let sent = |signal| Action::Signal { target: Target::Group, signal };
+        let now = || Action::Suspend { at_once: true };
+        let mut machine = running(group.clone());
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [sent(Signal::STOP), now()]);
+        let mut machine = running(Policy { rewrite: vec![(signal, Some(Signal::INT))], ..group });
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [sent(Signal::INT), now()]);
     }
 }
 
