@@ -45,7 +45,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let (values, complaints) = values(&parsed, &env);
     let mut reader = Reader::new(&values, complaints);
     let mut settings = read(&mut reader);
-    let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
+    let mut checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
     let model = settings::model::read(&mut reader);
     let options = read_cluster(&mut reader);
     let wait = read_peers(&mut reader);
@@ -95,6 +95,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     }
     let node_rank = resolved.spec.node_rank;
     settings.policy.processes = processes(&resolved.launches);
+    checkpoints.options.world_size = writers(resolved.spec.num_nodes, settings.policy.processes);
     let names = if settings.rank_prefix {
         names(settings.policy.processes)
     } else {
@@ -180,6 +181,12 @@ fn processes(launches: &[Launch]) -> Processes {
     let first = launches.first().and_then(|launch| launch.process.as_ref());
     let count = u32::try_from(launches.len()).unwrap_or(u32::MAX);
     Processes { count, first_rank: first.map_or(0, |process| process.rank) }
+}
+
+/// How many training processes write into the checkpoint directory, where it is known: all are on this node, and we start
+/// each. (A single one may be the launcher of many; other nodes may or may not share the directory.)
+fn writers(num_nodes: Option<u32>, processes: Processes) -> Option<u32> {
+    (num_nodes == Some(1) && processes.count > 1).then_some(processes.count)
 }
 
 /// What stands before each line of each process's output.
