@@ -29,7 +29,8 @@ fn run_with(place: &Place, dir: &Path, options: &[&str], script: &str) -> Traini
 }
 
 /// A trainer that puts step 2 into place, which was saved outside, and waits to be let go.
-const SAVES: &str = r#"mv "$D.saved/step-2" "$D/step-2"; echo "saved by $$"; until [ -e "$D.go" ]; do sleep 0.01; done"#;
+const SAVES: &str =
+    r#"mv "$D.saved/step-2" "$D/step-2"; echo "saved by $$"; until [ -e "$D.go" ]; do sleep 0.01; done"#;
 
 type Saved = std::collections::BTreeMap<String, Vec<u8>>;
 

@@ -87,9 +87,9 @@ impl Mirror {
             Some(chunks) => (chunks.size, chunks.crc32c.clone()),
             None => (item.size.max(1), vec![item.crc32c.clone(); usize::from(item.size > 0)]),
         };
-        let (file, sums) = (&file, &sums);
+        let (file, sums, turns) = (&file, &sums, store.habits().small_for_a_part());
         let chunks = sums.iter().enumerate().map(|(number, wanted)| async move {
-            let _turn = streams.acquire().await;
+            let _turn = streams.acquire_many(turns).await;
             let from = number as u64 * size;
             let length = size.min(item.size - from);
             // A chunk that came damaged is fetched once more, written without holes over what the first try left.
@@ -125,9 +125,9 @@ impl Mirror {
         if hex(crc32c::crc32c(&bytes)) != item.crc32c {
             return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
         }
-        let (dir, to, size, mode, mtime_ns) = (Arc::clone(dir), to.to_owned(), item.size, item.mode, item.mtime_ns);
+        let file = dir.create_file(to).map_err(|error| self.unwritable(item, &error))?;
+        let (size, mode, mtime_ns) = (item.size, item.mode, item.mtime_ns);
         let written = blocking(move || {
-            let file = dir.create_file(&to)?;
             write_sparsely(&file, 0, &bytes)?;
             finish_file(&file, size, mode, mtime_ns)
         });
