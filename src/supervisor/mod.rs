@@ -2,33 +2,22 @@
 //! comes back as an event. Nothing here waits for anything but the poll.
 
 mod background;
-pub mod commit;
 mod effects;
-mod fall_back;
-mod fetch;
 pub mod follow;
 mod gpu_desk;
 pub mod gpus;
 mod job_control;
-mod keeper;
-mod known;
+pub mod keeper;
 mod leaders;
 mod lookout;
-pub mod mirror;
-mod model;
 mod outlet;
 pub mod output;
 mod peers;
 mod pulse;
 mod ranks;
 mod reporter;
-pub mod restore;
-pub mod retention;
-mod send;
 mod status_desk;
-pub mod survey;
 mod sweep;
-pub mod transfer;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -49,9 +38,8 @@ use background::Background;
 pub use background::Work;
 use effects::Effects;
 pub use gpus::GpuWatch;
-pub use keeper::Checkpoints;
+pub use keeper::Keep;
 pub use lookout::Lookout;
-pub use model::LeftModel;
 use output::Collectors;
 pub use output::Metrics;
 pub use peers::Peers;
