@@ -69,10 +69,10 @@ def storm_s(init):
     return time.perf_counter() - begun
 
 
-def table(title, unit, rows, form="%6.3f"):
-    """rows: (init, values); ratios against the first, which is the best static peer."""
-    print("== %s (median of %d)" % (title, len(rows[0][1])))
-    medians = [(init, statistics.median(values)) for init, values in rows]
+def table(title, unit, rows, form="%6.3f", what="median", of=statistics.median):
+    """rows: (init, values); ratios against the first."""
+    print("== %s (%s of %d)" % (title, what, len(rows[0][1])))
+    medians = [(init, of(values)) for init, values in rows]
     base = medians[0]
     for init, median in medians:
         print("  %-55s %s %s   x %.2f" % (name(init), form % median, unit, median / base[1]))
@@ -100,7 +100,8 @@ def measure(inits):
     table("SIGTERM to the child's handler, in turns", "us", turns(inits, 200, lambda init: forward_us(started(init))), "%6.0f")
     table("the same after 1.5 s of idling", "us", forward_idle(inits, 40), "%6.0f")
     if os.geteuid() == 0:
-        table("%d orphans, as PID 1 (none: a bare waitpid loop)" % ORPHANS, "s", turns([*inits, None], 5, storm_s))
+        table("%d orphans, as PID 1 (none: a bare waitpid loop)" % ORPHANS, "s", turns([None, *inits], 7, storm_s),
+              what="best", of=min)
     else:
         print("skipped: orphans (wants root, for a PID namespace)")
 

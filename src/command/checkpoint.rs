@@ -2,28 +2,26 @@
 //!
 //! `push` claims an attempt as a run does, so it takes the store over from one that is still going: that run is fenced.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::keeping::mirror_config;
 use super::{refuse, values};
 use crate::cli::Parsed;
-use crate::edge::fault::Faults;
 use crate::edge::stdio;
-use crate::edge::store::{Access, StoreError};
+use crate::edge::store::StoreError;
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::CommitName;
-use crate::rules::checkpoint::pace::Pace;
 use crate::rules::env::Env;
 use crate::rules::exit;
-use crate::settings::checkpoint::{Checkpoints, Resuming};
+use crate::settings::checkpoint::Checkpoints;
 use crate::settings::layers::hint;
 use crate::settings::{Complaint, Reader};
-use crate::supervisor::commit::Outcome;
-use crate::supervisor::mirror::{Mirror, MirrorConfig, MirrorError, Restore};
-use crate::supervisor::survey::Surveyed;
-use crate::supervisor::transfer::shown;
+use crate::supervisor::keeper::commit::Outcome;
+use crate::supervisor::keeper::mirror::{Mirror, MirrorError};
+use crate::supervisor::keeper::survey::Surveyed;
+use crate::supervisor::keeper::transfer::shown;
 
 const DEEDS: [&str; 5] = ["list", "verify", "push", "pull", "prune"];
 
@@ -261,26 +259,4 @@ async fn prune(mirror: &Mirror, as_json: bool, dry: bool) -> Result<u8, MirrorEr
     let verb = if dry { "would delete" } else { "deleted" };
     let text = format!("{verb} {} commits and {} objects of none\n", commits.len(), pruned.orphans.len());
     Ok(show(as_json, &json!({"commits": commits, "orphans": pruned.orphans, "dry_run": dry}), &text))
-}
-
-/// What the mirror is told, from the settings and the node's rank. `claim`: to commit, not only to look.
-pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: &Env) -> MirrorConfig {
-    MirrorConfig {
-        dir: settings.dir.unwrap_or_default(),
-        store: settings.store.map(|store| store.of_node(node)),
-        access: Access::new(env.clone(), settings.allow_http),
-        pace: Arc::new(Mutex::new(Pace::new(settings.bandwidth))),
-        options: settings.options,
-        retention: settings.retention,
-        restore: match settings.restore {
-            Resuming::Latest => Restore::Latest,
-            Resuming::Required => Restore::Required,
-            Resuming::None => Restore::Never,
-        },
-        restore_step: settings.restore_step,
-        job: env.given("CLOUD_ML_JOB_ID").unwrap_or_default().to_owned(),
-        node,
-        claim,
-        faults: Faults::parse(env.given("TRAINIT_TEST_FAULT")),
-    }
 }

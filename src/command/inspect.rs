@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
+use super::keeping::Keeping;
 use super::{cluster, refuse, values};
 use crate::cli::Parsed;
 use crate::edge::{gpu, limits, machine, stdio};
@@ -16,11 +17,10 @@ use crate::rules::exit;
 use crate::rules::framework::{Launch, Resolved};
 use crate::rules::gpu::{Discovery, table};
 use crate::rules::preempt;
-use crate::settings::checkpoint::Checkpoints;
 use crate::settings::cluster::read as read_cluster;
 use crate::settings::defs::{Takes, find};
 use crate::settings::run::read as read_run;
-use crate::settings::{Complaint, Reader, Source, Values, gpus, model};
+use crate::settings::{Complaint, Reader, Source, Values, gpus};
 
 /// Longer values are cut in the block for people.
 const SHOWN_CHARS: usize = 200;
@@ -31,8 +31,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let mut reader = Reader::new(&values, complaints);
     let as_json = reader.switch("json");
     let run = read_run(&mut reader);
-    Checkpoints::read(&mut reader);
-    model::read(&mut reader);
+    Keeping::read(&mut reader);
     let gpu_timeout = gpus::read(&mut reader, parsed.on, env).timeout;
     let options = read_cluster(&mut reader);
     if !reader.complaints.is_empty() {

@@ -7,6 +7,7 @@ pub mod env;
 pub mod gpu_probe;
 pub mod gpus;
 pub mod inspect;
+mod keeping;
 pub mod licenses;
 pub mod report_metric;
 pub mod run;

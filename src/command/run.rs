@@ -4,14 +4,13 @@ use std::path::Path;
 
 use tracing::Level;
 
-use super::checkpoint::mirror_config;
+use super::keeping::Keeping;
 use super::report_metric::PATIENCE as METRICS_PATIENCE;
 use super::{cluster, values};
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::{self, MetricsFile};
 use crate::edge::signals::Mask;
-use crate::edge::store::Access;
 use crate::edge::{gpu, limits, machine, process, stdio};
 use crate::rules::cluster::peers::to_reach;
 use crate::rules::cluster::spec::{ClusterError, Platform};
@@ -27,7 +26,7 @@ use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
 use crate::supervisor::follow::Files;
-use crate::supervisor::{self, GpuWatch, Job, Lookout, Metrics, Peers, Work};
+use crate::supervisor::{self, GpuWatch, Job, Keep, Lookout, Metrics, Peers, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
@@ -45,8 +44,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let (values, complaints) = values(&parsed, &env);
     let mut reader = Reader::new(&values, complaints);
     let mut settings = read(&mut reader);
-    let checkpoints = settings::checkpoint::Checkpoints::read(&mut reader);
-    let model = settings::model::read(&mut reader);
+    let keeping = Keeping::read(&mut reader);
     let options = read_cluster(&mut reader);
     let wait = read_peers(&mut reader);
     let gpus = settings::gpus::read(&mut reader, parsed.on, &env);
@@ -100,8 +98,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     } else {
         vec![String::new(); resolved.launches.len()]
     };
-    let model = left_model(model, node_rank, checkpoints.allow_http, &env);
-    settings.policy.model = model.is_some();
+    let keep = keeping.of_node(node_rank, writers(resolved.spec.num_nodes, settings.policy.processes), &env);
+    settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);
     let watch = watched(gpus, &env);
     let mut tuner = settings::metrics::tuner(&env);
     let metrics = collected.map(metrics);
@@ -125,7 +123,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         gpus: watch,
         metrics,
     };
-    let work = Work { checkpoints: kept(checkpoints, node_rank, &job.env), lookout, peers, model };
+    let work = Work { keep, lookout, peers };
     match supervisor::run(job, work, clock) {
         Ok(ended) => {
             let facts = Facts {
@@ -182,6 +180,12 @@ fn processes(launches: &[Launch]) -> Processes {
     Processes { count, first_rank: first.map_or(0, |process| process.rank) }
 }
 
+/// How many training processes write into the checkpoint directory, where it is known: all are on this node, and we start
+/// each. (A single one may be the launcher of many; other nodes may or may not share the directory.)
+fn writers(num_nodes: Option<u32>, processes: Processes) -> Option<u32> {
+    (num_nodes == Some(1) && processes.count > 1).then_some(processes.count)
+}
+
 /// What stands before each line of each process's output.
 fn names(processes: Processes) -> Vec<String> {
     (0..processes.count)
@@ -207,41 +211,6 @@ fn watched(gpus: settings::gpus::Gpus, env: &Env) -> Option<(GpuWatch, String)> 
         let watch = GpuWatch::new(gpus.timeout, gpus.interval, gpus.policy, env);
         (watch, limits::hostname().unwrap_or_else(|| "unknown".to_owned()))
     })
-}
-
-/// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the
-/// training replicas' checkpoints are not its own.
-fn kept(
-    mut settings: settings::checkpoint::Checkpoints,
-    node_rank: Option<u32>,
-    env: &Env,
-) -> Option<supervisor::Checkpoints> {
-    settings.dir.as_ref()?;
-    if node_rank.is_none() {
-        settings.store = None;
-    }
-    let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
-    let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
-    Some(supervisor::Checkpoints { mirror, interval, settle })
-}
-
-/// The model to copy at the end: the chief's alone, or each replica would write over the others'.
-fn left_model(
-    model: Option<settings::model::Model>,
-    node_rank: Option<u32>,
-    allow_http: bool,
-    env: &Env,
-) -> Option<supervisor::LeftModel> {
-    let settings::model::Model { dir, store } = model?;
-    let Some(store) = store else {
-        tracing::warn!(
-            "the model in {} goes nowhere: neither --model-store nor AIP_MODEL_DIR names a place",
-            dir.display()
-        );
-        return None;
-    };
-    let access = Access::new(env.clone(), allow_http);
-    (node_rank == Some(0)).then_some(supervisor::LeftModel { dir, store, access })
 }
 
 /// A command line that could not even be read: the same verdict, in the form the environment asks for.

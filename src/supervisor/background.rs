@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc as orders};
 
-use super::keeper::{Checkpoints, Keeper};
+use super::keeper::Keep;
 use super::lookout::Lookout;
-use super::model::LeftModel;
 use super::peers::Peers;
 use crate::edge::clock::Clock;
 use crate::edge::wake::Bell;
@@ -25,12 +24,10 @@ use crate::rules::preempt::Word;
 /// The work there is for the thread.
 #[derive(Debug, Default)]
 pub struct Work {
-    /// Checkpoints to restore and commit.
-    pub checkpoints: Option<Checkpoints>,
+    /// Checkpoints to restore and commit, the model to copy.
+    pub keep: Option<Keep>,
     /// Who is asked about preemptions beside SIGTERM.
     pub lookout: Option<Lookout>,
-    /// What to copy when the job has finished.
-    pub model: Option<LeftModel>,
     /// Who must be reachable before the first start.
     pub peers: Option<Peers>,
 }
@@ -109,8 +106,7 @@ impl Drop for Farewell {
 impl Background {
     /// Starts the thread if there is anything for it. Errors: as eventfd(2) and pthread_create(3).
     pub(super) fn start(work: Work) -> io::Result<Background> {
-        let nothing = work.checkpoints.is_none() && work.model.is_none();
-        if nothing && work.lookout.is_none() && work.peers.is_none() {
+        if work.keep.is_none() && work.lookout.is_none() && work.peers.is_none() {
             return Ok(Background::default());
         }
         let (order_sender, order_receiver) = orders::unbounded_channel();
@@ -282,7 +278,16 @@ async fn carry_out(
         }
         std::future::pending::<()>().await;
     };
-    let keep = Keeper::new(work.checkpoints, work.model, teller.clone(), clock).work(orders);
+    let keep = async {
+        match work.keep {
+            Some(keep) => keep.work(orders, teller.clone(), clock).await,
+            None => {
+                // Whoever gives an order hears at once that there is nobody to carry it out.
+                drop(orders);
+                std::future::pending().await
+            }
+        }
+    };
     tokio::select! {
         () = watch => {}
         () = meet => {}

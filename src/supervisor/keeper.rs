@@ -1,5 +1,18 @@
 //! Keeps the checkpoints of a run: restores at the start, commits what is new while training goes on, commits the last.
-//! It runs on the background thread; what to do with its news is the machine's to decide.
+//! It runs on the background thread; what to do with its news is the machine's to decide. How it is done is in the files
+//! of `keeper/`.
+
+pub mod commit;
+mod fall_back;
+mod fetch;
+mod known;
+pub mod mirror;
+mod model;
+pub mod restore;
+pub mod retention;
+mod send;
+pub mod survey;
+pub mod transfer;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -9,14 +22,15 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::background::{Order, Teller};
-use super::commit::Outcome;
-use super::mirror::{Mirror, MirrorConfig, MirrorError};
-use super::model::{LeftModel, publish};
-use super::transfer::log_lines;
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::exit;
 use crate::rules::job::{Event, Flushed, Resume};
+use commit::Outcome;
+use mirror::{Mirror, MirrorConfig, MirrorError};
+pub use model::LeftModel;
+use model::publish;
+use transfer::log_lines;
 
 /// How long to wait before looking again at a checkpoint that changed under the last commit of a run.
 const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
@@ -33,6 +47,27 @@ const SAID_AGAIN: Duration = Duration::from_secs(120);
 /// Between two looks after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What to keep of a run.
+#[derive(Debug)]
+pub struct Keep {
+    /// Its checkpoints: to restore and to commit.
+    pub checkpoints: Option<Checkpoints>,
+    /// What to copy when the job has finished.
+    pub model: Option<LeftModel>,
+}
+
+impl Keep {
+    /// Whether there is a model to copy when the job has finished.
+    pub fn leaves_a_model(&self) -> bool {
+        self.model.is_some()
+    }
+
+    /// Carries out orders until the supervisor is gone; between them, looks for new checkpoints.
+    pub(super) async fn work(self, orders: UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
+        Keeper::new(self, teller, clock).work(orders).await;
+    }
+}
+
 /// What to keep, and how often to look.
 #[derive(Debug)]
 pub struct Checkpoints {
@@ -44,7 +79,7 @@ pub struct Checkpoints {
     pub settle: Duration,
 }
 
-pub(super) struct Keeper {
+struct Keeper {
     checkpoints: Option<Checkpoints>,
     model: Option<LeftModel>,
     settle: Duration,
@@ -58,18 +93,12 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(
-        checkpoints: Option<Checkpoints>,
-        model: Option<LeftModel>,
-        teller: Teller,
-        clock: Clock,
-    ) -> Keeper {
+    fn new(Keep { checkpoints, model }: Keep, teller: Teller, clock: Clock) -> Keeper {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.settle, c.interval));
         Keeper { checkpoints, model, settle, interval, mirror: None, teller, clock, said: Default::default() }
     }
 
-    /// Carries out orders until the supervisor is gone; between them, looks for new checkpoints.
-    pub(super) async fn work(mut self, mut orders: UnboundedReceiver<Order>) {
+    async fn work(mut self, mut orders: UnboundedReceiver<Order>) {
         let mut pause = self.interval;
         let mut is_training = false;
         let pace = self.checkpoints.as_ref().map(|c| Arc::clone(&c.mirror.pace));
@@ -186,7 +215,7 @@ impl Keeper {
         self.tell_found(restored);
     }
 
-    fn tell_found(&mut self, restored: Result<Option<super::mirror::Resume>, MirrorError>) {
+    fn tell_found(&mut self, restored: Result<Option<mirror::Resume>, MirrorError>) {
         self.tell_notes();
         match restored {
             Ok(resume) => self.tell_restored(resume),
@@ -294,7 +323,7 @@ impl Keeper {
         }
     }
 
-    fn tell_restored(&self, resume: Option<super::mirror::Resume>) {
+    fn tell_restored(&self, resume: Option<mirror::Resume>) {
         let committed = self.mirror.as_ref().and_then(|m| m.committed()).and_then(|(step, _)| step);
         let resume = resume.map(|r| Resume {
             from: r.from.to_string_lossy().into_owned(),

@@ -2,32 +2,22 @@
 //! comes back as an event. Nothing here waits for anything but the poll.
 
 mod background;
-pub mod commit;
 mod effects;
-mod fall_back;
-mod fetch;
 pub mod follow;
 mod gpu_desk;
 pub mod gpus;
 mod job_control;
-mod keeper;
-mod known;
+pub mod keeper;
 mod leaders;
 mod lookout;
-pub mod mirror;
-mod model;
 mod outlet;
 pub mod output;
 mod peers;
 mod pulse;
 mod ranks;
 mod reporter;
-pub mod restore;
-pub mod retention;
-mod send;
 mod status_desk;
-pub mod survey;
-pub mod transfer;
+mod sweep;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -38,7 +28,7 @@ use std::time::Duration;
 use crate::edge::clock::Clock;
 use crate::edge::reaper::{self, Wait};
 use crate::edge::signals::{Inbox, Mask};
-use crate::edge::{code_pages, process, wake};
+use crate::edge::{code_pages, process, terminal, wake};
 use crate::rules::env::{Changes, Env};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Uptime};
@@ -48,9 +38,8 @@ use background::Background;
 pub use background::Work;
 use effects::Effects;
 pub use gpus::GpuWatch;
-pub use keeper::Checkpoints;
+pub use keeper::Keep;
 pub use lookout::Lookout;
-pub use model::LeftModel;
 use output::Collectors;
 pub use output::Metrics;
 pub use peers::Peers;
@@ -105,6 +94,8 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     }
     let background = Background::start(work)?;
     let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some())?;
+    // A terminal has one foreground group.
+    job.policy.child_has_terminal = job.changes.len() == 1 && terminal::to_hand_on().is_some();
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let effects = Effects::new(job, background, collectors);

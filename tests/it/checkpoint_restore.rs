@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::checkpoints::{Place, save_in, tree};
 
-/// Points of a restore in src/supervisor/restore.rs at which a test may kill it.
+/// Points of a restore in src/supervisor/keeper/restore.rs at which a test may kill it.
 const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 20..=29;
 
 #[test]

@@ -23,8 +23,8 @@ use trainit::rules::checkpoint::names::Stamp;
 use trainit::rules::checkpoint::pace::Pace;
 use trainit::rules::checkpoint::plan::Retention;
 use trainit::rules::env::Env;
-use trainit::supervisor::commit::Outcome;
-use trainit::supervisor::mirror::{Mirror, MirrorConfig, Restore};
+use trainit::supervisor::keeper::commit::Outcome;
+use trainit::supervisor::keeper::mirror::{Mirror, MirrorConfig, Restore};
 
 /// Runs of one job in a schedule.
 const LIVES: u32 = 4;

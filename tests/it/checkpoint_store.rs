@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Running, Trainit, stopped};
 
-/// Points of a commit in src/supervisor/commit.rs and retention.rs at which a test may kill it.
+/// Points of a commit in src/supervisor/keeper/commit.rs and retention.rs at which a test may kill it.
 const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 1..=12;
 /// From here on the new manifest is in the store.
 const COMMITTED: u32 = 9;

@@ -26,6 +26,7 @@ mod gpus;
 mod hang;
 mod init;
 mod init_hard;
+mod init_signals;
 mod inspect;
 mod manifests;
 mod metrics_file;

@@ -1,0 +1,83 @@
+//! What `run` keeps of its checkpoints and its model: settings and the node's rank cut into what the keeper is told.
+
+use std::sync::{Arc, Mutex};
+
+use crate::edge::fault::Faults;
+use crate::edge::store::Access;
+use crate::rules::checkpoint::pace::Pace;
+use crate::rules::env::Env;
+use crate::settings::Reader;
+use crate::settings::checkpoint::{Checkpoints, Resuming};
+use crate::settings::model::{self, Model};
+use crate::supervisor::Keep;
+use crate::supervisor::keeper::mirror::{MirrorConfig, Restore};
+use crate::supervisor::keeper::{self, LeftModel};
+
+/// What was said about checkpoints and the model.
+pub(super) struct Keeping {
+    checkpoints: Checkpoints,
+    model: Option<Model>,
+}
+
+impl Keeping {
+    /// Reads both topics; mistakes go to the reader.
+    pub(super) fn read(reader: &mut Reader<'_>) -> Keeping {
+        Keeping { checkpoints: Checkpoints::read(reader), model: model::read(reader) }
+    }
+
+    /// What this node keeps, where so many training processes write (`None`: not known); `None`: nothing.
+    pub(super) fn of_node(mut self, node_rank: Option<u32>, writers: Option<u32>, env: &Env) -> Option<Keep> {
+        self.checkpoints.options.world_size = writers;
+        let model = left_model(self.model, node_rank, self.checkpoints.allow_http, env);
+        let checkpoints = kept(self.checkpoints, node_rank, env);
+        (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })
+    }
+}
+
+/// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the
+/// training replicas' checkpoints are not its own.
+fn kept(mut settings: Checkpoints, node_rank: Option<u32>, env: &Env) -> Option<keeper::Checkpoints> {
+    settings.dir.as_ref()?;
+    if node_rank.is_none() {
+        settings.store = None;
+    }
+    let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
+    let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
+    Some(keeper::Checkpoints { mirror, interval, settle })
+}
+
+/// The model to copy at the end: the chief's alone, or each replica would write over the others'.
+fn left_model(model: Option<Model>, node_rank: Option<u32>, allow_http: bool, env: &Env) -> Option<LeftModel> {
+    let Model { dir, store } = model?;
+    let Some(store) = store else {
+        tracing::warn!(
+            "the model in {} goes nowhere: neither --model-store nor AIP_MODEL_DIR names a place",
+            dir.display()
+        );
+        return None;
+    };
+    let access = Access::new(env.clone(), allow_http);
+    (node_rank == Some(0)).then_some(LeftModel { dir, store, access })
+}
+
+/// What the mirror is told, from the settings and the node's rank. `claim`: to commit, not only to look.
+pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: &Env) -> MirrorConfig {
+    MirrorConfig {
+        dir: settings.dir.unwrap_or_default(),
+        store: settings.store.map(|store| store.of_node(node)),
+        access: Access::new(env.clone(), settings.allow_http),
+        pace: Arc::new(Mutex::new(Pace::new(settings.bandwidth))),
+        options: settings.options,
+        retention: settings.retention,
+        restore: match settings.restore {
+            Resuming::Latest => Restore::Latest,
+            Resuming::Required => Restore::Required,
+            Resuming::None => Restore::Never,
+        },
+        restore_step: settings.restore_step,
+        job: env.given("CLOUD_ML_JOB_ID").unwrap_or_default().to_owned(),
+        node,
+        claim,
+        faults: Faults::parse(env.given("TRAINIT_TEST_FAULT")),
+    }
+}
