@@ -10,7 +10,7 @@ use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
 use trainit::command;
-use trainit::edge::signals;
+use trainit::edge::{heap, signals};
 use trainit::rules::env::Env;
 use trainit::rules::exit;
 
@@ -27,6 +27,9 @@ pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int 
     // SAFETY: argv has argc entries; the check comes before the read.
     let is_run = argc > 1 && unsafe { CStr::from_ptr(*argv.add(1)) } == c"run";
     let mask = is_run.then(signals::block_all);
+    if is_run {
+        heap::keep_warm();
+    }
     let code = std::panic::catch_unwind(|| {
         // SAFETY: both blocks are NULL-terminated arrays of C strings, and nothing has changed them yet.
         let (argv, environment) = unsafe { (strings(argv), strings(environ)) };

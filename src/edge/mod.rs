@@ -13,6 +13,7 @@ pub mod fault;
 pub mod files;
 pub mod follow;
 pub mod gpu;
+pub mod heap;
 pub mod http;
 pub mod limits;
 pub mod machine;
