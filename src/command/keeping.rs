@@ -1,4 +1,6 @@
 //! What `run` keeps of its checkpoints and its model: settings and the node's rank cut into what the keeper is told.
+//!
+//! A build without stores has `keeping_without_store.rs` in this file's place.
 
 use std::sync::{Arc, Mutex};
 
@@ -25,9 +27,8 @@ impl Keeping {
         Keeping { checkpoints: Checkpoints::read(reader), model: model::read(reader) }
     }
 
-    /// What this node keeps, where so many training processes write (`None`: not known); `None`: nothing.
-    pub(super) fn of_node(mut self, node_rank: Option<u32>, writers: Option<u32>, env: &Env) -> Option<Keep> {
-        self.checkpoints.options.world_size = writers;
+    /// What this node keeps; `None`: nothing.
+    pub(super) fn of_node(self, node_rank: Option<u32>, env: &Env) -> Option<Keep> {
         let model = left_model(self.model, node_rank, self.checkpoints.allow_http, env);
         let checkpoints = kept(self.checkpoints, node_rank, env);
         (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })

@@ -90,6 +90,7 @@ const OTHERS: &[&str] = &[
     "requeue",
     "restart",
     "signal",
+    "small",
     "stop-timeout",
     "tmpfs",
     "user",

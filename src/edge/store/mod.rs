@@ -16,19 +16,13 @@ use object_store::{
 };
 
 mod access;
-#[cfg(feature = "store")]
 mod amazon;
-#[cfg(feature = "store")]
 mod azure;
-#[cfg(feature = "store")]
 mod connect;
 mod directory;
 mod error;
-#[cfg(feature = "store")]
 mod google;
-#[cfg(feature = "store")]
 mod profile;
-#[cfg(feature = "store")]
 mod tls;
 
 pub use access::Access;
@@ -73,8 +67,6 @@ pub struct Habits {
     pub at_once: usize,
 }
 
-/// Parts of large objects that are under way at once, at most.
-const PARTS_AT_ONCE: usize = 32;
 /// Servers take at most this many parts of one object.
 const MOST_PARTS: u64 = 9_000;
 
@@ -82,11 +74,6 @@ impl Habits {
     /// In small steps, for a commit that must not be noticed.
     pub fn gently(self) -> Habits {
         Habits { whole: self.whole.min(BLOCK), part: self.part.min(BLOCK), at_once: self.at_once.min(4) }
-    }
-
-    /// How many small objects a part of a large one stands for.
-    pub fn small_for_a_part(self) -> u32 {
-        u32::try_from(self.at_once / PARTS_AT_ONCE).unwrap_or(1).max(1)
     }
 
     /// Bytes of each part of an object of so many, but the last.
@@ -136,7 +123,6 @@ impl Store {
                     access: access.clone(),
                 })
             }
-            #[cfg(feature = "store")]
             Address::Bucket(bucket) => {
                 use crate::rules::checkpoint::address::Cloud;
                 let store = match bucket.cloud {
@@ -156,13 +142,6 @@ impl Store {
                     access: access.clone(),
                 })
             }
-            #[cfg(not(feature = "store"))]
-            Address::Bucket(_) => Err(StoreError::new(
-                "open",
-                address.to_string(),
-                "this build stores in file:// only".to_owned(),
-                Trouble::Other,
-            )),
         }
     }
 
@@ -170,7 +149,7 @@ impl Store {
     pub fn habits(&self) -> Habits {
         match self.directory {
             Some(_) => Habits { whole: BLOCK, part: BLOCK, at_once: 4 },
-            None => Habits { whole: 64 << 20, part: 32 << 20, at_once: 128 },
+            None => Habits { whole: 64 << 20, part: 32 << 20, at_once: 32 },
         }
     }
 
@@ -211,11 +190,9 @@ impl Store {
         // overwrite can be sent again when its answer was lost.
         let mode = if self.directory.is_some() { PutMode::Create } else { PutMode::Overwrite };
         let mut options = PutOptions { mode, ..PutOptions::default() };
-        #[cfg(feature = "store")]
         if self.checks_crc32c {
             options.extensions.insert(connect::Checksum(crc32c));
         }
-        let _ = &mut options;
         let put = self.data.put_opts(&self.key(key)?, blocks.into_iter().collect(), options).await;
         let result = put.map_err(|error| self.error("write", key, &error))?;
         self.compare(key, &result, crc32c)?;
@@ -305,7 +282,6 @@ impl Store {
 
     /// Fails where the store says that it holds other bytes than were sent.
     fn compare(&self, key: &str, result: &PutResult, crc32c: u32) -> Result<(), StoreError> {
-        #[cfg(feature = "store")]
         if let Some(connect::Checksum(theirs)) = result.extensions.get::<connect::Checksum>()
             && self.checks_crc32c
             && *theirs != crc32c
@@ -313,7 +289,6 @@ impl Store {
             let detail = format!("the store holds crc32c {theirs:08x}, sent was {crc32c:08x}: damaged on the way");
             return Err(StoreError::new("write", self.place(key), detail, Trouble::Other));
         }
-        let _ = (key, result, crc32c);
         Ok(())
     }
 

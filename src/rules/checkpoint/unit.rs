@@ -40,7 +40,7 @@ pub struct Options {
     pub marker: Option<String>,
     /// Finds the step in a unit's name: the first group, else the whole match.
     pub step: Option<Regex>,
-    /// Number of training processes that write into the directory, where it is known.
+    /// Number of training processes that write files of their own, where known.
     pub world_size: Option<u32>,
 }
 
@@ -126,18 +126,6 @@ impl Scan<'_> {
         String::from_utf8(self.peek.read(path, 0, file.size as usize)?).ok()
     }
 
-    /// Whether everybody who writes has written: so many ranks' files are there, numbered from 0. Where rank 0 saves for
-    /// all, its alone.
-    pub fn everybody(&self, ranks: &BTreeSet<u64>) -> Result<(), String> {
-        let is_alone = ranks.len() == 1 && ranks.contains(&0);
-        match self.options.world_size {
-            Some(world) if ranks.len() != world as usize && !is_alone => {
-                Err(format!("the files of {} of {world} ranks are there", ranks.len()))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Every file of the unit passes the check of its type, and nothing in it is refused.
     pub fn all_whole(&self, candidate: &Candidate) -> Result<(), String> {
         let mut files = 0;
@@ -221,7 +209,7 @@ pub fn step_in(name: &str) -> Option<u64> {
 /// The step in a directory's name or a prefix: `step=S`, `step-S` or `step_S`, else the last integer.
 pub fn step_in_stem(name: &str) -> Option<u64> {
     #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static STEP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i)step[=_-]?(\d+)").unwrap());
+    static STEP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i-u:step)[=_-]?(\d+)").unwrap());
     #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
     static LAST: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(\d+)[^\d]*$").unwrap());
     let found = STEP.captures_iter(name).last().or_else(|| LAST.captures(name))?;
