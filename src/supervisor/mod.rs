@@ -19,6 +19,7 @@ mod pulse;
 mod ranks;
 mod reporter;
 mod status_desk;
+mod sweep;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use crate::edge::clock::Clock;
 use crate::edge::reaper::{self, Wait};
 use crate::edge::signals::{Inbox, Mask};
-use crate::edge::{code_pages, process, wake};
+use crate::edge::{code_pages, process, terminal, wake};
 use crate::rules::env::{Changes, Env};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Uptime};
@@ -95,6 +96,8 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     }
     let background = Background::start(work)?;
     let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some())?;
+    // A terminal has one foreground group.
+    job.policy.child_has_terminal = job.changes.len() == 1 && terminal::to_hand_on().is_some();
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let effects = Effects::new(job, background, collectors);

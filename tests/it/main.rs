@@ -34,6 +34,7 @@ mod gpus;
 mod hang;
 mod init;
 mod init_hard;
+mod init_signals;
 mod inspect;
 #[cfg(feature = "store")]
 mod manifests;
