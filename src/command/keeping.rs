@@ -27,8 +27,9 @@ impl Keeping {
         Keeping { checkpoints: Checkpoints::read(reader), model: model::read(reader) }
     }
 
-    /// What this node keeps; `None`: nothing.
-    pub(super) fn of_node(self, node_rank: Option<u32>, env: &Env) -> Option<Keep> {
+    /// What this node keeps, where so many training processes write (`None`: not known); `None`: nothing.
+    pub(super) fn of_node(mut self, node_rank: Option<u32>, writers: Option<u32>, env: &Env) -> Option<Keep> {
+        self.checkpoints.options.world_size = writers;
         let model = left_model(self.model, node_rank, self.checkpoints.allow_http, env);
         let checkpoints = kept(self.checkpoints, node_rank, env);
         (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })

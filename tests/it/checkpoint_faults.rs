@@ -1,19 +1,126 @@
-//! trainit killed with -9 at every numbered point of a restore, under `run`.
+//! trainit, its trainer or the store killed at every numbered point of a commit and of a restore, under `run`; a store
+//! that falls silent when time is short.
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use crate::support::Trainit;
+use crate::support::bucket::{Bucket, Fault, NAME, Request};
 use crate::support::checkpoints::{Place, save_in, tree};
+use crate::support::{Running, Trainit, eventually, send, stopped};
 
+/// Points of a commit, as in `checkpoint_store`.
+const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 2..=12;
+/// From here on the new manifest is in the store.
+const COMMITTED: u32 = 9;
 /// Points of a restore, as in `checkpoint_restore`.
 const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 20..=29;
 
 /// `trainit run` in a directory; the script sees it as $D.
 fn run(place: &Place, dir: &Path, script: &str) -> Trainit {
+    run_with(place, dir, &["--mirror-interval", "10ms"], script)
+}
+
+fn run_with(place: &Place, dir: &Path, options: &[&str], script: &str) -> Trainit {
     let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", dir.to_str().unwrap()];
-    let trainit = Trainit::new(run).args(["--settle", "0", "--mirror-interval", "10ms", "--keep-last", "1"]);
-    trainit.args(["--max-restarts", "0", "--", "sh", "-c", script]).env("D", dir)
+    let trainit = Trainit::new(run).args(["--settle", "0", "--keep-last", "1", "--max-restarts", "0"]).args(options);
+    let trainit = trainit.args(["--", "sh", "-c", script]).env("D", dir);
+    place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value))
+}
+
+/// A trainer that puts step 2 into place, which was saved outside, and waits to be let go.
+const SAVES: &str =
+    r#"mv "$D.saved/step-2" "$D/step-2"; echo "saved by $$"; until [ -e "$D.go" ]; do sleep 0.01; done"#;
+
+type Saved = std::collections::BTreeMap<String, Vec<u8>>;
+
+/// A place with step 1 committed (and step 0, which the next commit lets go), and what step 2 will be.
+fn one_committed(place: Place) -> (Place, [Saved; 2]) {
+    place.save(0);
+    place.push();
+    let first = place.save(1);
+    place.push();
+    let saved = place.local().with_extension("saved");
+    save_in(&saved, 2);
+    let second = tree(&saved.join("step-2"));
+    (place, [first, second])
+}
+
+fn restores(place: &Place, step: usize, saved: &Saved, what: &str) {
+    let there = place.path("another machine");
+    let _ = fs::remove_dir_all(&there);
+    let script = r#"echo "from $TRAINIT_RESUME_FROM at $TRAINIT_RESUME_STEP""#;
+    let done = run(place, &there, script).output().expect_code(0);
+    let unit = there.join(format!("step-{step}"));
+    assert!(done.out().contains(&format!("from {} at {step}\n", unit.display())), "{what}: {}", done.out());
+    assert_eq!(tree(&unit), *saved, "{what}");
+}
+
+#[test]
+fn trainit_killed_at_any_point_of_a_commit_the_next_run_resumes_from_the_newest_committed_one() {
+    for point in COMMIT_POINTS {
+        let (place, saved) = one_committed(Place::new());
+        let killed = run(&place, &place.local(), SAVES).env("TRAINIT_TEST_FAULT", point.to_string());
+        killed.output().expect_code(137);
+        let newest = if point < COMMITTED { 1 } else { 2 };
+        let what = format!("killed at point {point}");
+        restores(&place, newest, &saved[newest - 1], &what);
+        // On the same machine the newer one still lies there.
+        let done = run(&place, &place.local(), r#"echo "at $TRAINIT_RESUME_STEP""#).output().expect_code(0);
+        if point >= COMMITTED {
+            assert_eq!(done.out(), "at 2\n", "{what}");
+        }
+        assert_eq!(tree(&place.local().join("step-2")), saved[1], "{what}");
+    }
+}
+
+#[test]
+fn the_trainer_killed_at_any_point_of_a_commit_its_last_checkpoint_is_committed_all_the_same() {
+    for point in COMMIT_POINTS {
+        let (place, saved) = one_committed(Place::new());
+        let going = run(&place, &place.local(), SAVES).env("TRAINIT_TEST_FAULT", format!("{point}:stop")).start();
+        stopped(&going);
+        let trainer: i32 = going.after_line("saved by").trim().rsplit(' ').next().unwrap().parse().unwrap();
+        send(trainer, libc::SIGKILL);
+        going.signal(libc::SIGCONT);
+        going.finish().expect_code(137);
+        restores(&place, 2, &saved[1], &format!("killed at point {point}"));
+    }
+}
+
+/// Until it is let go, the bucket of the place is as good as killed: whoever connects is cut off.
+fn dies_and_comes_back(bucket: &Bucket, going: &Running) {
+    let (asked, was_asked) = std::sync::mpsc::channel();
+    bucket.misbehave(move |_: &Request| {
+        let _ = asked.send(());
+        Some(Fault::Close)
+    });
+    going.signal(libc::SIGCONT);
+    // After the last point of all nobody asks any more.
+    let _ = was_asked.recv_timeout(Duration::from_millis(500));
+    bucket.behave();
+}
+
+#[test]
+fn the_store_gone_at_any_point_of_a_commit_and_back_again_it_is_committed() {
+    for point in COMMIT_POINTS {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+        let (place, saved) = one_committed(place);
+        let going = run(&place, &place.local(), SAVES).env("TRAINIT_TEST_FAULT", format!("{point}:stop")).start();
+        stopped(&going);
+        dies_and_comes_back(&bucket, &going);
+        fs::write(place.local().with_extension("go"), "").unwrap();
+        going.finish().expect_code(0);
+        restores(&place, 2, &saved[1], &format!("gone at point {point}"));
+    }
+}
+
+/// A directory in which step 2 was being written when the machine went down.
+fn torn(there: &Path) {
+    save_in(there, 1);
+    fs::create_dir_all(there.join("step-2")).unwrap();
+    fs::write(there.join("step-2/weights.bin"), "torn").unwrap();
 }
 
 #[test]
@@ -23,9 +130,7 @@ fn trainit_killed_at_any_point_of_a_restore_starts_no_trainer_and_the_next_run_r
         let saved = place.save(2);
         place.push();
         let there = place.path("elsewhere");
-        save_in(&there, 1);
-        fs::create_dir_all(there.join("step-2")).unwrap();
-        fs::write(there.join("step-2/weights.bin"), "torn").unwrap();
+        torn(&there);
         let script = r#"echo "$TRAINIT_RESUME_FROM" >>"$D.began""#;
         run(&place, &there, script).env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
         assert!(!there.with_extension("began").exists(), "killed at point {point}");
@@ -34,4 +139,68 @@ fn trainit_killed_at_any_point_of_a_restore_starts_no_trainer_and_the_next_run_r
         assert_eq!(began, format!("{}\n", there.join("step-2").display()), "killed at point {point}");
         assert_eq!(tree(&there.join("step-2")), saved, "killed at point {point}");
     }
+}
+
+#[test]
+fn the_store_gone_at_any_point_of_a_restore_and_back_again_the_trainer_resumes_bit_for_bit() {
+    for point in RESTORE_POINTS {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+        let saved = place.save(2);
+        place.push();
+        let there = place.path("elsewhere");
+        torn(&there);
+        let script = r#"echo "from $TRAINIT_RESUME_FROM""#;
+        let going = run(&place, &there, script).env("TRAINIT_TEST_FAULT", format!("{point}:stop")).start();
+        stopped(&going);
+        dies_and_comes_back(&bucket, &going);
+        let done = going.finish().expect_code(0);
+        assert_eq!(done.out(), format!("from {}\n", there.join("step-2").display()), "gone at point {point}");
+        assert_eq!(tree(&there.join("step-2")), saved, "gone at point {point}");
+    }
+}
+
+/// Data of step 2, in the bucket.
+fn is_new(request: &Request) -> bool {
+    request.key.contains("/step-2/")
+}
+
+#[test]
+fn a_store_that_falls_silent_after_a_notice_costs_the_newest_checkpoint_and_never_the_deadline() {
+    // SIGTERM too, where the platform's grace is known.
+    for (signal, notice) in [(libc::SIGUSR1, "USR1@4"), (libc::SIGTERM, "TERM@4")] {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+        let (place, saved) = one_committed(place);
+        let dir = place.local();
+        let options = ["--preempt-on", notice, "--mirror-interval", "1h"];
+        let going = run_with(&place, &dir, &options, SAVES).env("TRAINIT_LOG_FORMAT", "json").start();
+        going.after_line("saved by");
+        bucket.misbehave(|r| is_new(r).then_some(Fault::Hang));
+        let begun = Instant::now();
+        going.signal(signal);
+        let done = going.finish().expect_code(143);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{notice}: gone after {:?}", begun.elapsed());
+        assert!(bucket.asked().iter().any(is_new), "{notice}: the commit was begun");
+        let verdict = done.verdict();
+        assert_eq!((&verdict["reason"], &verdict["committed_step"]), (&"preempted".into(), &1.into()), "{verdict}");
+        bucket.behave();
+        restores(&place, 1, &saved[0], notice);
+    }
+}
+
+#[test]
+fn a_store_that_is_silent_from_the_start_holds_nobody_who_is_asked_to_leave() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    let (place, _) = one_committed(place);
+    bucket.misbehave(|_| Some(Fault::Hang));
+    let there = place.path("elsewhere");
+    let before = bucket.asked().len();
+    let going = run(&place, &there, "echo began").start();
+    eventually("the store is asked", || bucket.asked().len() > before);
+    let begun = Instant::now();
+    going.signal(libc::SIGTERM);
+    let done = going.finish().expect_code(143);
+    assert!(begun.elapsed() < Duration::from_secs(2) && done.out().is_empty(), "{:?}", begun.elapsed());
 }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::report_metric::{folder, lines};
+use crate::support::checkpoints::Place;
 use crate::support::fake_nvml::FakeNvml;
 use crate::support::{Finished, Trainit, eventually, is_alive};
 
@@ -207,4 +208,18 @@ fn pid_1_with_several_main_children_leaves_nobody_behind() {
     let args = ["run", "--nproc", "2", "--", "sh", "-c", "sleep 1000 & [ $RANK = 1 ] && exit 5; wait"];
     let done = Trainit::pid1(args).output().expect_code(5);
     assert!(done.err().contains("rank 1 (local rank 1) failed"), "{}", done.err());
+}
+
+#[test]
+fn a_checkpoint_of_several_ranks_is_committed_only_with_the_file_of_each() {
+    let place = Place::new();
+    let local = place.local();
+    let script = r#"unit=$TRAINIT_CHECKPOINT_DIR/checkpoints/checkpoint_1; mkdir -p "$unit"; [ "$RANK" = "$SAVES" ] || [ "$SAVES" = all ] || exit 0
+        printf '\200\004.' >"$unit/random_states_$RANK.pkl""#;
+    for (saves, committed) in [("0", 0), ("all", 1)] {
+        let run = ["--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+        ranks("2", &run, script).env("SAVES", saves).output().expect_code(0);
+        assert_eq!(place.commits().len(), committed, "saved by {saves}");
+    }
+    assert_eq!(place.manifest().1["world_size"], 2);
 }

@@ -67,6 +67,8 @@ pub struct Habits {
     pub at_once: usize,
 }
 
+/// Parts of large objects that are under way at once, at most.
+const PARTS_AT_ONCE: usize = 32;
 /// Servers take at most this many parts of one object.
 const MOST_PARTS: u64 = 9_000;
 
@@ -74,6 +76,11 @@ impl Habits {
     /// In small steps, for a commit that must not be noticed.
     pub fn gently(self) -> Habits {
         Habits { whole: self.whole.min(BLOCK), part: self.part.min(BLOCK), at_once: self.at_once.min(4) }
+    }
+
+    /// How many small objects a part of a large one stands for.
+    pub fn small_for_a_part(self) -> u32 {
+        u32::try_from(self.at_once / PARTS_AT_ONCE).unwrap_or(1).max(1)
     }
 
     /// Bytes of each part of an object of so many, but the last.
@@ -149,7 +156,7 @@ impl Store {
     pub fn habits(&self) -> Habits {
         match self.directory {
             Some(_) => Habits { whole: BLOCK, part: BLOCK, at_once: 4 },
-            None => Habits { whole: 64 << 20, part: 32 << 20, at_once: 32 },
+            None => Habits { whole: 64 << 20, part: 32 << 20, at_once: 128 },
         }
     }
 

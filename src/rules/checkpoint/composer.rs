@@ -41,12 +41,8 @@ fn find(scan: &Scan) -> Vec<Candidate> {
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let ranks: BTreeSet<u64> = candidate.paths.iter().filter_map(|p| Some(parts(p)?.2)).collect();
     gapless(&ranks, "rank").map_err(|gap| format!("the file of {gap} is missing"))?;
-    match scan.options.world_size {
-        Some(world) if ranks.len() != world as usize => {
-            Err(format!("{} of {world} ranks' files are there", ranks.len()))
-        }
-        _ => scan.all_whole(candidate),
-    }
+    scan.everybody(&ranks)?;
+    scan.all_whole(candidate)
 }
 
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
@@ -63,7 +59,8 @@ fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
 mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
-    use super::super::tests::complete_units;
+    use super::super::tests::{complete_units, complete_units_with};
+    use super::super::unit::Options;
 
     #[test]
     fn all_ranks_files_are_one_checkpoint() {
@@ -73,5 +70,13 @@ mod tests {
         assert_eq!(complete_units(&memory), [("ep0-ba10".into(), Some(10))]);
         let whole = memory.with("ep0-ba20-rank0.pt", zip_of(b"w", b""));
         assert_eq!(complete_units(&whole)[0], ("ep0-ba20".into(), Some(20)));
+    }
+
+    #[test]
+    fn of_several_processes_rank_0_saves_for_all_or_everybody_saves() {
+        let three = |names: &[&str]| names.iter().fold(Memory::default(), |m, n| m.with(n, zip_of(b"w", b"")));
+        let options = Options { world_size: Some(3), ..Options::default() };
+        assert_eq!(complete_units_with(&three(&["ep0-ba10-rank0.pt"]), &options).len(), 1);
+        assert_eq!(complete_units_with(&three(&["ep0-ba10-rank0.pt", "ep0-ba10-rank1.pt"]), &options), []);
     }
 }

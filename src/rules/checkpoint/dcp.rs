@@ -64,13 +64,8 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
             }
         }
         let names = scan.listing.within(home).map(|e| e.name());
-        let ranks: BTreeSet<Vec<u8>> = names.filter_map(|n| Some(SHARD.captures(n.as_bytes())?[1].to_vec())).collect();
-        match scan.options.world_size {
-            Some(world) if ranks.len() != world as usize => {
-                return Err(format!("the files of {} of {world} ranks are there", ranks.len()));
-            }
-            _ => {}
-        }
+        let rank = |name: &str| str::from_utf8(&SHARD.captures(name.as_bytes())?[1]).ok()?.parse().ok();
+        scan.everybody(&names.filter_map(rank).collect())?;
     }
     scan.all_whole(candidate)
 }
@@ -105,6 +100,8 @@ mod tests {
         let options = |world| Options { world_size: Some(world), ..Options::default() };
         assert_eq!(complete_units_with(&saved(), &options(4)), []);
         assert_eq!(complete_units_with(&saved(), &options(2)).len(), 1);
+        let by_rank_0 = Memory::of(&[("step_10/__0_0.distcp", "x"), ("step_10/.metadata", "__0_0.distcp")]);
+        assert_eq!(complete_units_with(&by_rank_0, &options(2)).len(), 1, "it saves for all");
     }
 
     #[test]

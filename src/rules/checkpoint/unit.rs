@@ -40,7 +40,7 @@ pub struct Options {
     pub marker: Option<String>,
     /// Finds the step in a unit's name: the first group, else the whole match.
     pub step: Option<Regex>,
-    /// Number of training processes that write files of their own, where known.
+    /// Number of training processes that write into the directory, where it is known.
     pub world_size: Option<u32>,
 }
 
@@ -124,6 +124,18 @@ impl Scan<'_> {
     pub fn text(&self, path: &str) -> Option<String> {
         let file = self.listing.file(path).filter(|f| f.size <= 1 << 20)?;
         String::from_utf8(self.peek.read(path, 0, file.size as usize)?).ok()
+    }
+
+    /// Whether everybody who writes has written: so many ranks' files are there, numbered from 0. Where rank 0 saves for
+    /// all, its alone.
+    pub fn everybody(&self, ranks: &BTreeSet<u64>) -> Result<(), String> {
+        let is_alone = ranks.len() == 1 && ranks.contains(&0);
+        match self.options.world_size {
+            Some(world) if ranks.len() != world as usize && !is_alone => {
+                Err(format!("the files of {} of {world} ranks are there", ranks.len()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Every file of the unit passes the check of its type, and nothing in it is refused.

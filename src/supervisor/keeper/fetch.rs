@@ -17,7 +17,7 @@ use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
 use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
 
-/// Bytes written at a time.
+/// Bytes written at a time; a file of no more is small.
 const BLOCK: u64 = 1 << 20;
 
 /// Chunks of one file under way at once.
@@ -77,24 +77,19 @@ impl Mirror {
         to: &str,
         streams: &Semaphore,
     ) -> Result<(), Stop> {
-        let local = |error: io::Error| {
-            Stop::Fatal(match error.raw_os_error() {
-                Some(libc::ENOSPC | libc::EDQUOT) => MirrorError::store(format!(
-                    "no space left in {} while restoring {}; what was written of it is removed, nothing else; free space there",
-                    self.config.dir.display(),
-                    item.path
-                )),
-                _ => self.unusable(&error),
-            })
-        };
+        let local = |error: io::Error| self.unwritable(item, &error);
+        if item.size <= BLOCK {
+            let _turn = streams.acquire().await;
+            return self.fetch_small(store, dir, item, to).await;
+        }
         let file = dir.create_file(to).map_err(local)?;
         let (size, sums) = match &item.chunks {
             Some(chunks) => (chunks.size, chunks.crc32c.clone()),
             None => (item.size.max(1), vec![item.crc32c.clone(); usize::from(item.size > 0)]),
         };
-        let (file, sums) = (&file, &sums);
+        let (file, sums, turns) = (&file, &sums, store.habits().small_for_a_part());
         let chunks = sums.iter().enumerate().map(|(number, wanted)| async move {
-            let _turn = streams.acquire().await;
+            let _turn = streams.acquire_many(turns).await;
             let from = number as u64 * size;
             let length = size.min(item.size - from);
             // A chunk that came damaged is fetched once more, written without holes over what the first try left.
@@ -118,6 +113,38 @@ impl Mirror {
         }
         finish_file(file, item.size, item.mode, item.mtime_ns).map_err(local)?;
         Ok(())
+    }
+
+    /// A file that is fetched before it is written, and written in one go.
+    async fn fetch_small(&self, store: &Store, dir: &Arc<Beneath>, item: &Item, to: &str) -> Result<(), Stop> {
+        // What came damaged is fetched once more.
+        let mut bytes = whole(store, item).await.map_err(|error| unreadable(item, &error))?;
+        if hex(crc32c::crc32c(&bytes)) != item.crc32c {
+            bytes = whole(store, item).await.map_err(|error| unreadable(item, &error))?;
+        }
+        if hex(crc32c::crc32c(&bytes)) != item.crc32c {
+            return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
+        }
+        let file = dir.create_file(to).map_err(|error| self.unwritable(item, &error))?;
+        let (size, mode, mtime_ns) = (item.size, item.mode, item.mtime_ns);
+        let written = blocking(move || {
+            write_sparsely(&file, 0, &bytes)?;
+            finish_file(&file, size, mode, mtime_ns)
+        });
+        written.await.map_err(|error| self.unwritable(item, &error))?;
+        self.transfer.moved(item.size);
+        Ok(())
+    }
+
+    fn unwritable(&self, item: &Item, error: &io::Error) -> Stop {
+        Stop::Fatal(match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => MirrorError::store(format!(
+                "no space left in {} while restoring {}; what was written of it is removed, nothing else; free space there",
+                self.config.dir.display(),
+                item.path
+            )),
+            _ => self.unusable(error),
+        })
     }
 
     /// Fetches and writes a run of bytes; returns their checksum. The inner error is the disk's.
@@ -183,6 +210,16 @@ impl Gathered {
         self.bytes += piece.as_ref().map_or(0, |p| p.len() as u64);
         self.pieces.extend(piece);
     }
+}
+
+/// The bytes of a small object.
+async fn whole(store: &Store, item: &Item) -> Result<Vec<u8>, StoreError> {
+    let mut bytes = Vec::with_capacity(item.size as usize);
+    let mut reading = store.read(&item.key, 0, item.size).await?;
+    while let Some(piece) = reading.next().await? {
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(bytes)
 }
 
 fn unreadable(item: &Item, error: &StoreError) -> Stop {

@@ -13,7 +13,7 @@ use super::mirror::{
     Committed, Local, Look, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away, blocking, newest_of,
     same_bytes,
 };
-use super::retention::{commits, judge};
+use super::retention::{commits, judge, lacks, read};
 use crate::edge::beneath::{Beneath, forget, read_at};
 use crate::edge::store::Store;
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
@@ -118,7 +118,10 @@ impl Mirror {
                 continue;
             };
             next += 1;
-            let manifest = match judge(store, name).await.map_err(|error| away(&error))? {
+            // Where a local one may be newer, this one must be good before they are compared; else that is found out
+            // while it is fetched.
+            let judged = if look.newest.is_some() { judge(store, name).await } else { read(store, name).await };
+            let manifest = match judged.map_err(|error| away(&error))? {
                 Ok(manifest) => manifest,
                 Err(why) => {
                     self.note(format!("passed over commit {name}: {why}"));
@@ -141,7 +144,7 @@ impl Mirror {
                     self.config.dir.display()
                 ));
             }
-            match self.bring(store, name, &manifest, &look.listing).await {
+            match self.bring(store, name, &manifest, look).await {
                 Ok(()) => {
                     self.remember(name, &manifest).await;
                     return Ok(Some(self.resume(&manifest.unit, committed, Some(name.stamp.clone()))));
@@ -222,28 +225,32 @@ impl Mirror {
     }
 
     /// Brings one commit into place.
-    async fn bring(
-        &self,
-        store: &Store,
-        name: &CommitName,
-        manifest: &Manifest,
-        listing: &Listing,
-    ) -> Result<(), Stop> {
+    async fn bring(&self, store: &Store, name: &CommitName, manifest: &Manifest, look: &Look) -> Result<(), Stop> {
+        // Errors: the store does not hold it whole.
+        let whole = async || match look.newest {
+            Some(_) => Ok(()),
+            None => match lacks(store, manifest).await.map_err(|error| Stop::Fatal(away(&error)))? {
+                Some(why) => Err(Stop::Reject(why)),
+                None => Ok(()),
+            },
+        };
         let faults = &self.config.faults;
         let dir =
             Beneath::create(&self.config.dir).map(Arc::new).map_err(|error| Stop::Fatal(self.unusable(&error)))?;
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         faults.point(20);
         let equal = equal_files(&dir, manifest).await.map_err(local)?;
-        if !is_in_place(&dir, manifest, &equal, listing).map_err(local)? {
+        if is_in_place(&dir, manifest, &equal, &look.listing).map_err(local)? {
+            whole().await?;
+        } else {
             dir.remove_tree(TEMPORARY).map_err(local)?;
             let needed = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
             self.check_space(&dir, needed)?;
             self.transfer.begin(needed);
             let temporary =
                 format!("{TEMPORARY}/{}", self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string));
-            let fetched = self.fetch(store, &dir, manifest, &equal, &temporary).await;
-            if let Err(stop) = fetched {
+            let fetch = self.fetch(store, &dir, manifest, &equal, &temporary);
+            if let Err(stop) = futures_util::try_join!(whole(), fetch) {
                 dir.remove_tree(TEMPORARY).map_err(local)?;
                 return Err(stop);
             }

@@ -51,26 +51,32 @@ pub async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
 /// Reads a manifest and looks whether all its objects are there with their sizes. The inner error says why the commit
 /// must be passed over.
 pub async fn judge(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
-    let bytes = match store.get(&name.key(), LIMIT + 1).await {
-        Ok(bytes) => bytes,
-        Err(error) if matches!(error.trouble, Trouble::Absent) => {
-            return Ok(Err("its manifest has just been deleted".to_owned()));
-        }
-        Err(error) => return Err(error),
-    };
-    let manifest = match Manifest::read(name, &bytes) {
-        Ok(manifest) => manifest,
-        Err(why) => return Ok(Err(why)),
-    };
-    let there = sizes(store, manifest.regular()).await?;
-    for item in manifest.regular() {
-        match there.get(&item.key) {
-            Some(size) if *size == item.size => {}
-            Some(size) => return Ok(Err(format!("{} has {size} bytes in the store, not {}", item.path, item.size))),
-            None => return Ok(Err(format!("{} is missing from the store", item.path))),
-        }
+    match read(store, name).await? {
+        Ok(manifest) => Ok(lacks(store, &manifest).await?.map_or(Ok(manifest), Err)),
+        Err(why) => Ok(Err(why)),
     }
-    Ok(Ok(manifest))
+}
+
+/// The manifest alone. The inner error says why the commit must be passed over.
+pub(super) async fn read(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
+    match store.get(&name.key(), LIMIT + 1).await {
+        Ok(bytes) => Ok(Manifest::read(name, &bytes)),
+        Err(error) if matches!(error.trouble, Trouble::Absent) => {
+            Ok(Err("its manifest has just been deleted".to_owned()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What the store does not hold as the manifest has it; `None`: nothing.
+pub(super) async fn lacks(store: &Store, manifest: &Manifest) -> Result<Option<String>, StoreError> {
+    let there = sizes(store, manifest.regular()).await?;
+    let lacking = manifest.regular().find_map(|item| match there.get(&item.key) {
+        Some(size) if *size == item.size => None,
+        Some(size) => Some(format!("{} has {size} bytes in the store, not {}", item.path, item.size)),
+        None => Some(format!("{} is missing from the store", item.path)),
+    });
+    Ok(lacking)
 }
 
 impl Mirror {
