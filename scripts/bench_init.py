@@ -1,7 +1,8 @@
 """Measures inits side by side; scripts/bench-init calls it with trainit last. Standard library only.
 
 Everything is taken in turns, one round of all inits after the other, so that a noisy minute hits all of them alike:
-  forward   SIGTERM to the init -> the child's handler runs (the child says when, by CLOCK_MONOTONIC)
+  forward   SIGTERM to the init -> the child's handler runs (the child says when, by CLOCK_MONOTONIC), soon after the
+            start and after a while of idling
   orphans   10,000 grandchildren that end at once, adopted and reaped; against a waitpid loop with no init at all
 """
 import os
@@ -29,18 +30,33 @@ def line(init, *command):
     return [init, *start, "--", *command]
 
 
-def forward_us(init):
-    """One measurement; a process of its own for each, since the child ends."""
+def started(init):
+    """An init with the child that notes when it is signalled; the init is asleep in its wait, so its start is over."""
     p = subprocess.Popen(line(init, HELPER, "child"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert p.stdout.readline() == b"ready\n", name(init)
-    # The init has to be asleep again, in its wait: else its own start would be measured.
     while open("/proc/%d/stat" % p.pid, encoding="ascii").read().rsplit(")", 1)[1].split()[0] != "S":
         time.sleep(0.001)
+    return p
+
+
+def forward_us(p):
+    """One measurement; a process of its own for each, since the child ends."""
     sent = time.monotonic_ns()
     os.kill(p.pid, signal.SIGTERM)
     heard = int(p.stdout.readline())
     p.wait()
     return (heard - sent) / 1e3
+
+
+def forward_idle(inits, rounds):
+    """After 1.5 s of nothing: trainit has by then let go of the memory that only its start needed."""
+    rows = [(init, []) for init in inits]
+    for _ in range(rounds):
+        running = [started(init) for init in inits]
+        time.sleep(1.5)
+        for (_, values), p in zip(rows, running):
+            values.append(forward_us(p))
+    return rows
 
 
 def storm_s(init):
@@ -53,10 +69,10 @@ def storm_s(init):
     return time.perf_counter() - begun
 
 
-def table(title, unit, rows, form="%6.3f"):
-    """rows: (init, values); ratios against the first, which is the best static peer."""
-    print("== %s (median of %d)" % (title, len(rows[0][1])))
-    medians = [(init, statistics.median(values)) for init, values in rows]
+def table(title, unit, rows, form="%6.3f", what="median", of=statistics.median):
+    """rows: (init, values); ratios against the first."""
+    print("== %s (%s of %d)" % (title, what, len(rows[0][1])))
+    medians = [(init, of(values)) for init, values in rows]
     base = medians[0]
     for init, median in medians:
         print("  %-55s %s %s   x %.2f" % (name(init), form % median, unit, median / base[1]))
@@ -81,9 +97,11 @@ def main():
 
 
 def measure(inits):
-    table("SIGTERM to the child's handler, in turns", "us", turns(inits, 200, forward_us), "%6.0f")
+    table("SIGTERM to the child's handler, in turns", "us", turns(inits, 200, lambda init: forward_us(started(init))), "%6.0f")
+    table("the same after 1.5 s of idling", "us", forward_idle(inits, 40), "%6.0f")
     if os.geteuid() == 0:
-        table("%d orphans, as PID 1 (none: a bare waitpid loop)" % ORPHANS, "s", turns([*inits, None], 5, storm_s))
+        table("%d orphans, as PID 1 (none: a bare waitpid loop)" % ORPHANS, "s", turns([None, *inits], 7, storm_s),
+              what="best", of=min)
     else:
         print("skipped: orphans (wants root, for a PID namespace)")
 

@@ -3,11 +3,14 @@
  * Script, each number ending in a semicolon:
  *   F id(script)  forks a child with a script of its own      D id(script)  the same, orphaned at once
  *   s  setsid     g  a process group of its own               z  stops itself
- *   i n;  ignores signal n      h n;  writes down signal n    m n;  blocks signal n
+ *   i n;  ignores signal n      h n;  writes down signal n
  *   e n;  at SIGTERM leaves with n      a  at SIGTERM becomes a session of its own and stays
  *   c n;  at SIGTERM forks node n, which lives for a moment, and stays
- *   u  says that it is set up   w n;  waits n ms              x n;  leaves with n      k n;  ends itself by signal n
- * A line of the log: TIME_US ID WHAT NUMBER
+ *   u  says that it is set up, and hears signals from now on   w n;  waits n ms              x n;  leaves with n      k n;  ends itself by signal n
+ * A line of the log: TIME_US ID WHAT NUMBER ("got" a signal of a process's, "told" one of the kernel's own)
+ *
+ * The kernel itself sends HUP and CONT to a group with a stopped member when nobody of its session could continue it any
+ * more (setpgid(2), "orphaned"): that is no affair of trainit's, and whoever is not asked to die of a HUP goes on.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -19,7 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static int out, id, at_term, term_number;
+static int out, id, at_term, term_number, dies_of_hup;
+static sigset_t from_outside;
 
 static long long now_us(void) {
     struct timespec t;
@@ -41,19 +45,35 @@ static void wait_ms(int ms) {
     }
 }
 
-/* A fork during which no signal is taken for the other process's. */
+static void set(int n, void (*handler)(int, siginfo_t *, void *));
+static void on_signal(int n, siginfo_t *info, void *context);
+
+/* A fork during which no signal is taken for the other process's. The new process hears nothing before it is set up: what
+ * comes sooner waits, and does not meet what its parent did with it. */
 static int fork_as(int child) {
     sigset_t all, old;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &old);
     int pid = fork();
-    if (pid == 0) id = child;
+    if (pid == 0) {
+        struct sigaction now;
+        id = child;
+        sigaction(SIGHUP, NULL, &now);
+        if (now.sa_handler == SIG_DFL) {
+            dies_of_hup = 1;
+            set(SIGHUP, on_signal);
+        }
+        if (child >= 0) return pid;
+    }
     sigprocmask(SIG_SETMASK, &old, NULL);
     return pid;
 }
 
-static void on_signal(int n) {
-    note("got", n);
+static void on_signal(int n, siginfo_t *info, void *context) {
+    int of_kernel = info->si_code == SI_KERNEL;
+    (void)context;
+    note(of_kernel ? "told" : "got", n);
+    if (n == SIGHUP && dies_of_hup && !of_kernel) _exit(128 + n);
     if (n != SIGTERM || !at_term) return;
     if (at_term == 'e') _exit(term_number);
     if (at_term == 'a') setsid();
@@ -77,15 +97,19 @@ __attribute__((naked)) static void give_back(void) { __asm__ volatile("mov $15, 
 #define RESTORER 0, 0
 #endif
 
+#define IGNORE ((void (*)(int, siginfo_t *, void *))(void *)SIG_IGN)
+#define DEFAULT ((void (*)(int, siginfo_t *, void *))(void *)SIG_DFL)
+
 /* Past the C library: it keeps 32 and 33 to itself. */
-static void set(int n, void (*handler)(int)) {
+static void set(int n, void (*handler)(int, siginfo_t *, void *)) {
+    if (n == SIGHUP && handler != on_signal) dies_of_hup = 0;
     if (n == 32 || n == 33) {
         struct { unsigned long handler, flags, restorer, mask; } action = {(unsigned long)handler, RESTORER, 0};
-        action.flags |= SA_RESTART;
+        action.flags |= SA_RESTART | SA_SIGINFO;
         syscall(SYS_rt_sigaction, n, &action, NULL, 8);
         return;
     }
-    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_RESTART | SA_SIGINFO};
     sigaction(n, &action, NULL);
 }
 
@@ -104,7 +128,6 @@ static const char *past(const char *at) {
 }
 
 static void run(const char *at) {
-    sigset_t one;
     int n;
     while (*at && *at != ')') {
         switch (*at++) {
@@ -131,19 +154,21 @@ static void run(const char *at) {
         case 's': setsid(); break;
         case 'g': setpgid(0, 0); break;
         case 'z': raise(SIGSTOP); break;
-        case 'i': set(number(&at), SIG_IGN); break;
-        case 'h': set(number(&at), on_signal); break;
-        case 'm':
-            sigemptyset(&one);
-            sigaddset(&one, number(&at));
-            sigprocmask(SIG_BLOCK, &one, NULL);
+        case 'i': set(number(&at), IGNORE); break;
+        case 'h':
+            n = number(&at);
+            if (n == SIGHUP) dies_of_hup = 0;
+            set(n, on_signal);
             break;
         case 'e': case 'c': at_term = at[-1]; term_number = number(&at); set(SIGTERM, on_signal); break;
         case 'a': at_term = 'a'; set(SIGTERM, on_signal); break;
-        case 'u': note("up", 0); break;
+        case 'u':
+            note("up", 0);
+            sigprocmask(SIG_SETMASK, &from_outside, NULL);
+            break;
         case 'w': wait_ms(number(&at)); break;
         case 'x': n = number(&at); note("exit", n); _exit(n);
-        case 'k': n = number(&at); note("die", n); set(n, SIG_DFL); kill(getpid(), n); wait_ms(60000); break;
+        case 'k': n = number(&at); note("die", n); set(n, DEFAULT); kill(getpid(), n); wait_ms(60000); break;
         default: _exit(112);
         }
     }
@@ -154,6 +179,7 @@ int main(int argc, char **argv) {
     out = open(argv[1], O_WRONLY | O_APPEND);
     if (out < 0) return 3;
     id = atoi(argv[2]);
+    sigprocmask(SIG_SETMASK, NULL, &from_outside);
     note("start", getpid());
     run(argv[3]);
     return 0;

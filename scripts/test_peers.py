@@ -24,7 +24,7 @@ class Run:
         environment = {"PATH": os.environ["PATH"], "TRAINIT": os.environ["TRAINIT"], **(env or {})}
         self.process = subprocess.Popen([*init, *flags, "--", *command], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True,
-                                        start_new_session=True)
+                                        preexec_fn=os.setpgrp)
         self.lines = []
 
     def until(self, word):
@@ -42,7 +42,9 @@ class Run:
     def end(self):
         """(exit code, the lines in alphabetical order)"""
         rest, _ = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, sorted(("".join(self.lines) + rest).split())
+        # What tini says of itself with -v is "[LEVEL tini (PID)] ...", on standard output.
+        lines = [line for line in ("".join(self.lines) + rest).splitlines() if not line.startswith("[")]
+        return self.process.returncode, sorted(" ".join(lines).split())
 
 
 def sh(script):
@@ -76,18 +78,28 @@ def family(quit_code=9):
             % (child, quit_code, LOOP))
 
 
-def suspended(init):
-    """SIGTSTP stops the command, SIGCONT lets it go on."""
-    run = Run(init, [], sh("echo ready $$; i=0; while [ $i -lt 3000 ]; do i=$((i+1)); sleep 0.01; [ -e /proc/self ]; done"))
-    run.until("ready")
-    pid = int(run.lines[-1].split()[1])
-    run.send(signal.SIGTSTP)
-    stopped = becomes(pid, "T")
-    run.send(signal.SIGCONT)
-    going = becomes(pid, "SR")
-    run.send(signal.SIGTERM)
-    code, _ = run.end()
-    return stopped, going, code
+def suspended(flags, number, script="", word=""):
+    """A stop from a terminal stops the command, or is heard by it, and stops the init; SIGCONT lets both go on."""
+    def play(init):
+        run = Run(init, flags, sh(script + "trap 'echo woken' CONT; echo ready $$; " + LOOP))
+        run.until("ready")
+        pid, own = int(run.lines[-1].split()[1]), run.process.pid
+        run.send(number)
+        if word:
+            run.until(word)
+        stopped = (not word and becomes(pid, "T"), becomes(own, "T"))
+        run.send(signal.SIGCONT)
+        run.until("woken")
+        going = (becomes(pid, "SR"), becomes(own, "SR"))
+        run.send(signal.SIGTERM)
+        code, _ = run.end()
+        return stopped, going, code
+    return play
+
+
+STOPS = (20, 21, 22)
+# tini dies of what could be a fault of its own, and ignores a background terminal; trainit passes on what somebody sent.
+TINI_KEEPS = (4, 5, 6, 7, 8, 11, 21, 22, 31)
 
 
 def becomes(pid, states):
@@ -141,6 +153,18 @@ TINI = {
     "a group of its own": [plain([], sh(SESSION))],
     "-s reaps": [plain(["-s"], sh(REAPED))],
     "-w": [plain(["-s", "-w"], sh("exit 6"))],
+    "flags in one word": [plain(["-vvv"], sh("exit 6")), told(["-gw"], family(), 15), plain(["-vvsw", "-e", "6"], sh("exit 6")),
+                          plain(["-sve6"], sh("exit 6"))],
+    "-e, every code": [plain(["-e", str(n)], sh("exit %d" % n)) for n in (0, 1, 127, 128, 200, 255)],
+    "-e that is no code": [plain(["-e", bad], ["true"]) for bad in ("256", "-1", "x")],
+    "-p that is no signal": [plain(["-p", "NONSENSE"], ["true"])],
+    "an unknown flag": [plain(["-q"], ["true"])],
+    "variables": [plain([], sh("exit 6"), env={"TINI_SUBREAPER": "", "TINI_VERBOSITY": "3"}),
+                  plain([], sh(REAPED), env={"TINI_SUBREAPER": ""})],
+    "every signal": [told([], trap(n, "echo got%d; exit 3" % n) + "echo ready; " + LOOP, n)
+                     for n in range(1, 32) if n not in (9, 17, 18, 19, *TINI_KEEPS)],
+    "what it ignores and blocks is not the command's": [plain([], ["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"])],
+    "the working directory": [plain([], ["pwd"])],
     "-p": [orphaned(signal.SIGTERM), orphaned(signal.SIGUSR1)],
 }
 
@@ -158,7 +182,15 @@ DUMB_INIT = {
            told(["--rewrite", "10:3"], HEARS, 10), told(["--rewrite=10:12"], HEARS, 10), told(["-r1:15"], HEARS, 1)],
     "-r to 0 drops": [told(["-r", "10:0"], "trap 'echo usr1' 10; " + trap(12, "echo bye; exit") + "echo ready; echo heard1; "
                            + LOOP, 10, 12)],
-    "SIGTSTP and SIGCONT": [suspended],
+    "SIGTSTP, SIGTTIN, SIGTTOU and SIGCONT": [suspended(f, n) for f in ([], ["-c"]) for n in STOPS],
+    "the same with a command that hears them": [suspended(["-c"], n, trap(n, "echo heard"), "heard") for n in STOPS],
+    "the same rewritten": [suspended(["-r", "%d:10" % n], n, trap(10, "echo heard"), "heard") for n in STOPS],
+    "every signal": [told(f, trap(n, "echo got%d; exit 3" % n) + "echo ready; " + LOOP, n) for f in ([], ["-c"])
+                     for n in range(1, 32) if n not in (9, 17, 18, 19, *STOPS)],
+    "every signal rewritten": [told(["-r", "%d:10" % n], trap(10, "echo got; exit 3") + "echo ready; " + LOOP, n)
+                               for n in range(1, 32) if n not in (9, 17, 18, 19, *STOPS)],
+    "long flags": [plain(["--single-child", "--verbose"], sh("exit 4")), plain(["-v", "-c"], sh("exit 4"))],
+    "the working directory": [plain([], ["pwd"])],
 }
 
 

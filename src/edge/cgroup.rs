@@ -22,16 +22,14 @@ impl MemoryCgroup {
     /// Finds it. Inside a container the group's own path is not visible, and the mount's root is the group.
     pub fn find() -> MemoryCgroup {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let opened = |dir: PathBuf| {
-            let counters = ["memory.events", "memory.oom_control"].iter().find_map(|f| File::open(dir.join(f)).ok())?;
-            Some((dir, counters))
-        };
-        let Some((dir, counters)) = candidates(&own).into_iter().find_map(opened) else {
-            return MemoryCgroup::default();
-        };
+        candidates(&own).into_iter().find_map(MemoryCgroup::at).unwrap_or_default()
+    }
+
+    fn at(dir: PathBuf) -> Option<MemoryCgroup> {
+        let counters = ["memory.events", "memory.oom_control"].iter().find_map(|f| File::open(dir.join(f)).ok())?;
         // v1 says "none" with a number close to 2^63.
         let limit = number(&dir, &["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < 1 << 60);
-        MemoryCgroup { dir: Some(dir), counters: Some(counters), limit }
+        Some(MemoryCgroup { dir: Some(dir), counters: Some(counters), limit })
     }
 
     /// Processes the kernel has killed for this group's limit so far; `None` where nobody counts.
@@ -78,6 +76,35 @@ fn candidates(own: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A group's files as the kernel writes them.
+    fn group(files: &[(&str, &str)]) -> (tempfile::TempDir, MemoryCgroup) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        files.iter().for_each(|(name, text)| fs::write(dir.path().join(name), text).expect("written"));
+        let found = MemoryCgroup::at(dir.path().to_owned()).expect("a memory group");
+        (dir, found)
+    }
+
+    #[test]
+    fn version_2_counts_in_memory_events() {
+        let events = "low 0\nhigh 14\nmax 96\noom 3\noom_kill 2\noom_group_kill 1\n";
+        let (dir, cgroup) =
+            group(&[("memory.events", events), ("memory.max", "67108864\n"), ("memory.peak", "67104768\n")]);
+        assert_eq!((cgroup.oom_kills(), cgroup.limit_bytes()), (Some(2), Some(67_108_864)));
+        assert_eq!(cgroup.peak_bytes(), Some(67_104_768));
+        fs::write(dir.path().join("memory.events"), events.replace("oom_kill 2", "oom_kill 3")).expect("written");
+        assert_eq!(cgroup.oom_kills(), Some(3), "it is read anew");
+        let (_dir, unlimited) = group(&[("memory.events", events), ("memory.max", "max\n"), ("memory.peak", "1\n")]);
+        assert_eq!((unlimited.limit_bytes(), unlimited.peak_bytes()), (None, None));
+    }
+
+    #[test]
+    fn version_1_counts_in_oom_control() {
+        let control = "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n";
+        let none = "9223372036854771712\n";
+        let (_dir, cgroup) = group(&[("memory.oom_control", control), ("memory.limit_in_bytes", none)]);
+        assert_eq!((cgroup.oom_kills(), cgroup.limit_bytes()), (Some(4), None));
+    }
 
     #[test]
     fn both_hierarchies_are_looked_at_own_path_first() {

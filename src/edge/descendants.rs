@@ -4,10 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::hash::{Hash, Hasher};
 
+use super::clock;
 use super::process::own_pid;
 
-/// How often /proc is read again where a parent went meanwhile.
-const MORE_LOOKS: usize = 3;
+/// How often a process is read again whose parent went while we looked.
+const MORE_LOOKS: usize = 8;
+/// Half of the smallest number of process ids that a kernel hands out before it begins again: fewer are handed out within
+/// one clock tick.
+const HALF_ROUND: i32 = 1 << 14;
 
 /// A process of the tree. Two are the same when their ids and starts are: it may change its group as it likes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -36,15 +40,40 @@ impl Hash for Descendant {
     }
 }
 
+/// A point in time that parts processes into older and younger ones.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// In clock ticks since boot.
+    ticks: u64,
+    /// The newest process id of our namespace.
+    newest: Option<i32>,
+}
+
+impl Moment {
+    /// This one; `None` without a usable /proc.
+    pub fn now() -> Option<Moment> {
+        shows_us().then_some(())?;
+        // The last word of /proc/loadavg (proc_loadavg(5)). The time second: who is given an id in between is the younger.
+        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let newest = load.split_whitespace().last().and_then(|word| word.parse().ok()).filter(|pid| *pid > 0);
+        Some(Moment { ticks: clock::boot_ticks(), newest })
+    }
+}
+
+impl Descendant {
+    /// Whether it was there at this moment. Within one clock tick the order of the process ids decides; where that is not
+    /// known, it was not.
+    pub fn was_there(&self, moment: Moment) -> bool {
+        let by_id =
+            |newest: i32| (newest - HALF_ROUND < self.pid && self.pid <= newest) || self.pid - newest >= HALF_ROUND;
+        self.started < moment.ticks || self.started == moment.ticks && moment.newest.is_some_and(by_id)
+    }
+}
+
 /// Every living process below us, adopted ones included; `None` without a usable /proc.
 pub fn all() -> Option<Vec<Descendant>> {
     let mut seen = scan()?;
-    for _ in 0..MORE_LOOKS {
-        if !has_gap(&seen) {
-            break;
-        }
-        seen = scan()?;
-    }
+    close_gaps(&mut seen);
     let mut children: HashMap<i32, Vec<(Descendant, bool)>> = HashMap::new();
     for (parent, descendant, is_zombie) in seen {
         children.entry(parent).or_default().push((descendant, is_zombie));
@@ -61,31 +90,49 @@ pub fn all() -> Option<Vec<Descendant>> {
     Some(found)
 }
 
-/// Every living process of these groups, whoever its parent is by now. Nobody without a usable /proc.
-pub fn of_groups(groups: &[i32]) -> Vec<Descendant> {
-    let seen = scan().unwrap_or_default();
-    seen.into_iter().filter(|(_, d, is_zombie)| !is_zombie && groups.contains(&d.group)).map(|(_, d, _)| d).collect()
+/// Every living process of these groups, whoever its parent is by now; `None` without a usable /proc.
+pub fn of_groups(groups: &[i32]) -> Option<Vec<Descendant>> {
+    let seen = scan()?.into_iter();
+    Some(seen.filter(|(_, d, is_zombie)| !is_zombie && groups.contains(&d.group)).map(|(_, d, _)| d).collect())
 }
 
-/// Whether somebody's parent went while we looked: who hung on it would seem to be nobody's.
-fn has_gap(seen: &[(i32, Descendant, bool)]) -> bool {
+/// Where somebody's parent went while we looked, who hung on it would seem to be nobody's: it has another parent by now.
+fn close_gaps(seen: &mut Vec<(i32, Descendant, bool)>) {
     let pids: HashSet<i32> = seen.iter().map(|(_, d, _)| d.pid).collect();
-    seen.iter().any(|(parent, ..)| *parent != 0 && !pids.contains(parent))
+    seen.retain_mut(|process| {
+        for _ in 0..MORE_LOOKS {
+            if process.0 == 0 || pids.contains(&process.0) {
+                break;
+            }
+            match read(process.1.pid) {
+                Some(now) => *process = now,
+                None => return false,
+            }
+        }
+        true
+    });
 }
 
 /// All that /proc shows: parent, process, and whether it is a zombie.
 fn scan() -> Option<Vec<(i32, Descendant, bool)>> {
-    let seen_as = fs::read_link("/proc/self").ok()?;
-    if seen_as.to_str()?.parse() != Ok(own_pid()) {
-        return None;
-    }
+    shows_us().then_some(())?;
     let mut seen = Vec::new();
     for entry in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
-        let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { continue };
-        seen.extend(parse(pid, &String::from_utf8_lossy(&stat)));
+        seen.extend(read(pid));
     }
     Some(seen)
+}
+
+/// Whether there is a /proc, and of our own PID namespace.
+fn shows_us() -> bool {
+    fs::read_link("/proc/self")
+        .is_ok_and(|seen_as| seen_as.to_str().and_then(|pid| pid.parse().ok()) == Some(own_pid()))
+}
+
+fn read(pid: i32) -> Option<(i32, Descendant, bool)> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse(pid, &String::from_utf8_lossy(&stat))
 }
 
 /// Parent, process and whether it is a zombie, from /proc/PID/stat (proc(5)). The command's name may hold anything.
@@ -132,10 +179,46 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_that_went_between_two_lines_is_noticed() {
-        let process = |parent, pid| (parent, Descendant { pid, ..Descendant::default() }, false);
-        assert!(!has_gap(&[process(0, 1), process(1, 7), process(7, 8)]));
-        assert!(has_gap(&[process(0, 1), process(7, 8)]));
+    fn who_hung_on_a_parent_that_went_is_read_again() {
+        let own = own_pid();
+        let mut seen = vec![(1, Descendant { pid: 1, ..Descendant::default() }, false)];
+        seen.extend(read(own));
+        let parent = seen[1].0;
+        seen[1].0 = i32::MAX;
+        let gone = Descendant { pid: i32::MAX - 1, ..Descendant::default() };
+        seen.push((i32::MAX, gone, false));
+        close_gaps(&mut seen);
+        assert!(!seen.iter().any(|(_, d, _)| *d == gone));
+        assert_eq!((seen[1].0, seen[1].1.pid), (parent, own));
+    }
+
+    #[test]
+    fn older_and_younger_are_told_apart_within_one_tick_too() {
+        let moment = Moment { ticks: 500, newest: Some(1000) };
+        let there = |pid, started| Descendant { pid, started, ..Descendant::default() }.was_there(moment);
+        assert!(there(1001, 499) && there(1000, 500) && there(900, 500));
+        assert!(!there(1001, 500) && !there(900, 501));
+        // The ids began again: at 32768, or between the process and the moment.
+        let moment = Moment { ticks: 500, newest: Some(32_760) };
+        assert!(!Descendant { pid: 300, started: 500, ..Descendant::default() }.was_there(moment));
+        let moment = Moment { ticks: 500, newest: Some(310) };
+        assert!(Descendant { pid: 32_760, started: 500, ..Descendant::default() }.was_there(moment));
+        let moment = Moment { ticks: 500, newest: None };
+        assert!(!Descendant { pid: 300, started: 500, ..Descendant::default() }.was_there(moment));
+    }
+
+    #[test]
+    fn a_child_is_younger_than_the_moment_before_it_and_older_than_the_one_after() {
+        for _ in 0..20 {
+            let before = Moment::now().expect("a /proc");
+            #[expect(clippy::disallowed_methods, reason = "its mask and SIGPIPE do not matter here")]
+            let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
+            let after = Moment::now().expect("a /proc");
+            let seen = read(child.id() as i32).expect("it is there").1;
+            assert!(!seen.was_there(before) && seen.was_there(after), "{before:?} {seen:?} {after:?}");
+            child.kill().expect("killed");
+            child.wait().expect("reaped");
+        }
     }
 
     #[test]

@@ -40,6 +40,14 @@ impl Mask {
     }
 }
 
+/// Whether this signal, which is blocked, has arrived and was not read yet.
+pub fn is_waiting(signal: Signal) -> bool {
+    let mut pending = 0u64;
+    // SAFETY: the set is alive and of the size that is told.
+    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, mem::size_of_val(&pending)) };
+    pending >> (signal.number() - 1) & 1 == 1
+}
+
 /// Makes a closed pipe (SIGPIPE) and a file-size limit (SIGXFSZ) errors of the write instead of deaths. For processes
 /// of ours that start no child.
 pub fn ignore_write_signals() {

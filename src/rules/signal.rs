@@ -70,6 +70,11 @@ impl Signal {
         Signal::new(i32::from(number))
     }
 
+    /// Whether a terminal stops a job with it.
+    pub fn stops_a_job(self) -> bool {
+        matches!(self, Signal::TSTP | Signal::TTIN | Signal::TTOU)
+    }
+
     /// Signals a person or platform sends to end a program: after one of these the child's death is an answer, not a crash.
     pub fn asks_to_leave(self) -> bool {
         matches!(self, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)

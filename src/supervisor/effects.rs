@@ -1,6 +1,5 @@
 //! Actions become deeds. What a deed brings about at once comes back as an event.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use super::background::Background;
@@ -11,6 +10,7 @@ use super::output::{ChildEnds, Collectors};
 use super::pulse::PulseDesk;
 use super::ranks::Ranks;
 use super::status_desk::StatusDesk;
+use super::sweep::{self, Sweep};
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
@@ -23,8 +23,6 @@ use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
 
-/// How often the members of a group are looked at while new ones appear.
-const LOOKS_AT_GROUP: usize = 4;
 const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 
 /// Processes whose stacks are shown.
@@ -57,8 +55,7 @@ pub(super) struct Effects {
     /// Where several processes share our streams.
     ranks: Option<Ranks>,
     tree_empty: bool,
-    /// Who has had a SIGTERM from us.
-    termed: HashSet<Descendant>,
+    sweep: Sweep,
     cgroup: Option<MemoryCgroup>,
     oom_kills_before: Option<u64>,
 }
@@ -81,6 +78,7 @@ impl Effects {
         Effects {
             pulse: PulseDesk::new(job.facts.heartbeat_file.clone(), heard),
             gpus: GpuDesk::new(job.gpus.take()),
+            job_control: JobControl::new(terminal::to_hand_on().filter(|_| job.policy.child_has_terminal)),
             ignore_chld: signals::keep_children(),
             leaders: Leaders::default(),
             ranks: several.then(|| Ranks::new(std::mem::take(&mut job.names))),
@@ -90,10 +88,8 @@ impl Effects {
             collectors,
             status,
             run_dir,
-            // A terminal has one foreground group.
-            job_control: JobControl::new(terminal::to_hand_on().filter(|_| !several)),
             tree_empty: true,
-            termed: HashSet::new(),
+            sweep: Sweep::default(),
             cgroup: None,
             oom_kills_before: None,
         }
@@ -112,11 +108,12 @@ impl Effects {
             Action::Spawn { attempt, ref resume } => return self.spawn(attempt, resume.as_ref()),
             Action::Announce { deadline } => self.announce(deadline.saturating_sub(now)),
             Action::Signal { target, signal } => self.signal(target, signal),
+            Action::Suspend { at_once } => self.job_control.suspend(at_once),
             Action::TermTree => self.term_tree(),
             Action::KillTree => self.kill_tree(),
             Action::Feel => return Done::Event(self.pulse.feel(now, self.tree())),
             Action::DumpStacks => self.dump_stacks(),
-            Action::AbortTree => self.tree().into_iter().flatten().for_each(|d| self.kill_one(d.pid, Signal::ABRT)),
+            Action::AbortTree => self.tree().into_iter().flatten().for_each(|d| sweep::send(d.pid, Signal::ABRT)),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),
@@ -190,7 +187,7 @@ impl Effects {
 
     /// One process for each local rank.
     fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Done {
-        self.termed.clear();
+        self.sweep.begin();
         self.pulse.begin();
         let count = self.job.changes.len();
         self.leaders = Leaders::of(count);
@@ -314,16 +311,9 @@ impl Effects {
     }
 
     fn signal(&mut self, target: Target, signal: Signal) {
-        let is_shared = target == Target::Group && signal == Signal::TERM;
-        if is_shared {
-            // Until nobody new is there: who is forked after the last look may have left the group at the next.
-            for _ in 0..LOOKS_AT_GROUP {
-                let known = self.termed.len();
-                self.note_termed(u64::MAX);
-                if self.termed.len() == known {
-                    break;
-                }
-            }
+        self.job_control.forget();
+        if target == Target::Group && signal == Signal::TERM {
+            return self.sweep.term_groups(&self.leaders);
         }
         for main in self.leaders.alive() {
             let to = if target == Target::Group { -main } else { *main };
@@ -331,32 +321,12 @@ impl Effects {
                 tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
             }
         }
-        if is_shared {
-            // Who was forked since the first look had it too; who is younger than it had not.
-            self.note_termed(clock::boot_ticks());
-        }
     }
 
-    /// The group's members that started by then share a SIGTERM that is sent to the group.
-    fn note_termed(&mut self, started_by: u64) {
-        // Not down the tree: when its parents go at the signal, a member hangs on nobody for a moment.
-        let members = descendants::of_groups(self.leaders.pids());
-        self.termed.extend(members.into_iter().filter(|d| d.started <= started_by));
-    }
-
-    /// SIGTERM, once each.
     fn term_tree(&mut self) {
-        if self.tree_empty {
-            return;
-        }
-        let Some(all) = self.tree() else { return self.signal_unseen(Signal::TERM) };
-        for descendant in all {
-            if self.termed.insert(descendant) {
-                self.kill_one(descendant.pid, Signal::TERM);
-            }
-            if descendant.is_stopped {
-                self.kill_one(descendant.pid, Signal::CONT);
-            }
+        if !self.tree_empty {
+            let tree = self.tree();
+            self.sweep.term(tree, &self.leaders);
         }
     }
 
@@ -368,30 +338,9 @@ impl Effects {
     }
 
     fn kill_tree(&mut self) {
-        if self.tree_empty {
-            return;
-        }
-        match self.tree() {
-            Some(all) => all.into_iter().for_each(|d| self.kill_one(d.pid, Signal::KILL)),
-            None => self.signal_unseen(Signal::KILL),
-        }
-    }
-
-    /// Without /proc: everything in our PID namespace where we are its init, else the command's process group.
-    fn signal_unseen(&mut self, signal: Signal) {
-        let nobody = Descendant { pid: -1, ..Descendant::default() };
-        if signal == Signal::TERM && !self.termed.insert(nobody) {
-            return;
-        }
-        if process::own_pid() == 1 {
-            return self.kill_one(-1, signal);
-        }
-        self.leaders.pids().iter().for_each(|group| self.kill_one(-group, signal));
-    }
-
-    fn kill_one(&self, pid: i32, signal: Signal) {
-        if let Err(error) = process::kill(pid, signal) {
-            tracing::warn!(pid, "{signal} could not be sent: {error}");
+        if !self.tree_empty {
+            let tree = self.tree();
+            self.sweep.kill(tree, &self.leaders);
         }
     }
 

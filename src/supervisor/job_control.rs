@@ -3,16 +3,18 @@
 
 use std::os::fd::RawFd;
 
-use crate::edge::{process, terminal};
+use crate::edge::{process, signals, terminal};
 use crate::rules::signal::Signal;
 
 pub(super) struct JobControl {
     terminal: Option<RawFd>,
+    /// The child was sent a stop, and takes us with it if it does stop.
+    follows: bool,
 }
 
 impl JobControl {
     pub(super) fn new(terminal: Option<RawFd>) -> JobControl {
-        JobControl { terminal }
+        JobControl { terminal, follows: false }
     }
 
     pub(super) fn terminal(&self) -> Option<RawFd> {
@@ -20,9 +22,14 @@ impl JobControl {
     }
 
     /// The child was stopped by `signal`.
-    pub(super) fn stopped(&self, child: i32, signal: Signal) {
-        let Some(terminal) = self.terminal else { return };
-        if !matches!(signal, Signal::TSTP | Signal::TTIN | Signal::TTOU) {
+    pub(super) fn stopped(&mut self, child: i32, signal: Signal) {
+        let Some(terminal) = self.terminal else {
+            if self.follows {
+                self.suspend(true);
+            }
+            return;
+        };
+        if !signal.stops_a_job() {
             return;
         }
         if terminal::has_shell() {
@@ -36,6 +43,20 @@ impl JobControl {
             tracing::info!("{signal} from the keyboard is undone: nobody here could continue the command");
         }
         let _ = process::kill(-child, Signal::CONT);
+    }
+
+    /// The child was sent another signal.
+    pub(super) fn forget(&mut self) {
+        self.follows = false;
+    }
+
+    /// The child was sent a stop, and we are to stop too: now, or when it does. PID 1 would have no way back.
+    pub(super) fn suspend(&mut self, at_once: bool) {
+        self.follows = !at_once;
+        // A stop takes back a SIGCONT that has not been read: who has sent one already does not want it any more.
+        if at_once && process::own_pid() != 1 && !signals::is_waiting(Signal::CONT) {
+            terminal::stop_ourselves();
+        }
     }
 
     /// The child is gone: the terminal is ours again.

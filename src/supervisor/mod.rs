@@ -1,12 +1,14 @@
 //! The loop: hear, decide, do, tell. One thread, one poll; long work runs on a thread of its own (`background`) and
 //! comes back as an event. Nothing here waits for anything but the poll.
 
+#[cfg_attr(not(feature = "store"), allow(dead_code, reason = "most orders are for the keeper"))]
 mod background;
 mod effects;
 pub mod follow;
 mod gpu_desk;
 pub mod gpus;
 mod job_control;
+#[cfg_attr(not(feature = "store"), path = "keeper_without_store.rs")]
 pub mod keeper;
 mod leaders;
 mod lookout;
@@ -17,6 +19,7 @@ mod pulse;
 mod ranks;
 mod reporter;
 mod status_desk;
+mod sweep;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -27,7 +30,7 @@ use std::time::Duration;
 use crate::edge::clock::Clock;
 use crate::edge::reaper::{self, Wait};
 use crate::edge::signals::{Inbox, Mask};
-use crate::edge::{code_pages, process, wake};
+use crate::edge::{code_pages, process, terminal, wake};
 use crate::rules::env::{Changes, Env};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Uptime};
@@ -93,6 +96,8 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     }
     let background = Background::start(work)?;
     let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some())?;
+    // A terminal has one foreground group.
+    job.policy.child_has_terminal = job.changes.len() == 1 && terminal::to_hand_on().is_some();
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let effects = Effects::new(job, background, collectors);

@@ -1,12 +1,14 @@
 //! What the pages say is so: every command line, flag, variable and link in README, docs and Dockerfiles.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
 
 use regex::Regex;
 use trainit::cli::{self, Refusal};
+use trainit::rules::cluster::spec::Platform;
 use trainit::rules::env::Env;
+use trainit::rules::framework::FRAMEWORKS;
 use trainit::settings::defs::find;
 use trainit::settings::layers::unknown_variables;
 
@@ -81,6 +83,7 @@ fn every_command_line_in_the_documentation_is_understood() {
 const OTHERS: &[&str] = &[
     "build-arg",
     "gpus",
+    "hostfile",
     "init",
     "learning-rate",
     "memory",
@@ -90,6 +93,7 @@ const OTHERS: &[&str] = &[
     "requeue",
     "restart",
     "signal",
+    "small",
     "stop-timeout",
     "tmpfs",
     "user",
@@ -145,4 +149,30 @@ fn every_link_leads_somewhere_and_every_page_is_linked() {
         let is_linked = linked.contains(&Path::new(&root()).join(&file).canonicalize().unwrap());
         assert!(is_linked, "nothing leads to {file}");
     }
+}
+
+#[test]
+fn the_page_on_the_cluster_names_every_platform_framework_and_variable() {
+    let page = text("docs/cluster.md");
+    let named = |word: &str| assert!(page.contains(&format!("`{word}`")), "docs/cluster.md does not name {word}");
+    FRAMEWORKS.iter().for_each(|framework| named(framework.name));
+    Platform::ALL.iter().for_each(|platform| named(platform.word()));
+    let vertex = r#"{"cluster":{"workerpool0":["h0:2222"],"workerpool1":["h1:2222"]},"environment":"cloud",
+                     "task":{"type":"workerpool1","index":0,"trial":"4"}}"#;
+    let sagemaker =
+        [("SM_HOSTS", r#"["algo-1","algo-2"]"#), ("SM_CURRENT_HOST", "algo-2"), ("SM_NETWORK_INTERFACE_NAME", "eth0")];
+    let mut seen = BTreeSet::new();
+    for nproc in ["1", "2"] {
+        for platform in [&[("CLUSTER_SPEC", vertex)][..], &sagemaker] {
+            let nproc: &[&str] = if nproc == "1" { &[] } else { &["--nproc", nproc] };
+            let mut env = Trainit::new([&["env", "--format", "json"], nproc].concat());
+            for (name, value) in platform {
+                env = env.env(name, value);
+            }
+            let told: BTreeMap<String, serde_json::Value> = serde_json::from_str(&env.output().out()).unwrap();
+            seen.extend(told.into_keys());
+        }
+    }
+    seen.iter().for_each(|name| named(name));
+    assert!(seen.len() > 20, "{seen:?}");
 }

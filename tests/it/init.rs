@@ -210,12 +210,23 @@ fn the_signals_that_a_c_library_reserves_reach_the_command_too() {
 fn sigterm_before_anything_runs_is_not_lost() {
     for _ in 0..40 {
         let running = Trainit::pid1(["run", "--", "sleep", "1000"]).start();
-        running.after_log("started");
-        // The real PID 1 is the child of unshare.
-        let inner = children_of(running.pid())[0];
-        send(inner, libc::SIGTERM);
+        // The real PID 1 is the child of unshare; it is ours to be sent signals as soon as it has blocked them.
+        let inner = loop {
+            let inner = children_of(running.pid()).first().copied();
+            if let Some(inner) = inner.filter(|inner| has_blocked_all(*inner)) {
+                break inner;
+            }
+        };
+        // SAFETY: kill has no memory to get wrong.
+        assert_eq!(unsafe { libc::kill(inner, libc::SIGTERM) }, 0);
         running.finish().expect_code(143);
     }
+}
+
+fn has_blocked_all(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap_or_default().trim();
+    u64::from_str_radix(mask, 16) == Ok(!(1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1)))
 }
 
 fn children_of(pid: i32) -> Vec<i32> {
@@ -228,7 +239,8 @@ fn ten_thousand_orphans_leave_no_zombie() {
     let script = "i=0; while [ $i -lt 100 ]; do \
                   (for j in 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 \
                    0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 \
-                   0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9; do (: ) & done &) ; i=$((i+1)); done; wait; exit 9";
+                   0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9; do (: ) & done &) ; i=$((i+1)); done; wait; \
+                  while cat /proc/[0-9]*/stat 2>/dev/null | grep -q ') [ZX] 1 '; do :; done; exit 9";
     Trainit::pid1(["run", "--", "sh", "-c", script]).output().expect_code(9);
 }
 

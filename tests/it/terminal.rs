@@ -10,6 +10,7 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
+use crate::init_signals::{LOOK, expect_no_hup_or_cont};
 use crate::support::{PATIENCE, binary};
 
 /// A program in a session of its own on a pseudo-terminal.
@@ -136,6 +137,40 @@ fn ctrl_z_gives_the_shell_its_prompt_back_and_fg_goes_on() {
 }
 
 #[test]
+fn ctrl_z_gives_the_shell_its_prompt_back_where_the_command_does_not_read_the_terminal_too() {
+    let script = format!(
+        "set -m; \"$TRAINIT\" run -- bash -c 'trap \"echo went-on; exit 5\" USR1; echo pid-$$-; {LOOP}' </dev/null; \
+         echo stopped-$?; read line; fg; echo ended-$?"
+    );
+    let mut terminal = Terminal::start("bash", &["-c", &script]);
+    terminal.shows("pid-");
+    terminal.keys(b"\x1a");
+    terminal.shows("stopped-14");
+    terminal.keys(b"\n");
+    terminal.shows("bash -c");
+    let screen = terminal.screen.0.lock().unwrap().clone();
+    let pid = screen.split("pid-").nth(1).unwrap().split('-').next().unwrap().to_owned();
+    Command::new("kill").args(["-USR1", &pid]).status().unwrap();
+    terminal.shows("went-on");
+    terminal.shows("ended-5");
+    assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
+fn at_a_terminal_no_hup_and_no_cont_that_nobody_sent_comes() {
+    let script =
+        format!("{LOOK} look begin; (trap 'look left; exit' TERM; echo ready; {LOOP}) & read line; look end; exit 6");
+    let trainit = binary();
+    let args = ["--block-signal=HUP,CONT", trainit.to_str().unwrap(), "run", "--", "bash", "-c", &script];
+    let mut terminal = Terminal::start("env", &args);
+    terminal.shows("ready");
+    terminal.keys(b"\n");
+    terminal.shows("exit_code=6");
+    expect_no_hup_or_cont(&terminal.screen.0.lock().unwrap().replace('\r', ""), 3);
+    assert_eq!(terminal.code(), Some(6));
+}
+
+#[test]
 fn ctrl_z_where_nobody_could_continue_the_command_is_undone() {
     let script = format!("trap 'echo on; exit 0' USR1; echo pid-$$-; {LOOP}");
     let mut terminal = Terminal::start(binary().to_str().unwrap(), &["run", "--", "bash", "-c", &script]);
@@ -149,6 +184,7 @@ fn ctrl_z_where_nobody_could_continue_the_command_is_undone() {
     assert_eq!(terminal.code(), Some(0));
 }
 
+#[cfg(feature = "store")]
 #[test]
 fn a_long_push_shows_a_bar_that_is_gone_when_it_is_over() {
     let dir = tempfile::tempdir().unwrap();

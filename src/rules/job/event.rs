@@ -205,6 +205,11 @@ pub enum Action {
         /// Which.
         signal: Signal,
     },
+    /// Stop ourselves until somebody continues us; never as PID 1.
+    Suspend {
+        /// Now; else when the command has stopped of the signal that was sent last.
+        at_once: bool,
+    },
     /// Send SIGTERM to every process of the tree that has not had one from us yet.
     TermTree,
     /// Send SIGKILL to every process of the tree.

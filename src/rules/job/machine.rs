@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::event::{Action, Event, Flushed, Resume, Timer, Uptime};
+use super::event::{Action, Event, Resume, Timer, Uptime};
 use super::hang::Watch;
 use super::policy::Policy;
 use super::restart::Memory;
@@ -19,6 +19,7 @@ use crate::rules::signal::Signal;
 use leaders::Leaders;
 
 mod ending;
+mod flushing;
 mod hanging;
 mod leaders;
 mod leaving;
@@ -34,10 +35,6 @@ const STUCK_AFTER: Duration = Duration::from_secs(2);
 const TERM_SWEEP: Duration = Duration::from_millis(200);
 /// The same after a death, and while SIGKILL is at work.
 const NEXT_SWEEP: Duration = Duration::from_millis(10);
-/// A commit that moves no byte for this long is given up.
-const FLUSH_LIMIT: Duration = Duration::from_secs(300);
-/// What the commit's own word may take after its time is up.
-const LAST_WORD: Duration = Duration::from_millis(500);
 /// Signals kept for a command that is not running yet; more than this nobody sends.
 const HELD_SIGNALS: usize = 256;
 
@@ -348,61 +345,6 @@ impl Machine {
         self.asked.is_some_and(|asked| now.saturating_sub(asked) <= self.policy.stop_grace + STUCK_AFTER)
     }
 
-    /// The tree is empty for good.
-    fn flush(&mut self, now: Uptime) -> Vec<Action> {
-        let fenced = matches!(self.stop, Some(Stop { cause: Cause::Fenced { .. }, .. }));
-        if !self.policy.store || fenced || self.attempt == 0 {
-            return self.publish_or_finish(now);
-        }
-        self.state = State::Flushing;
-        vec![self.flush_limit(now), Action::Flush { deadline: self.leave_by.map(|(_, gone)| gone) }]
-    }
-
-    /// As long as bytes move, but never beyond the end that was announced.
-    fn flush_limit(&self, now: Uptime) -> Action {
-        let limit = now + FLUSH_LIMIT;
-        let at = self.leave_by.map_or(limit, |(_, gone)| limit.min(gone + LAST_WORD));
-        Action::Arm(Timer::FlushLimit, at)
-    }
-
-    /// Checkpoints are safe; what a finished job leaves beside them is next.
-    fn publish_or_finish(&mut self, now: Uptime) -> Vec<Action> {
-        if !self.policy.model || self.published || !self.succeeded() {
-            return self.finish();
-        }
-        self.published = true;
-        self.state = State::Flushing;
-        vec![self.flush_limit(now), Action::Publish]
-    }
-
-    fn on_flushed(&mut self, now: Uptime, flushed: Flushed) -> Vec<Action> {
-        if self.state != State::Flushing {
-            return Vec::new();
-        }
-        match flushed {
-            Flushed::Done { step } => {
-                self.note_commit(step);
-                self.publish_or_finish(now)
-            }
-            Flushed::Failed(detail) => self.lost_commit(detail),
-            // Nothing was promised to be in time: a stop stays a stop.
-            Flushed::OutOfTime(detail) if self.stop.is_some() => {
-                self.gave_up = detail;
-                self.finish()
-            }
-            Flushed::OutOfTime(detail) => self.lost_commit(detail),
-        }
-    }
-
-    /// The child's own failure stays the story; a success or a stop whose checkpoint is not safe is 204.
-    fn lost_commit(&mut self, detail: String) -> Vec<Action> {
-        if self.stop.is_none() && !self.ended_well() {
-            self.gave_up = detail;
-            return self.finish();
-        }
-        self.exit(Reason::Store, exit::STORE, detail)
-    }
-
     fn on_due(&mut self, now: Uptime, timer: Timer) -> Vec<Action> {
         match (timer, &self.state) {
             (Timer::Grace, State::Launching | State::Running | State::Draining) => {
@@ -422,22 +364,9 @@ impl Machine {
             (Timer::Backoff, State::Waiting) => self.spawn(),
             (Timer::Pulse, _) => self.on_look_due(now),
             (Timer::Leave, _) => self.on_end_near(now),
-            (Timer::FlushLimit, State::Flushing) if self.leave_by.is_some_and(|(_, gone)| gone <= now) => {
-                let why = "the time was up before the newest checkpoint was committed; the last committed one stands";
-                self.on_flushed(now, Flushed::OutOfTime(why.to_owned()))
-            }
-            (Timer::FlushLimit, State::Flushing) => self.lost_commit(format!(
-                "the last commit moved no byte for {} s; the store hangs, so the newest checkpoint is not safe; \
-                 check the store and start again",
-                FLUSH_LIMIT.as_secs()
-            )),
+            (Timer::FlushLimit, State::Flushing) => self.on_flush_limit(now),
             _ => Vec::new(),
         }
-    }
-
-    fn note_commit(&mut self, step: Option<u64>) {
-        self.committed = self.committed.max(step);
-        self.memory.progressed(step);
     }
 }
 

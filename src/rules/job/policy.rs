@@ -31,6 +31,8 @@ pub struct Policy {
     pub stop_grace: Duration,
     /// Who gets forwarded signals.
     pub signal_target: Target,
+    /// A stop from a terminal stops us too: at the signal, else only if the command stops of it.
+    pub suspend_at_signal: bool,
     /// Forwarded as; `None` drops. The first match wins.
     pub rewrite: Vec<(Signal, Option<Signal>)>,
     /// Exit codes replaced at the very end. The first match wins.
@@ -70,7 +72,11 @@ pub struct Policy {
 impl Policy {
     /// What a signal is forwarded as; `None` drops it.
     pub fn rewritten(&self, signal: Signal) -> Option<Signal> {
-        self.rewrite.iter().find(|(from, _)| *from == signal).map_or(Some(signal), |(_, to)| *to)
+        let asked = self.rewrite.iter().find(|(from, _)| *from == signal).map(|(_, to)| *to);
+        // In a session of its own nobody could continue what a terminal's stop has stopped, so the kernel drops those.
+        let own_session = self.signal_target == Target::Group && !self.child_has_terminal;
+        let as_it_is = if own_session && signal.stops_a_job() { Signal::STOP } else { signal };
+        asked.unwrap_or(Some(as_it_is))
     }
 
     /// The code trainit leaves with where it would leave with `code`.
@@ -85,6 +91,7 @@ impl Default for Policy {
         Policy {
             stop_grace: Duration::from_secs(25),
             signal_target: Target::Leader,
+            suspend_at_signal: false,
             rewrite: Vec::new(),
             remap_exit: Vec::new(),
             stopped_code: StoppedCode::Always143,

@@ -22,6 +22,15 @@ pub(super) const SETTINGS: &[Setting] = &[
         "leader",
         "Who gets forwarded signals: the main child, or its whole process group as dumb-init does",
     ),
+    one(
+        "suspend",
+        "command|signal",
+        TOPIC,
+        on::RUN,
+        "",
+        "When TSTP, TTIN or TTOU stops trainit too: as the command stops of it, or at the signal as dumb-init does; \
+         by --signal-target",
+    ),
     many("rewrite-signal", "FROM:TO", TOPIC, on::RUN, "Forward FROM as TO, names or numbers; TO 0 drops it"),
     many("remap-exit", "FROM:TO", TOPIC, on::RUN, "Leave with TO where the exit code would be FROM"),
     one(

@@ -25,6 +25,11 @@ impl Machine {
                     self.asked = Some(now);
                 }
                 let mut actions = vec![self.send(as_signal)];
+                // Else a shell that waits for us would never have its prompt back. Where the command has the terminal we hear
+                // of it otherwise; a deadline that is set has to be watched.
+                if signal.stops_a_job() && !self.policy.child_has_terminal && self.deadline.is_none() {
+                    actions.push(Action::Suspend { at_once: self.policy.suspend_at_signal });
+                }
                 if self.policy.checkpoint_on.contains(&signal) {
                     actions.extend(self.hasten(false));
                 }

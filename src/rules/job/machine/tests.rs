@@ -1,7 +1,7 @@
 //! Whole lives, and the laws that hold in all of them.
 
 use super::*;
-use crate::rules::job::{Outcome, StoppedCode, Target};
+use crate::rules::job::{Flushed, Outcome, StoppedCode, Target};
 
 pub(super) fn secs(s: f64) -> Uptime {
     Duration::from_secs_f64(s)
@@ -264,6 +264,27 @@ fn a_gpu_that_is_no_place_to_go_on_is_left_with_202_after_a_checkpoint() {
     assert_eq!(machine.state, State::Flushing);
     let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(9) })));
     assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Gpu, 202, Some(9)));
+}
+
+#[test]
+fn a_stop_from_a_terminal_stops_us_too_unless_a_deadline_runs_or_the_command_has_the_terminal() {
+    let stop = |signal| Event::Signal { signal, sender: Some(7) };
+    for signal in [Signal::TSTP, Signal::TTIN, Signal::TTOU] {
+        let mut machine = running(Policy::default());
+        let with_it = Action::Suspend { at_once: false };
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal), with_it]);
+        machine.step(secs(2.0), term());
+        assert_eq!(machine.step(secs(3.0), stop(signal)), [leader(signal)], "the deadline has to be kept");
+        let mut machine = running(Policy { child_has_terminal: true, ..Policy::default() });
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [leader(signal)]);
+        let group = Policy { signal_target: Target::Group, suspend_at_signal: true, ..Policy::default() };
+        let sent = |signal| Action::Signal { target: Target::Group, signal };
+        let now = || Action::Suspend { at_once: true };
+        let mut machine = running(group.clone());
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [sent(Signal::STOP), now()]);
+        let mut machine = running(Policy { rewrite: vec![(signal, Some(Signal::INT))], ..group });
+        assert_eq!(machine.step(secs(1.0), stop(signal)), [sent(Signal::INT), now()]);
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::tests::*;
 use super::*;
+use crate::rules::job::Flushed;
 
 fn notice(lead: f64) -> Event {
     Event::Preempted { source: "azure reboot".into(), lead: secs(lead) }

@@ -2,6 +2,7 @@
 
 use super::tests::*;
 use super::*;
+use crate::rules::job::Flushed;
 
 fn leaving(store: bool) -> Machine {
     running(Policy { model: true, store, ..with_store() })

@@ -1,0 +1,88 @@
+//! What a life ends with when its tree is empty: the last commit, and the model of a job that finished.
+
+use std::time::Duration;
+
+use super::{Cause, Machine, State, Stop};
+use crate::rules::exit;
+use crate::rules::job::event::{Action, Flushed, Timer, Uptime};
+use crate::rules::job::verdict::Reason;
+
+/// A commit that moves no byte for this long is given up.
+const FLUSH_LIMIT: Duration = Duration::from_secs(300);
+/// What the commit's own word may take after its time is up.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
+impl Machine {
+    /// The tree is empty for good.
+    pub(super) fn flush(&mut self, now: Uptime) -> Vec<Action> {
+        let fenced = matches!(self.stop, Some(Stop { cause: Cause::Fenced { .. }, .. }));
+        if !self.policy.store || fenced || self.attempt == 0 {
+            return self.publish_or_finish(now);
+        }
+        self.state = State::Flushing;
+        vec![self.flush_limit(now), Action::Flush { deadline: self.leave_by.map(|(_, gone)| gone) }]
+    }
+
+    /// As long as bytes move, but never beyond the end that was announced.
+    pub(super) fn flush_limit(&self, now: Uptime) -> Action {
+        let limit = now + FLUSH_LIMIT;
+        let at = self.leave_by.map_or(limit, |(_, gone)| limit.min(gone + LAST_WORD));
+        Action::Arm(Timer::FlushLimit, at)
+    }
+
+    /// Checkpoints are safe; what a finished job leaves beside them is next.
+    pub(super) fn publish_or_finish(&mut self, now: Uptime) -> Vec<Action> {
+        if !self.policy.model || self.published || !self.succeeded() {
+            return self.finish();
+        }
+        self.published = true;
+        self.state = State::Flushing;
+        vec![self.flush_limit(now), Action::Publish]
+    }
+
+    pub(super) fn on_flushed(&mut self, now: Uptime, flushed: Flushed) -> Vec<Action> {
+        if self.state != State::Flushing {
+            return Vec::new();
+        }
+        match flushed {
+            Flushed::Done { step } => {
+                self.note_commit(step);
+                self.publish_or_finish(now)
+            }
+            Flushed::Failed(detail) => self.lost_commit(detail),
+            // Nothing was promised to be in time: a stop stays a stop.
+            Flushed::OutOfTime(detail) if self.stop.is_some() => {
+                self.gave_up = detail;
+                self.finish()
+            }
+            Flushed::OutOfTime(detail) => self.lost_commit(detail),
+        }
+    }
+
+    /// The child's own failure stays the story; a success or a stop whose checkpoint is not safe is 204.
+    pub(super) fn lost_commit(&mut self, detail: String) -> Vec<Action> {
+        if self.stop.is_none() && !self.ended_well() {
+            self.gave_up = detail;
+            return self.finish();
+        }
+        self.exit(Reason::Store, exit::STORE, detail)
+    }
+
+    /// No byte has moved for too long, or the time that was announced is up.
+    pub(super) fn on_flush_limit(&mut self, now: Uptime) -> Vec<Action> {
+        if self.leave_by.is_some_and(|(_, gone)| gone <= now) {
+            let why = "the time was up before the newest checkpoint was committed; the last committed one stands";
+            return self.on_flushed(now, Flushed::OutOfTime(why.to_owned()));
+        }
+        self.lost_commit(format!(
+            "the last commit moved no byte for {} s; the store hangs, so the newest checkpoint is not safe; \
+             check the store and start again",
+            FLUSH_LIMIT.as_secs()
+        ))
+    }
+
+    pub(super) fn note_commit(&mut self, step: Option<u64>) {
+        self.committed = self.committed.max(step);
+        self.memory.progressed(step);
+    }
+}

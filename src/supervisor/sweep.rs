@@ -1,0 +1,93 @@
+//! Who is told to leave, and that nobody is told twice.
+
+use std::collections::HashSet;
+
+use super::leaders::Leaders;
+use crate::edge::descendants::{self, Descendant, Moment};
+use crate::edge::process;
+use crate::rules::signal::Signal;
+
+/// The end of one attempt's processes.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    /// Who has had a SIGTERM from us.
+    told: HashSet<Descendant>,
+}
+
+impl Sweep {
+    /// For an attempt of which nobody has been told anything.
+    pub(super) fn begin(&mut self) {
+        self.told.clear();
+    }
+
+    /// SIGTERM to each member of the command's groups that is there at this moment.
+    ///
+    /// One by one, the main child first: who had a kill(2) of the whole group is not to be known afterwards. A member that was
+    /// forked between our look and the signal may have left the group in its handler by the next look, and would be told
+    /// again. Who is younger than this moment is told when the main children have gone, as everybody else is.
+    pub(super) fn term_groups(&mut self, leaders: &Leaders) {
+        let Some(moment) = Moment::now() else {
+            return leaders.alive().iter().for_each(|main| send(-main, Signal::TERM));
+        };
+        leaders.alive().iter().for_each(|main| send(*main, Signal::TERM));
+        let mut told = HashSet::new();
+        while let Some(members) = descendants::of_groups(leaders.pids()) {
+            // A fork that was under way shows itself at the latest when its parent has been told: look again until then.
+            let older = members.into_iter().filter(|d| d.was_there(moment) && !told.contains(d));
+            let new: Vec<Descendant> = older.collect();
+            if new.is_empty() {
+                break;
+            }
+            for member in new {
+                told.insert(member);
+                if !leaders.alive().contains(&member.pid) {
+                    send(member.pid, Signal::TERM);
+                }
+            }
+        }
+        self.told.extend(told);
+    }
+
+    /// SIGTERM to everybody who has had none.
+    pub(super) fn term(&mut self, tree: Option<Vec<Descendant>>, leaders: &Leaders) {
+        let Some(tree) = tree else {
+            // It stands for everybody.
+            let nobody = Descendant { pid: -1, ..Descendant::default() };
+            if self.told.insert(nobody) {
+                send_unseen(Signal::TERM, leaders);
+            }
+            return;
+        };
+        for descendant in tree {
+            if self.told.insert(descendant) {
+                send(descendant.pid, Signal::TERM);
+            }
+            if descendant.is_stopped {
+                send(descendant.pid, Signal::CONT);
+            }
+        }
+    }
+
+    /// SIGKILL to everybody.
+    pub(super) fn kill(&self, tree: Option<Vec<Descendant>>, leaders: &Leaders) {
+        match tree {
+            Some(tree) => tree.iter().for_each(|d| send(d.pid, Signal::KILL)),
+            None => send_unseen(Signal::KILL, leaders),
+        }
+    }
+}
+
+/// Without /proc: everything in our PID namespace where we are its init, else the command's process groups.
+fn send_unseen(signal: Signal, leaders: &Leaders) {
+    if process::own_pid() == 1 {
+        return send(-1, signal);
+    }
+    leaders.pids().iter().for_each(|group| send(-group, signal));
+}
+
+/// kill(2); what could not be sent is a warning.
+pub(super) fn send(pid: i32, signal: Signal) {
+    if let Err(error) = process::kill(pid, signal) {
+        tracing::warn!(pid, "{signal} could not be sent: {error}");
+    }
+}

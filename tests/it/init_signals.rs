@@ -1,0 +1,178 @@
+//! Signals that an init must not lose, invent or misread: its neighbours', the kernel's own, and those of job control.
+
+#![expect(unsafe_code, reason = "a fault is made with ptrace")]
+
+use crate::support::{Trainit, eventually, is_alive, send};
+
+fn status_of(pid: i32, field: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':')).unwrap_or_default().trim().to_owned()
+}
+
+fn state_of(pid: i32) -> char {
+    status_of(pid, "State").chars().next().unwrap_or('?')
+}
+
+fn pid_in(line: &str) -> i32 {
+    line.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+/// Another PID 1, which starts trainit beside a process of its own, and says in the end whether that one is as it was.
+const POD: &str = r#"
+bash -c 'for s in TERM HUP INT CONT USR1; do trap "echo neighbour heard $s" $s; done; echo neighbour ready; while :; do sleep 0.01; done' &
+neighbour=$!
+TREE=trainits "$0" "$@" &
+trap 'kill -TERM $!' USR2
+while wait $!; code=$?; [ $code -gt 128 ] && kill -0 $! 2>/dev/null; do :; done
+kill -0 $neighbour && echo neighbour lives
+grep -qzx TREE=trainits /proc/[0-9]*/environ 2>/dev/null && echo somebody is left
+kill -KILL $neighbour
+exit $code"#;
+
+#[test]
+fn in_a_shared_pid_namespace_it_adopts_and_stops_its_own_and_touches_nobody_else() {
+    let prefix = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL", "bash", "-c", POD];
+    let script = "setsid bash -c 'trap \"\" TERM; echo stubborn ready; while :; do sleep 0.01; done' stubborn & \
+                  (setsid bash -c 'trap \"echo orphan drained; exit\" TERM; echo orphan ready; while :; do sleep 0.01; done' &); \
+                  trap 'exit 3' TERM; echo main ready; while :; do sleep 0.01; done";
+    let options = ["run", "--stop-grace", "500ms", "--stopped-exit-code", "child", "--", "bash", "-c", script];
+    let running = Trainit::through(&prefix, options).start();
+    for who in ["neighbour ready", "main ready", "orphan ready", "stubborn ready"] {
+        running.after_line(who);
+    }
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", running.pid())).unwrap();
+    send(children.trim().parse().unwrap(), libc::SIGUSR2);
+    let done = running.finish().expect_code(3);
+    let out = done.out();
+    assert!(out.contains("orphan drained") && out.contains("neighbour lives"), "{out}");
+    assert!(!out.contains("neighbour heard") && !out.contains("somebody is left"), "{out}");
+}
+
+/// Says which of HUP and CONT wait for the process: they are blocked from the start, so nothing that came is gone.
+pub(crate) const LOOK: &str = "look() { while read -r name set; do case $name in SigPnd:|ShdPnd:) echo \"pending $1 $set\";; \
+                               esac; done </proc/$BASHPID/status; }; ";
+
+/// No HUP (1) and no CONT (18) among what was pending, of so many looks.
+pub(crate) fn expect_no_hup_or_cont(text: &str, looks: usize) {
+    let sets: Vec<&str> = text.lines().filter(|l| l.starts_with("pending ")).collect();
+    assert_eq!(sets.len(), 2 * looks, "{text}");
+    for line in sets {
+        let set = u64::from_str_radix(line.split_whitespace().last().unwrap(), 16).unwrap();
+        assert_eq!(set & (1 | 1 << 17), 0, "{line}");
+    }
+}
+
+#[test]
+fn no_hup_and_no_cont_that_nobody_sent_reaches_the_command_or_what_it_leaves_behind() {
+    for target in ["leader", "group"] {
+        let script = format!(
+            "{LOOK} look begin; (trap 'look left; exit' TERM; echo ready; while :; do sleep 0.01; done) & \
+             setsid bash -c '{LOOK} trap \"look gone; exit\" TERM; echo set; while :; do sleep 0.01; done' & \
+             read line; look end; exit 6"
+        );
+        let options = ["run", "--signal-target", target, "--", "bash", "-c", &script];
+        let (stdin, go) = std::io::pipe().unwrap();
+        let running = Trainit::through(&["env", "--block-signal=HUP,CONT"], options).stdin(stdin).start();
+        running.after_line("ready");
+        running.after_line("set");
+        drop(go);
+        let done = running.finish().expect_code(6);
+        expect_no_hup_or_cont(&done.out(), 4);
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_fault_of_its_own_ends_trainit_and_the_command_with_it() {
+    let running = Trainit::run(["bash", "-c", "echo pid $$; while :; do sleep 0.01; done"]).start();
+    let command = pid_in(&running.after_line("pid "));
+    eventually("trainit waits", || state_of(running.pid()) == 'S');
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: the registers are of the size that the kernel writes; the program that goes on at address 0 is not ours.
+    unsafe {
+        let mut registers: libc::user_regs_struct = std::mem::zeroed();
+        assert_eq!(libc::ptrace(libc::PTRACE_ATTACH, running.pid(), none, none), 0, "may we?");
+        eventually("it is held", || state_of(running.pid()) == 't');
+        assert_eq!(libc::waitpid(running.pid(), std::ptr::null_mut(), libc::WUNTRACED), running.pid());
+        assert_eq!(libc::ptrace(libc::PTRACE_GETREGS, running.pid(), none, &raw mut registers), 0);
+        registers.rip = 0;
+        registers.orig_rax = u64::MAX; // no system call to go back to
+        assert_eq!(libc::ptrace(libc::PTRACE_SETREGS, running.pid(), none, &raw mut registers), 0);
+        assert_eq!(libc::ptrace(libc::PTRACE_DETACH, running.pid(), none, none), 0);
+    }
+    running.finish().expect_code(128 + libc::SIGSEGV);
+    eventually("the command is gone", || !is_alive(command));
+}
+
+#[test]
+fn a_fault_that_somebody_only_sends_is_the_commands() {
+    for (name, number) in [("SEGV", libc::SIGSEGV), ("ABRT", libc::SIGABRT), ("BUS", libc::SIGBUS)] {
+        let script = format!("trap 'echo heard; exit 5' {name}; echo ready; while :; do sleep 0.01; done");
+        let running = Trainit::run(["bash", "-c", &script]).start();
+        running.after_line("ready");
+        running.signal(number);
+        assert_eq!(running.finish().expect_code(5).out(), "ready\nheard\n");
+    }
+}
+
+#[test]
+fn a_stop_from_a_terminal_stops_it_with_its_command_and_sigcont_wakes_both() {
+    for target in ["leader", "group"] {
+        let script = "echo pid $$; trap 'echo woken' CONT; while :; do sleep 0.01; done";
+        let running = Trainit::new(["run", "--signal-target", target, "--", "bash", "-c", script]).start();
+        let command = pid_in(&running.after_line("pid "));
+        eventually("it has set its trap", || traps_cont(command));
+        for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
+            running.signal(signal);
+            eventually("the command is stopped", || state_of(command) == 'T');
+            eventually("trainit is stopped", || state_of(running.pid()) == 'T');
+            running.signal(libc::SIGCONT);
+            eventually("the command goes on", || state_of(command) != 'T');
+            eventually("trainit goes on", || state_of(running.pid()) != 'T');
+        }
+        running.after_line("woken");
+        running.stop().expect_code(143);
+    }
+}
+
+#[test]
+fn a_command_that_handles_the_stop_keeps_trainit_going_unless_the_signal_alone_is_to_stop_it() {
+    let script = "trap 'echo heard' TSTP; trap 'echo passed on' USR1; trap 'echo woken' CONT; echo pid $$; while :; do sleep 0.01; done";
+    for (suspend, stops) in [("command", false), ("signal", true)] {
+        let running = Trainit::new(["run", "--suspend", suspend, "--", "bash", "-c", script]).start();
+        running.after_line("pid ");
+        running.signal(libc::SIGTSTP);
+        running.after_line("heard");
+        if stops {
+            eventually("trainit is stopped", || state_of(running.pid()) == 'T');
+            running.signal(libc::SIGCONT);
+        } else {
+            running.signal(libc::SIGUSR1);
+            running.after_line("passed on");
+            running.signal(libc::SIGCONT);
+        }
+        running.after_line("woken");
+        running.stop().expect_code(143);
+    }
+}
+
+fn traps_cont(pid: i32) -> bool {
+    u64::from_str_radix(&status_of(pid, "SigCgt"), 16).is_ok_and(|set| set >> 17 & 1 == 1)
+}
+
+#[test]
+fn as_pid_1_it_does_not_stop_itself_and_keeps_its_deadline() {
+    let running = Trainit::pid1(["run", "--stop-grace", "300ms", "--", "bash", "-c", "echo ready; sleep 1000"]).start();
+    running.after_line("ready");
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", running.pid())).unwrap();
+    let inner: i32 = children.trim().parse().unwrap();
+    send(inner, libc::SIGTSTP);
+    let passed_on = || {
+        let below = std::fs::read_to_string(format!("/proc/{inner}/task/{inner}/children")).unwrap_or_default();
+        below.trim().parse().is_ok_and(|command| state_of(command) == 'T')
+    };
+    eventually("the command is stopped", passed_on);
+    assert_ne!(state_of(inner), 'T');
+    send(inner, libc::SIGTERM);
+    running.finish().expect_code(143);
+}
