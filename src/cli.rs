@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use crate::settings::defs::{Takes, all, on};
+use crate::settings::left_out::is_left_out;
 
 /// A subcommand: its name, its bit in [`on`], one line of help, and the operands it takes.
 struct Sub {
@@ -176,9 +177,12 @@ fn root() -> Command {
 
 fn build(sub: &Sub, help: bool) -> Command {
     let mut command = Command::new(sub.name).about(sub.about).after_help(sub.after);
+    command = command.hide(!cfg!(feature = "store") && sub.on == on::CHECKPOINT);
     for setting in all().filter(|s| s.on & sub.on != 0) {
         let mut arg =
             Arg::new(setting.name).long(setting.name).help_heading(setting.topic).value_parser(value_parser!(OsString));
+        // Still known, so that who gives it is told why it does not work.
+        arg = arg.hide(is_left_out(setting));
         if help {
             let default = match setting.default {
                 "" => String::new(),
@@ -291,7 +295,7 @@ mod tests {
         let Err(Refusal::Shown(text)) = parse(["trainit", "run", "--help"].map(OsString::from).to_vec()) else {
             panic!("no help");
         };
-        for setting in all().filter(|s| s.on & on::RUN != 0) {
+        for setting in all().filter(|s| s.on & on::RUN != 0 && !is_left_out(s)) {
             assert!(text.contains(&format!("--{}", setting.name)) && text.contains(&setting.variable()), "{text}");
         }
     }

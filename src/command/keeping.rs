@@ -1,4 +1,6 @@
 //! What `run` keeps of its checkpoints and its model: settings and the node's rank cut into what the keeper is told.
+//!
+//! A build without stores has `keeping_without_store.rs` in this file's place.
 
 use std::sync::{Arc, Mutex};
 

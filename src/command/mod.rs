@@ -1,5 +1,6 @@
 //! One file per subcommand: the wiring, and nothing that could be a rule.
 
+#[cfg(feature = "store")]
 pub mod checkpoint;
 pub mod cluster;
 pub mod completions;
@@ -7,6 +8,7 @@ pub mod env;
 pub mod gpu_probe;
 pub mod gpus;
 pub mod inspect;
+#[cfg_attr(not(feature = "store"), path = "keeping_without_store.rs")]
 mod keeping;
 pub mod licenses;
 pub mod report_metric;
@@ -21,7 +23,7 @@ use crate::edge::signals::Mask;
 use crate::edge::stdio;
 use crate::rules::env::Env;
 use crate::rules::exit;
-use crate::settings::{Complaint, ConfigFile, Values, platform};
+use crate::settings::{Complaint, ConfigFile, Values, left_out, platform};
 
 const DEFAULT_CONFIG: &str = "/etc/trainit/config.toml";
 
@@ -41,12 +43,13 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
         ("report-metric", _) => report_metric::main(&parsed, &env),
         ("status", _) => status::main(&parsed, &env),
         ("gpus", _) => gpus::main(&parsed, &env),
+        #[cfg(feature = "store")]
         ("checkpoint", _) => checkpoint::main(&parsed, &env),
         ("inspect", _) => inspect::main(&parsed, &env),
         ("env", _) => env::main(&parsed, &env),
         ("completions", _) => completions::main(&parsed),
         ("licenses", _) => licenses::main(),
-        (other, _) => refuse(&[format!("trainit {other} is not there yet")]),
+        (other, _) => refuse(&[format!("trainit {other}: {}", left_out::WHY)]),
     }
 }
 
@@ -61,6 +64,7 @@ pub fn values(parsed: &Parsed, env: &Env) -> (Values, Vec<Complaint>) {
         }
     };
     let mut values = Values::gather(parsed.on, parsed.flags.clone(), env, file.as_ref(), &mut complaints);
+    left_out::refuse(&mut values, &mut complaints);
     platform::imply(&mut values, env);
     (values, complaints)
 }

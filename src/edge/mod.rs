@@ -24,6 +24,7 @@ pub mod reaper;
 pub mod run_dir;
 pub mod signals;
 pub mod stdio;
+#[cfg(feature = "store")]
 pub mod store;
 pub mod terminal;
 pub mod threads;

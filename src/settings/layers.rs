@@ -106,6 +106,21 @@ impl Values {
         }
     }
 
+    /// Takes a setting out, as if it were not in the list.
+    pub fn remove(&mut self, name: &str) -> Option<Given> {
+        self.given.remove(name)
+    }
+
+    /// Where the value of `name` came from, as a complaint names it.
+    pub fn place(&self, name: &str) -> String {
+        match self.get(name).map(|g| &g.source) {
+            Some(Source::Variable) => find(name).map(Setting::variable).unwrap_or_default(),
+            Some(Source::File(path, line)) => format!("{}:{line}: {name}", path.display()),
+            Some(Source::Platform(because)) => format!("--{name} (from {because})"),
+            _ => format!("--{name}"),
+        }
+    }
+
     /// Every setting that has a value, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Given)> {
         self.given.iter().map(|(name, given)| (*name, given))
@@ -193,12 +208,7 @@ impl<'a> Reader<'a> {
 
     /// Where the value of `name` came from, as a complaint names it.
     pub fn place(&self, name: &str) -> String {
-        match self.values.get(name).map(|g| &g.source) {
-            Some(Source::Variable) => find(name).map(Setting::variable).unwrap_or_default(),
-            Some(Source::File(path, line)) => format!("{}:{line}: {name}", path.display()),
-            Some(Source::Platform(because)) => format!("--{name} (from {because})"),
-            _ => format!("--{name}"),
-        }
+        self.values.place(name)
     }
 }
 

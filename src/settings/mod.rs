@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod defs;
 pub mod gpus;
 pub mod layers;
+pub mod left_out;
 pub mod metrics;
 pub mod model;
 pub mod platform;

@@ -1,6 +1,6 @@
 //! Keeps the checkpoints of a run: restores at the start, commits what is new while training goes on, commits the last.
 //! It runs on the background thread; what to do with its news is the machine's to decide. How it is done is in the files
-//! of `keeper/`.
+//! of `keeper/`. A build without stores has `keeper_without_store.rs` in this file's place.
 
 pub mod commit;
 mod fall_back;

@@ -1,12 +1,14 @@
 //! The loop: hear, decide, do, tell. One thread, one poll; long work runs on a thread of its own (`background`) and
 //! comes back as an event. Nothing here waits for anything but the poll.
 
+#[cfg_attr(not(feature = "store"), allow(dead_code, reason = "most orders are for the keeper"))]
 mod background;
 mod effects;
 pub mod follow;
 mod gpu_desk;
 pub mod gpus;
 mod job_control;
+#[cfg_attr(not(feature = "store"), path = "keeper_without_store.rs")]
 pub mod keeper;
 mod leaders;
 mod lookout;

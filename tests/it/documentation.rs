@@ -93,6 +93,7 @@ const OTHERS: &[&str] = &[
     "requeue",
     "restart",
     "signal",
+    "small",
     "stop-timeout",
     "tmpfs",
     "user",

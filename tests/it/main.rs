@@ -1,4 +1,5 @@
 //! One integration binary, one file per capability. Everything here runs the real program.
+//! A build without stores (`--no-default-features`) leaves out what needs one, and is tried by `without_store`.
 
 #![allow(clippy::disallowed_methods, reason = "tests start processes and read clocks")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
@@ -6,16 +7,23 @@
 
 mod support;
 
+#[cfg(feature = "store")]
 mod checkpoint_faults;
+#[cfg(feature = "store")]
 mod checkpoint_lives;
+#[cfg(feature = "store")]
 mod checkpoint_restore;
+#[cfg(feature = "store")]
 mod checkpoint_schedules;
+#[cfg(feature = "store")]
 mod checkpoint_store;
+#[cfg(feature = "store")]
 mod checkpoint_trouble;
 mod child_state;
 mod cluster;
 mod cluster_properties;
 mod command_line;
+#[cfg(feature = "store")]
 mod documentation;
 mod env_command;
 mod exit_codes;
@@ -28,19 +36,27 @@ mod init;
 mod init_hard;
 mod init_signals;
 mod inspect;
+#[cfg(feature = "store")]
 mod manifests;
 mod metrics_file;
+#[cfg(feature = "store")]
 mod model;
 mod nproc;
+#[cfg(feature = "store")]
 mod object_store_runs;
+#[cfg(feature = "store")]
 mod object_stores;
 mod peers;
 mod preemption;
 mod report_metric;
+#[cfg(feature = "store")]
 mod restarts;
+#[cfg(feature = "store")]
 mod resume;
 mod scraped_metrics;
 mod shipping;
 mod status;
 mod terminal;
 mod walls;
+#[cfg(not(feature = "store"))]
+mod without_store;

@@ -213,6 +213,7 @@ fn another_machines_event_and_a_freeze_stop_nothing() {
     }
 }
 
+#[cfg(feature = "store")]
 #[test]
 fn with_checkpoints_the_file_is_there_before_a_sigterm_is_passed_on() {
     let checkpoints = tempfile::tempdir().unwrap();

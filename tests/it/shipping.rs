@@ -29,6 +29,11 @@ fn bash_completes_subcommands_flags_and_their_values() {
     assert_eq!(offered(&["trainit", "rep"]), ["report-metric"]);
     assert_eq!(offered(&["trainit", "run", "--stop-g"]), ["--stop-grace"]);
     assert_eq!(offered(&["trainit", "run", "--signal-target", ""]), ["leader", "group"]);
+}
+
+#[cfg(feature = "store")]
+#[test]
+fn bash_completes_what_can_be_done_with_a_store() {
     assert!(offered(&["trainit", "checkpoint", "pr"]).contains(&"prune".to_owned()));
 }
 

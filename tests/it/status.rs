@@ -217,6 +217,7 @@ fn restarts_and_a_stop_are_told_while_they_last_and_are_healthy() {
     running.finish().expect_code(143);
 }
 
+#[cfg(feature = "store")]
 #[test]
 fn the_last_commit_and_what_a_death_would_lose_are_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -184,6 +184,7 @@ fn ctrl_z_where_nobody_could_continue_the_command_is_undone() {
     assert_eq!(terminal.code(), Some(0));
 }
 
+#[cfg(feature = "store")]
 #[test]
 fn a_long_push_shows_a_bar_that_is_gone_when_it_is_over() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,8 +7,7 @@
 use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 
-use nvml_wrapper_sys::bindings::NvmlLib;
-
+use super::calls::Calls;
 use crate::rules::env::Env;
 
 const SONAME: &str = "libnvidia-ml.so.1";
@@ -49,8 +48,8 @@ pub(super) fn candidates(env: &Env) -> Vec<PathBuf> {
 }
 
 /// Whether the loader found the CUDA toolkit's stub, which prints a warning and has no GPUs.
-pub(super) fn is_stub(lib: &NvmlLib) -> bool {
-    let Ok(function) = lib.nvmlInit_v2.as_ref() else { return false };
+pub(super) fn is_stub(calls: &Calls) -> bool {
+    let Some(function) = calls.nvmlInit_v2 else { return false };
     let mut info: libc::Dl_info = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),
@@ -59,7 +58,7 @@ pub(super) fn is_stub(lib: &NvmlLib) -> bool {
     };
     // SAFETY: dladdr only looks the address up; the name it gives lives as long as the library.
     unsafe {
-        libc::dladdr(*function as *const c_void, &raw mut info) != 0
+        libc::dladdr(function as *const c_void, &raw mut info) != 0
             && !info.dli_fname.is_null()
             && CStr::from_ptr(info.dli_fname).to_bytes().windows(7).any(|part| part == b"/stubs/")
     }

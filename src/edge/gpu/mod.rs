@@ -8,6 +8,8 @@
 
 #![expect(unsafe_code, reason = "the probe's own descriptors, its exit, and the auxiliary vector")]
 
+#[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
+mod calls;
 pub mod ladder;
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 mod library;

@@ -15,9 +15,10 @@ use std::mem::zeroed;
 use std::time::Duration;
 
 use nvml_wrapper_sys::bindings::{
-    NvmlLib, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, nvmlDevice_t, nvmlEventSet_t, nvmlMemory_v2_t,
+    field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, nvmlDevice_t, nvmlEventSet_t, nvmlMemory_v2_t,
 };
 
+use super::calls::Calls;
 use super::library::{candidates, is_stub};
 use super::speech::Speech;
 use crate::edge::clock::Clock;
@@ -39,9 +40,9 @@ const MAX_NVLINKS: c_uint = 36;
 /// Calls an NVML function by name: announced, unless it is missing or the GPU at hand has already been found lost.
 macro_rules! ask {
     ($nvml:ident.$name:ident($($arg:expr),*)) => {
-        match $nvml.lib.$name.as_ref() {
-            Ok(_) if $nvml.lost.is_some() => GPU_IS_LOST,
-            Ok(function) => {
+        match $nvml.calls.$name {
+            Some(_) if $nvml.lost.is_some() => GPU_IS_LOST,
+            Some(function) => {
                 $nvml.speech.call(stringify!($name));
                 // SAFETY: the types are those of NVML's header; handles came from NVML, out-pointers live for the call.
                 let code = unsafe { function($($arg),*) };
@@ -50,7 +51,7 @@ macro_rules! ask {
                 }
                 code
             }
-            Err(_) => FUNCTION_NOT_FOUND,
+            None => FUNCTION_NOT_FOUND,
         }
     };
 }
@@ -62,7 +63,7 @@ fn blank<T: Copy>() -> T {
 }
 
 struct Nvml {
-    lib: NvmlLib,
+    calls: Calls,
     speech: Speech,
     /// The call that found the GPU at hand gone, and what it returned.
     lost: Option<(&'static str, u32)>,
@@ -119,16 +120,16 @@ impl Nvml {
         for path in candidates(env) {
             speech.call("dlopen");
             // SAFETY: loading runs the library's constructors; that is what this process is for.
-            match unsafe { NvmlLib::new(&path) } {
-                Ok(lib) if is_stub(&lib) => {
+            match unsafe { Calls::load(&path) } {
+                Ok(calls) if is_stub(&calls) => {
                     let message = format!("{} is the toolkit's link-time stub", path.display());
                     failure.get_or_insert((Some(LIBRARY_NOT_FOUND), message));
                 }
-                Ok(lib) => return Nvml { lib, speech, lost: None }.init(),
+                Ok(calls) => return Nvml { calls, speech, lost: None }.init(),
                 // A file that is there but does not load is worth more words than names that were not found.
-                Err(error) if path.is_absolute() && !named => failure = Some((None, error.to_string())),
+                Err(error) if path.is_absolute() && !named => failure = Some((None, error)),
                 Err(error) => {
-                    failure.get_or_insert((Some(LIBRARY_NOT_FOUND), error.to_string()));
+                    failure.get_or_insert((Some(LIBRARY_NOT_FOUND), error));
                 }
             }
         }
@@ -391,9 +392,9 @@ impl Nvml {
         nvml.speech.wait("nvmlEventSetWait_v2", ms);
         // SAFETY: the set came from NVML, `data` lives for the call.
         let code = unsafe {
-            match (&nvml.lib.nvmlEventSetWait_v2, &nvml.lib.nvmlEventSetWait) {
-                (Ok(function), _) | (_, Ok(function)) => function(set, &raw mut data, ms),
-                _ => FUNCTION_NOT_FOUND,
+            match nvml.calls.nvmlEventSetWait_v2.or(nvml.calls.nvmlEventSetWait) {
+                Some(function) => function(set, &raw mut data, ms),
+                None => FUNCTION_NOT_FOUND,
             }
         };
         if code != SUCCESS {

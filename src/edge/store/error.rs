@@ -60,7 +60,6 @@ impl Failed {
         StoreError { deed, place, detail: access.censored(self.detail), trouble: self.trouble }
     }
 
-    #[cfg(feature = "store")]
     pub(super) fn no_credentials(error: &object_store::Error, way_out: &str) -> Failed {
         let Failed { trouble, detail } = Failed::from(error);
         let what = if trouble == Trouble::Unreachable { "no credentials are to be had" } else { "no credentials" };

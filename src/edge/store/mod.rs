@@ -16,19 +16,13 @@ use object_store::{
 };
 
 mod access;
-#[cfg(feature = "store")]
 mod amazon;
-#[cfg(feature = "store")]
 mod azure;
-#[cfg(feature = "store")]
 mod connect;
 mod directory;
 mod error;
-#[cfg(feature = "store")]
 mod google;
-#[cfg(feature = "store")]
 mod profile;
-#[cfg(feature = "store")]
 mod tls;
 
 pub use access::Access;
@@ -136,7 +130,6 @@ impl Store {
                     access: access.clone(),
                 })
             }
-            #[cfg(feature = "store")]
             Address::Bucket(bucket) => {
                 use crate::rules::checkpoint::address::Cloud;
                 let store = match bucket.cloud {
@@ -156,13 +149,6 @@ impl Store {
                     access: access.clone(),
                 })
             }
-            #[cfg(not(feature = "store"))]
-            Address::Bucket(_) => Err(StoreError::new(
-                "open",
-                address.to_string(),
-                "this build stores in file:// only".to_owned(),
-                Trouble::Other,
-            )),
         }
     }
 
@@ -211,11 +197,9 @@ impl Store {
         // overwrite can be sent again when its answer was lost.
         let mode = if self.directory.is_some() { PutMode::Create } else { PutMode::Overwrite };
         let mut options = PutOptions { mode, ..PutOptions::default() };
-        #[cfg(feature = "store")]
         if self.checks_crc32c {
             options.extensions.insert(connect::Checksum(crc32c));
         }
-        let _ = &mut options;
         let put = self.data.put_opts(&self.key(key)?, blocks.into_iter().collect(), options).await;
         let result = put.map_err(|error| self.error("write", key, &error))?;
         self.compare(key, &result, crc32c)?;
@@ -305,7 +289,6 @@ impl Store {
 
     /// Fails where the store says that it holds other bytes than were sent.
     fn compare(&self, key: &str, result: &PutResult, crc32c: u32) -> Result<(), StoreError> {
-        #[cfg(feature = "store")]
         if let Some(connect::Checksum(theirs)) = result.extensions.get::<connect::Checksum>()
             && self.checks_crc32c
             && *theirs != crc32c
@@ -313,7 +296,6 @@ impl Store {
             let detail = format!("the store holds crc32c {theirs:08x}, sent was {crc32c:08x}: damaged on the way");
             return Err(StoreError::new("write", self.place(key), detail, Trouble::Other));
         }
-        let _ = (key, result, crc32c);
         Ok(())
     }
 

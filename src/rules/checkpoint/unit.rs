@@ -221,7 +221,7 @@ pub fn step_in(name: &str) -> Option<u64> {
 /// The step in a directory's name or a prefix: `step=S`, `step-S` or `step_S`, else the last integer.
 pub fn step_in_stem(name: &str) -> Option<u64> {
     #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static STEP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i)step[=_-]?(\d+)").unwrap());
+    static STEP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i-u:step)[=_-]?(\d+)").unwrap());
     #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
     static LAST: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(\d+)[^\d]*$").unwrap());
     let found = STEP.captures_iter(name).last().or_else(|| LAST.captures(name))?;

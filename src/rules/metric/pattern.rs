@@ -75,14 +75,14 @@ impl Pattern {
     }
 
     fn compile(name: Name, text: &str) -> Result<Pattern, String> {
-        let regex = Regex::new(text).map_err(|error| {
+        let regex = build(&mut RegexBuilder::new(text)).map_err(|error| {
             let error = error.to_string();
             let reason = error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
             format!("{text:?} is no regular expression: {reason}")
         })?;
         let step_group = regex.capture_names().position(|n| n == Some("step"));
         let gate = is_the_same_in_a_block(text)
-            .then(|| RegexBuilder::new(text).multi_line(true).crlf(true).build().ok())
+            .then(|| build(RegexBuilder::new(text).multi_line(true).crlf(true)).ok())
             .flatten();
         Ok(Pattern { name, regex, gate, value_group: 0, step_group })
     }
@@ -142,6 +142,16 @@ impl Pattern {
     }
 }
 
+/// A build without `full-regex` has no table of which letters differ in case only: what needs it is read as ASCII there.
+fn build(builder: &mut RegexBuilder) -> Result<Regex, regex::Error> {
+    let built = builder.build();
+    if cfg!(feature = "full-regex") {
+        built
+    } else {
+        built.or_else(|error| builder.unicode(false).build().map_err(|_| error))
+    }
+}
+
 /// Whether every match on a lone line is a match in a block of lines too, when `^`, `$` and `.` mind the lines' ends.
 /// Cautious: a switched-off flag, `.` over newlines, or the ends of the text count as doubt.
 fn is_the_same_in_a_block(regex: &str) -> bool {
@@ -189,6 +199,11 @@ mod tests {
         assert_eq!(found, [expected("Validation-accuracy", 0.93), expected("loss", 1e-3)]);
         assert_eq!(of("(?<value>\\S+) is (\\w+)", "0.5 is acc"), [expected("acc", 0.5)]);
         assert!(Pattern::filter("(\\w+)=").is_err_and(|e| e.contains("two groups")));
+    }
+
+    #[test]
+    fn case_can_be_ignored() {
+        assert_eq!(found("a=(?i)loss: (\\S+)", "Loss: 0.5 LOSS: 1"), [(0.5, None), (1.0, None)]);
     }
 
     #[test]

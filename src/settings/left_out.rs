@@ -1,0 +1,61 @@
+//! What this build was made without, and what whoever asks for it is told. The settings of it stay in the list: one that
+//! were ignored would be checkpoints that nobody keeps.
+
+use super::defs::{Setting, all};
+use super::layers::{Complaint, Source, Values};
+
+/// Why it is not there, and the way out.
+pub const WHY: &str = "this trainit was built without checkpoint stores (trainit-small) and keeps neither checkpoints nor \
+                       models; take the full file, trainit, or leave it out and let the trainer save by itself";
+
+/// The heading in `--help` of what goes with the feature `store`.
+const OF_STORES: &str = "Checkpoints";
+
+/// Whether this build has no use for a setting.
+pub fn is_left_out(setting: &Setting) -> bool {
+    !cfg!(feature = "store") && setting.topic == OF_STORES
+}
+
+/// Takes what this build has no use for out of the values; each that somebody gave is a complaint.
+pub fn refuse(values: &mut Values, complaints: &mut Vec<Complaint>) {
+    for setting in all().filter(|setting| is_left_out(setting)) {
+        let place = values.place(setting.name);
+        if values.remove(setting.name).is_some_and(|given| given.source != Source::Default) {
+            complaints.push(Complaint { place, message: WHY.to_owned() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::defs::{find, on};
+    use super::*;
+    use crate::rules::env::Env;
+
+    #[test]
+    fn the_heading_is_the_one_of_the_list() {
+        for name in ["checkpoint-dir", "checkpoint-store", "model-dir"] {
+            assert_eq!(find(name).map(|setting| setting.topic), Some(OF_STORES), "{name}");
+        }
+    }
+
+    #[test]
+    fn who_asks_a_build_without_stores_for_checkpoints_is_refused_and_who_does_not_is_not() {
+        let gathered = |pairs: &[(&str, &str)]| {
+            let (env, mut complaints) = (Env::from_pairs(pairs.iter().copied()), Vec::new());
+            let mut values = Values::gather(on::RUN, Default::default(), &env, None, &mut complaints);
+            refuse(&mut values, &mut complaints);
+            (values.get("settle").is_some(), complaints.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let asked = [("TRAINIT_CHECKPOINT_DIR", "/c"), ("TRAINIT_MODEL_DIR", "/m"), ("TRAINIT_STOP_GRACE", "3s")];
+        let (is_known, complaints) = gathered(&asked);
+        if cfg!(feature = "store") {
+            assert!(is_known && complaints.is_empty(), "{complaints:?}");
+        } else {
+            assert!(!is_known && complaints.len() == 2, "{complaints:?}");
+            let place = |line: &String| line.starts_with("TRAINIT_CHECKPOINT_DIR: ") && line.contains("full file");
+            assert!(complaints.iter().any(place), "{complaints:?}");
+        }
+        assert_eq!(gathered(&[("AIP_CHECKPOINT_DIR", "gs://b/c")]).1, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,22 @@
+//! A build without stores keeps nothing: there is no [`Keep`] to be had, and so nobody who takes orders. `settings` says so
+//! to whoever asks for one.
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::background::{Order, Teller};
+use crate::edge::clock::Clock;
+
+/// What to keep of a run: there is none.
+#[derive(Debug)]
+pub enum Keep {}
+
+impl Keep {
+    /// Whether there is a model to copy when the job has finished.
+    pub fn leaves_a_model(&self) -> bool {
+        match *self {}
+    }
+
+    pub(super) async fn work(self, _: UnboundedReceiver<Order>, _: Teller, _: Clock) {
+        match self {}
+    }
+}
