@@ -10,15 +10,15 @@ const BAR_WIDTH: u64 = 30;
 
 /// Says when it is time for the next word about one transfer.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct Cadence {
     every: Duration,
     said: Duration,
 }
 
-impl Pace {
+impl Cadence {
     /// The first word comes after one pause.
-    pub fn new(every: Duration) -> Pace {
-        Pace { every, said: Duration::ZERO }
+    pub fn new(every: Duration) -> Cadence {
+        Cadence { every, said: Duration::ZERO }
     }
 
     /// Whether to say something, `took` after the transfer began.
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn words_come_at_their_pace() {
-        let mut pace = Pace::new(Duration::from_secs(10));
+        let mut pace = Cadence::new(Duration::from_secs(10));
         let said: Vec<u64> = (0..35).filter(|s| pace.is_time(Duration::from_secs(*s))).collect();
         assert_eq!(said, [10, 20, 30]);
     }

@@ -38,6 +38,9 @@ pub struct Checkpoints {
     pub restore_step: Option<u64>,
 }
 
+/// Data of no commit is left alone for this long.
+const ORPHAN_AGE: Duration = Duration::from_secs(24 * 3600);
+
 /// `--restore`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the words of the flag")]
@@ -104,7 +107,11 @@ impl Checkpoints {
                     .filter(|n| *n > 0)
                     .ok_or_else(|| format!("expected bytes a second such as 100MiB, found {text:?}"))
             }),
-            retention: Retention { last: last.unwrap_or(3), every },
+            retention: Retention {
+                last: last.unwrap_or(3),
+                every,
+                orphan_age: reader.parse("orphan-age", duration::parse).unwrap_or(ORPHAN_AGE),
+            },
             restore: reader.choice("restore", &words).unwrap_or(Resuming::Latest),
             restore_step: reader.count("restore-step"),
         }
@@ -133,7 +140,7 @@ mod tests {
         assert_eq!(complaints, []);
         assert_eq!(checkpoints.dir, None);
         assert_eq!((checkpoints.settle.as_secs(), checkpoints.interval.as_secs()), (2, 30));
-        assert_eq!(checkpoints.retention, Retention { last: 3, every: None });
+        assert_eq!(checkpoints.retention, Retention { last: 3, every: None, orphan_age: ORPHAN_AGE });
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn config(dir: &Path, store: &Path, keep: u64, claim: bool) -> MirrorConfig {
         store: Some(Address::parse(&format!("file://{}", store.display())).unwrap()),
         access: Access::new(Env::default(), false),
         options: Options::default(),
-        retention: Retention { last: keep, every: None },
+        retention: Retention { last: keep, every: None, orphan_age: Duration::from_secs(86_400) },
         restore: Restore::Latest,
         restore_step: None,
         job: String::new(),

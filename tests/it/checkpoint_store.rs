@@ -347,6 +347,20 @@ fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_nodes_data_ever
 }
 
 #[test]
+fn young_data_of_no_commit_goes_where_it_is_asked_for_and_a_commits_never() {
+    let place = Place::new();
+    let saved = place.save(1);
+    place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);
+    place.push();
+    let orphan = place.store().join("step-1/0000000001-000001");
+    place.checkpoint("prune").args(["--orphan-age", "1h"]).output().expect_code(0);
+    assert!(orphan.exists());
+    place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
+    assert!(!orphan.exists());
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
+}
+
+#[test]
 fn a_list_shows_the_local_checkpoints_too_each_with_what_it_lacks() {
     let place = Place::new();
     place.save(1);

@@ -1,5 +1,7 @@
 //! What follows from what is there: whose turn it is, what to restore, what to commit, what may go.
 
+use std::time::Duration;
+
 use super::names::{Attempt, CommitName, Stamp};
 
 /// How new a checkpoint is, where two can be compared.
@@ -54,6 +56,8 @@ pub struct Retention {
     pub last: u64,
     /// Also every commit whose step is a multiple of this.
     pub every: Option<u64>,
+    /// Data that no commit names is left alone for this long.
+    pub orphan_age: Duration,
 }
 
 /// Commits that may be deleted, oldest first. `newest_first` pairs each commit with whether all its objects were seen to
@@ -124,7 +128,7 @@ mod tests {
     #[test]
     fn the_newest_k_whole_commits_stay() {
         let all: Vec<(CommitName, bool)> = (1..=6).rev().map(|s| (commit(1, s, s * 10), true)).collect();
-        let keep = |last, every| Retention { last, every };
+        let keep = |last, every| Retention { last, every, orphan_age: Duration::ZERO };
         let steps = |list: Vec<CommitName>| list.iter().map(|c| c.step).collect::<Vec<u64>>();
         let us = attempt(1);
         assert_eq!(steps(expendable(&all, keep(3, None), &us, None)), [10, 20, 30]);
@@ -138,7 +142,7 @@ mod tests {
     fn torn_commits_do_not_count_as_kept_and_later_attempts_are_not_ours_to_delete() {
         let mut all: Vec<(CommitName, bool)> = (1..=4).rev().map(|s| (commit(1, s, s * 10), true)).collect();
         all[0].1 = false;
-        let keep = Retention { last: 2, every: None };
+        let keep = Retention { last: 2, every: None, orphan_age: Duration::ZERO };
         assert_eq!(expendable(&all, keep, &attempt(1), None).len(), 1);
         all[1].1 = false;
         assert_eq!(expendable(&all, keep, &attempt(1), None), []);

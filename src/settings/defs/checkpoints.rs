@@ -45,6 +45,14 @@ pub(super) const SETTINGS: &[Setting] = &[
     one("keep-last", "N", TOPIC, on::RUN | on::CHECKPOINT, "3", "Committed checkpoints to keep in the store"),
     one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N"),
     one(
+        "orphan-age",
+        "DURATION",
+        TOPIC,
+        on::CHECKPOINT,
+        "24h",
+        "What prune leaves of data that no commit names, written by an earlier run: anything younger",
+    ),
+    one(
         "restore",
         "latest|required|none",
         TOPIC,

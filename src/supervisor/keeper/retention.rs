@@ -17,9 +17,6 @@ use crate::rules::checkpoint::manifest::{LIMIT, Manifest};
 use crate::rules::checkpoint::names::{COMMITS, CommitName, OWN, Stamp, stamp_of_data};
 use crate::rules::checkpoint::plan::{self, Retention};
 
-/// Data of no commit is left alone for this long.
-const ORPHAN_AGE: Duration = Duration::from_secs(24 * 3600);
-
 /// A commit and what became of it.
 #[derive(Debug)]
 pub struct Judged {
@@ -114,11 +111,12 @@ impl Mirror {
     pub async fn prune(&self, dry: bool) -> Result<Pruned, StoreError> {
         let Some(store) = &self.store else { return Ok(Pruned::default()) };
         let gone = self.prune_commits(dry).await?;
-        let orphans = orphans(store).await?;
+        let age = self.config.retention.orphan_age;
+        let orphans = orphans(store, age).await?;
         let mut swept = 0;
         if !dry {
             // First, so that directories are empty when their last object goes.
-            swept = store.sweep(ORPHAN_AGE).await?;
+            swept = store.sweep(age).await?;
             let deletions = orphans.iter().map(|key| store.delete(key));
             stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
@@ -182,7 +180,7 @@ impl Mirror {
 }
 
 /// Data that no commit names, of an attempt that is over, and old by the store's own clock.
-async fn orphans(store: &Store) -> Result<Vec<String>, StoreError> {
+async fn orphans(store: &Store, age: Duration) -> Result<Vec<String>, StoreError> {
     let objects = store.list("").await?;
     let mut named: HashSet<String> = HashSet::new();
     let mut kept: HashSet<Stamp> = HashSet::new();
@@ -198,6 +196,6 @@ async fn orphans(store: &Store) -> Result<Vec<String>, StoreError> {
         let stamp = if key.starts_with(OWN) { None } else { stamp_of_data(key) };
         stamp.is_some_and(|s| s.attempt < newest && !kept.contains(&s)) && !named.contains(key)
     };
-    let old = objects.into_iter().filter(|o| now.saturating_sub(o.modified) > ORPHAN_AGE);
+    let old = objects.into_iter().filter(|o| now.saturating_sub(o.modified) > age);
     Ok(old.map(|o| o.key).filter(|key| is_orphan(key)).collect())
 }

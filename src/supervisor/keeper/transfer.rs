@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::mirror::Mirror;
 use crate::edge::clock::Clock;
 use crate::edge::stdio;
-use crate::rules::progress::{BAR_EVERY, LINE_EVERY, Pace, bar, words};
+use crate::rules::progress::{BAR_EVERY, Cadence, LINE_EVERY, bar, words};
 
 /// Hears bytes done and bytes in all.
 #[derive(Default)]
@@ -103,23 +103,23 @@ pub fn shown(what: &'static str) -> Box<dyn Fn(u64, u64)> {
 struct Paced {
     every: Duration,
     clock: Cell<Clock>,
-    pace: Cell<Pace>,
+    cadence: Cell<Cadence>,
     last: Cell<u64>,
 }
 
 impl Paced {
     fn new(every: Duration) -> Paced {
-        Paced { every, clock: Cell::new(Clock::start()), pace: Cell::new(Pace::new(every)), last: Cell::new(0) }
+        Paced { every, clock: Cell::new(Clock::start()), cadence: Cell::new(Cadence::new(every)), last: Cell::new(0) }
     }
 
     fn words(&self, done: u64, all: u64) -> Option<String> {
         if done < self.last.replace(done) {
             self.clock.set(Clock::start());
-            self.pace.set(Pace::new(self.every));
+            self.cadence.set(Cadence::new(self.every));
         }
-        let (took, mut pace) = (self.clock.get().now(), self.pace.get());
-        let is_time = pace.is_time(took);
-        self.pace.set(pace);
+        let (took, mut cadence) = (self.clock.get().now(), self.cadence.get());
+        let is_time = cadence.is_time(took);
+        self.cadence.set(cadence);
         is_time.then(|| words(done, all, took))
     }
 }
