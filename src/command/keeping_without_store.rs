@@ -11,7 +11,7 @@ impl Keeping {
         Keeping
     }
 
-    pub(super) fn of_node(self, _: Option<u32>, _: &Env) -> Option<Keep> {
+    pub(super) fn of_node(self, _: Option<u32>, _: Option<u32>, _: &Env) -> Option<Keep> {
         None
     }
 }
