@@ -168,8 +168,6 @@ impl Supervisor {
             self.settles = None;
             self.effects.tidy_up();
             code_pages::let_go();
-            // Once round the loop at once: its own code is read back now, not when a SIGTERM is there.
-            return Some(Duration::ZERO);
         }
         self.settles.map(|_| left)
     }
