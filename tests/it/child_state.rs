@@ -138,6 +138,12 @@ fn without_proc_the_tree_is_stopped_all_the_same_as_pid_1() {
     let done = running.finish().expect_code(143);
     assert!(done.out().contains("drained"), "{}", done.out());
     assert_eq!(done.verdict()["child_code"], 4);
+    assert!(complaints(&done.err()).len() <= 1, "what was lost is said in one line: {}", done.err());
+}
+
+/// What is said to be lost, before the command runs.
+fn complaints(log: &str) -> Vec<&str> {
+    log.lines().take_while(|line| !line.contains(r#""started "#)).collect()
 }
 
 #[test]
@@ -164,6 +170,8 @@ fn it_works_with_a_read_only_root_and_without_privileges() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(8), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(text, "file=\n", "no place for the file: the variable is not set");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(complaints(&log).len(), 1, "what was lost is said in one line: {log}");
 }
 
 #[test]

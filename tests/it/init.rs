@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Trainit, eventually, is_alive, send};
 
+/// How late the end of a grace may be.
+const LATE: Duration = Duration::from_millis(50);
+
 /// Waits for SIGTERM in a way that hears it at once.
 const WAIT: &str = "while :; do sleep 1000 & wait $!; done";
 
@@ -61,17 +64,24 @@ fn a_background_process_that_needs_a_moment_gets_it() {
 fn what_ignores_sigterm_is_killed_at_the_grace_and_a_second_sigterm_moves_nothing() {
     let script = "trap '' TERM; setsid sh -c \"trap '' TERM; echo two; while :; do sleep 0.01; done\" & \
                   echo one; while :; do sleep 0.01; done";
-    let running = Trainit::new(["run", "--stop-grace", "1s", "--", "sh", "-c", script]).start();
-    running.after_line("one");
-    running.after_line("two");
-    let start = Instant::now();
-    running.signal(libc::SIGTERM);
-    running.after_log("SIGTERM received");
-    send(running.pid(), libc::SIGTERM);
-    let done = running.finish().expect_code(143);
-    let took = start.elapsed();
-    assert!(took >= Duration::from_secs(1) && took < Duration::from_millis(1800), "{took:?}");
-    assert_eq!(done.verdict()["child_signal"], libc::SIGKILL);
+    let took = || {
+        let running = Trainit::new(["run", "--stop-grace", "1s", "--", "sh", "-c", script]).start();
+        running.after_line("one");
+        running.after_line("two");
+        let start = Instant::now();
+        running.signal(libc::SIGTERM);
+        running.after_log("SIGTERM received");
+        send(running.pid(), libc::SIGTERM);
+        let done = running.finish().expect_code(143);
+        let took = start.elapsed();
+        assert_eq!(done.verdict()["child_signal"], libc::SIGKILL);
+        assert!(took >= Duration::from_secs(1), "{took:?}");
+        took
+    };
+    let grace = Duration::from_secs(1);
+    // A busy machine gets another try.
+    let tries: Vec<Duration> = (0..5).map_while(|_| Some(took()).filter(|took| *took > grace + LATE)).collect();
+    assert!(tries.len() < 5, "{tries:?}");
 }
 
 #[test]
