@@ -252,6 +252,10 @@ impl Mirror {
             let fetch = self.fetch(store, &dir, manifest, &equal, &temporary);
             if let Err(stop) = futures_util::try_join!(whole(), fetch) {
                 dir.remove_tree(TEMPORARY).map_err(local)?;
+                // A file may be missed by either first; the listing says it better.
+                if matches!(stop, Stop::Reject(_)) {
+                    whole().await?;
+                }
                 return Err(stop);
             }
             faults.point(22);
