@@ -15,8 +15,17 @@ const MAX_NAME: usize = 255;
 /// Characters of a message.
 const LONGEST_LINE: usize = 300;
 
-/// Whether a path may be written under the checkpoint directory (or read under the prefix). Errors: why not.
+/// Whether a path may be written under the checkpoint directory. Errors: why not.
 pub fn path(text: &str) -> Result<(), String> {
+    beneath(text, MAX_DEPTH)
+}
+
+/// Whether a file's key may be read under the prefix: its path, with a node and a stamp in it. Errors: why not.
+pub fn key(text: &str) -> Result<(), String> {
+    beneath(text, MAX_DEPTH + 2)
+}
+
+fn beneath(text: &str, deepest: usize) -> Result<(), String> {
     let bad = |why: &str| Err(format!("the manifest's path {text:?} {why}"));
     if text.is_empty() || text.starts_with('/') {
         return bad("is not relative");
@@ -24,8 +33,8 @@ pub fn path(text: &str) -> Result<(), String> {
     if text.contains('\0') {
         return bad("holds a NUL");
     }
-    if text.split('/').count() > MAX_DEPTH {
-        return bad("is deeper than 64");
+    if text.split('/').count() > deepest {
+        return bad(&format!("is deeper than {deepest}"));
     }
     for part in text.split('/') {
         if matches!(part, "" | "." | "..") {
@@ -78,7 +87,19 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Bounded<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::names::{Attempt, Stamp, data_key};
     use super::*;
+
+    #[test]
+    fn the_deepest_file_has_a_key_that_is_read_back() {
+        let deepest = ["d"; MAX_DEPTH].join("/");
+        assert_eq!(path(&deepest), Ok(()));
+        let stamp = Stamp { attempt: Attempt { number: 7, tag: None }, seq: 3 };
+        for unit in ["d", "d/d", &["d"; MAX_DEPTH - 1].join("/")] {
+            assert_eq!(key(&data_key(unit, &stamp, &deepest)), Ok(()), "{unit}");
+        }
+        assert!(path(&format!("d/{deepest}")).is_err() && key(&format!("d/d/d/{deepest}")).is_err());
+    }
 
     #[test]
     fn one_more_than_the_most_is_an_error() {

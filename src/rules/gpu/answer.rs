@@ -179,10 +179,13 @@ fn not_started(report: &Report, reason: &str) -> String {
     format!("the GPU probe {} could not be started: {reason}{words}", report.program)
 }
 
+/// ENOENT of an exec.
+const NO_LOADER: u32 = 2;
+
 /// What errno of an exec means for a probe.
 fn exec_error(errno: u32) -> String {
     match errno {
-        2 => "it is not there, or this image has no dynamic loader for it (NVML needs glibc)".to_owned(),
+        NO_LOADER => "it is not there, or this image has no dynamic loader for it (NVML needs glibc)".to_owned(),
         8 => "it is built for another kind of machine".to_owned(),
         13 => "it may not be executed (permission, or a noexec mount)".to_owned(),
         other => format!("exec failed with errno {other}"),
@@ -196,7 +199,9 @@ fn said(report: &Report, site: &Site) -> Option<String> {
         return match (call.as_str(), *code) {
             // Where nobody promised a GPU, a probe that cannot run here is missed by nobody.
             ("exec", errno) => {
-                site.promised().then(|| not_started(report, &errno.map_or(message.to_owned(), exec_error)))
+                let why = not_started(report, &errno.map_or(message.to_owned(), exec_error));
+                let is_missed = site.control_node && errno == Some(NO_LOADER);
+                site.promised().then(|| if is_missed { format!("{NO_UTILITY}; {why}") } else { why })
             }
             ("dlopen", Some(code::LIBRARY_NOT_FOUND)) => match &site.named_library {
                 Some(path) => Some(format!("TRAINIT_NVML_LIBRARY names {path}, which cannot be loaded: {message}")),

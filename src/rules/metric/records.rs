@@ -43,8 +43,9 @@ impl Lines {
 
     /// There will be no more of this line.
     pub fn finish(&mut self, mut tell: impl FnMut(&[u8])) {
-        if !self.too_long && !self.rest.is_empty() {
-            tell(self.rest.strip_suffix(b"\r").unwrap_or(&self.rest));
+        let line = self.rest.strip_suffix(b"\r").unwrap_or(&self.rest);
+        if !self.too_long && !line.is_empty() {
+            tell(line);
         }
         self.rest.clear();
         self.too_long = false;
@@ -119,6 +120,13 @@ mod tests {
 
     fn of(tag: &str, value: f64, step: &str) -> (String, f64, Option<String>) {
         (tag.to_owned(), value, (!step.is_empty()).then(|| step.to_owned()))
+    }
+
+    #[test]
+    fn a_line_of_nothing_but_its_end_is_none() {
+        let mut lines = Lines::default();
+        lines.feed(b"\r\n\na=1\r\n\r", |line| assert_eq!(line, b"a=1"));
+        lines.finish(|line| panic!("{line:?}"));
     }
 
     #[test]
