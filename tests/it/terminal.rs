@@ -118,8 +118,18 @@ fn a_new_window_size_reaches_the_command() {
 
 #[test]
 fn ctrl_z_gives_the_shell_its_prompt_back_and_fg_goes_on() {
+    stops_and_goes_on("");
+}
+
+#[test]
+fn ctrl_z_gives_the_shell_its_prompt_back_where_the_command_does_not_read_the_terminal_too() {
+    stops_and_goes_on("</dev/null");
+}
+
+/// Ctrl-Z and fg of a run below a shell, with this redirection.
+fn stops_and_goes_on(redirection: &str) {
     let script = format!(
-        "set -m; \"$TRAINIT\" run -- bash -c 'trap \"echo went-on; exit 5\" USR1; echo pid-$$-; {LOOP}'; \
+        "set -m; \"$TRAINIT\" run -- bash -c 'trap \"echo went-on; exit 5\" USR1; echo pid-$$-; {LOOP}' {redirection}; \
          echo stopped-$?; read line; fg; echo ended-$?"
     );
     let mut terminal = Terminal::start("bash", &["-c", &script]);
@@ -128,26 +138,6 @@ fn ctrl_z_gives_the_shell_its_prompt_back_and_fg_goes_on() {
     terminal.shows("stopped-14");
     terminal.keys(b"\n");
     terminal.shows("bash -c"); // fg says what it brings to the foreground
-    let screen = terminal.screen.0.lock().unwrap().clone();
-    let pid = screen.split("pid-").nth(1).unwrap().split('-').next().unwrap().to_owned();
-    Command::new("kill").args(["-USR1", &pid]).status().unwrap();
-    terminal.shows("went-on");
-    terminal.shows("ended-5");
-    assert_eq!(terminal.code(), Some(0));
-}
-
-#[test]
-fn ctrl_z_gives_the_shell_its_prompt_back_where_the_command_does_not_read_the_terminal_too() {
-    let script = format!(
-        "set -m; \"$TRAINIT\" run -- bash -c 'trap \"echo went-on; exit 5\" USR1; echo pid-$$-; {LOOP}' </dev/null; \
-         echo stopped-$?; read line; fg; echo ended-$?"
-    );
-    let mut terminal = Terminal::start("bash", &["-c", &script]);
-    terminal.shows("pid-");
-    terminal.keys(b"\x1a");
-    terminal.shows("stopped-14");
-    terminal.keys(b"\n");
-    terminal.shows("bash -c");
     let screen = terminal.screen.0.lock().unwrap().clone();
     let pid = screen.split("pid-").nth(1).unwrap().split('-').next().unwrap().to_owned();
     Command::new("kill").args(["-USR1", &pid]).status().unwrap();
