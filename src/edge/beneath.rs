@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -214,20 +214,37 @@ impl Peek for Beneath {
     }
 }
 
-/// Up to `length` bytes from `from` on; shorter only at the end. Holes are not read. Errors: as pread(2).
+/// Up to `length` bytes from `from` on; shorter only at the end. Errors: as pread(2).
 pub fn read_at(file: &File, from: u64, length: usize) -> io::Result<Vec<u8>> {
-    let size = file.metadata()?.len();
-    let length = length.min(usize::try_from(size.saturating_sub(from)).unwrap_or(usize::MAX));
-    let mut bytes = vec![0; length];
+    let left = file.metadata()?.len().saturating_sub(from);
+    let mut bytes = vec![0; length.min(usize::try_from(left).unwrap_or(usize::MAX))];
+    let read = read_into(file, from, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Fills a buffer with the bytes from `from` on; returns how many, fewer only at the end. Holes are not read. Errors: as
+/// pread(2).
+pub fn read_into(file: &File, from: u64, bytes: &mut [u8]) -> io::Result<usize> {
+    let metadata = file.metadata()?;
+    let left = usize::try_from(metadata.len().saturating_sub(from)).unwrap_or(usize::MAX);
+    let length = bytes.len().min(left);
+    let bytes = &mut bytes[..length];
+    // To ask where the next hole is takes a walk through all that the page cache has of the file.
+    if metadata.blocks() * 512 >= metadata.len() {
+        file.read_exact_at(bytes, from)?;
+        return Ok(length);
+    }
     let end = from + length as u64;
     let mut at = from;
     while at < end {
         // Where SEEK_DATA is not understood everything counts as data.
         let data = match lseek(file, at as i64, Whence::SeekData) {
             Ok(data) => (data as u64).max(at),
-            Err(Errno::ENXIO) => break,
+            Err(Errno::ENXIO) => end,
             Err(_) => at,
         };
+        bytes[(at - from) as usize..(data.min(end) - from) as usize].fill(0);
         if data >= end {
             break;
         }
@@ -235,7 +252,7 @@ pub fn read_at(file: &File, from: u64, length: usize) -> io::Result<Vec<u8>> {
         file.read_exact_at(&mut bytes[(data - from) as usize..(hole - from) as usize], data)?;
         at = hole;
     }
-    Ok(bytes)
+    Ok(length)
 }
 
 /// Writes bytes at an offset, leaving runs of zeros as holes. The caller sets the length. Errors: as pwrite(2).
@@ -308,6 +325,11 @@ mod tests {
         assert_eq!(read, b"\0\0data\0\0");
         assert_eq!(read_at(&file, (64 << 20) - 3, 8).expect("reads").len(), 3);
         assert_eq!(read_at(&file, 1 << 40, 8).expect("reads").len(), 0);
+        let mut used = [b'x'; 8];
+        assert_eq!(read_into(&file, (1 << 20) - 2, &mut used).expect("reads"), 8);
+        assert_eq!(&used, b"\0\0data\0\0", "what was in the buffer stands where the file has holes");
+        assert_eq!(read_into(&file, (64 << 20) - 3, &mut used).expect("reads"), 3);
+        assert_eq!(&used[..3], b"\0\0\0");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod fetch;
 mod known;
 pub mod mirror;
 mod model;
+mod pool;
 pub mod restore;
 pub mod retention;
 mod send;

@@ -33,6 +33,10 @@ use directory::Directory;
 
 /// Tries of a put-if-absent whose answer was lost.
 const CREATE_TRIES: u32 = 3;
+/// Where fewer bytes come at once and more than these are to follow, they are let [`GATHER`]: many small reads cost both
+/// sides more than they bring.
+const FULL: u64 = 64 << 10;
+const GATHER: Duration = Duration::from_millis(2);
 /// Bytes asked of a directory at a time.
 const BLOCK: u64 = 8 << 20;
 
@@ -68,7 +72,7 @@ pub struct Habits {
 }
 
 /// Parts of large objects that are under way at once, at most.
-const PARTS_AT_ONCE: usize = 32;
+const PARTS_AT_ONCE: usize = 16;
 /// Servers take at most this many parts of one object.
 const MOST_PARTS: u64 = 9_000;
 
@@ -236,7 +240,8 @@ impl Store {
 
     /// Bytes of an object, to be taken piece by piece.
     pub async fn read(&self, key: &str, from: u64, length: u64) -> Result<Reading<'_>, StoreError> {
-        let mut reading = Reading { store: self, key: key.to_owned(), at: from, end: from + length, stream: None };
+        let mut reading =
+            Reading { store: self, key: key.to_owned(), at: from, end: from + length, came_short: false, stream: None };
         if self.directory.is_none() && length > 0 {
             let range = Some(GetRange::Bounded(from..from + length));
             let got = self.data.get_opts(&self.key(key)?, GetOptions { range, ..GetOptions::default() }).await;
@@ -377,6 +382,8 @@ pub struct Reading<'a> {
     key: String,
     at: u64,
     end: u64,
+    /// Whether the last bytes were fewer than [`FULL`].
+    came_short: bool,
     /// `None` for a directory, which is asked block by block.
     stream: Option<BoxStream<'static, object_store::Result<Bytes>>>,
 }
@@ -394,7 +401,12 @@ impl Reading<'_> {
             return Ok(None);
         }
         let bytes = match &mut self.stream {
-            Some(stream) => stream.next().await.transpose(),
+            Some(stream) => {
+                if self.came_short && self.end - self.at > FULL {
+                    tokio::time::sleep(GATHER).await;
+                }
+                stream.next().await.transpose()
+            }
             None => {
                 let until = self.end.min(self.at + BLOCK);
                 self.store.data.get_range(&self.store.key(&self.key)?, self.at..until).await.map(Some)
@@ -402,6 +414,7 @@ impl Reading<'_> {
         };
         let bytes = bytes.map_err(|error| self.store.error("read", &self.key, &error))?.unwrap_or_default();
         self.at += bytes.len() as u64;
+        self.came_short = (bytes.len() as u64) < FULL;
         if bytes.is_empty() || self.at > self.end {
             return Err(self.store.io_error("read", &self.key, &io::Error::from(io::ErrorKind::UnexpectedEof)));
         }

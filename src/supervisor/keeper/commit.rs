@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::known::{Known, Sent};
 use super::mirror::{Committed, Local, Mirror, PINS, attempts, beneath, blocking, same_bytes};
 use super::retention::commits;
-use super::send::{Sending, Stop, pin, unchanged, verify, without_data};
+use super::send::{Pools, Sending, Stop, pin, unchanged, verify, without_data};
 use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
@@ -257,6 +257,7 @@ impl Mirror {
             pace,
             habits: if pace.is_some() { store.habits().gently() } else { store.habits() },
             budget: Sending::budget(),
+            pools: Pools::new(),
             clock: self.clock,
             told: &told,
         };

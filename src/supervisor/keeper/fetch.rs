@@ -4,15 +4,16 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::pin::pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
 use super::mirror::{Mirror, MirrorError, away, blocking};
+use super::pool::{Buffer, Pool};
 use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
 use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
@@ -43,14 +44,14 @@ impl Mirror {
     ) -> Result<(), Stop> {
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         let whole_unit = manifest.is_directory();
-        let streams = &Semaphore::new(store.habits().at_once);
+        let (streams, pool) = (&Semaphore::new(store.habits().at_once), &Pool::new(BLOCK));
         let files = manifest.regular().filter(|f| whole_unit || !equal.contains(&f.path)).map(|item| {
             let to = format!("{temporary}/{}", item.path);
             let is_here = equal.contains(&item.path);
             async move {
                 // What is here already gets a second name; where that cannot be, it is fetched like the rest.
                 if !(is_here && dir.link(&item.path, &to).is_ok()) {
-                    self.fetch_file(store, dir, item, &to, streams).await?;
+                    self.fetch_file(store, dir, item, &to, streams, pool).await?;
                 }
                 self.config.faults.point(21);
                 Ok(())
@@ -76,11 +77,12 @@ impl Mirror {
         item: &Item,
         to: &str,
         streams: &Semaphore,
+        pool: &Pool,
     ) -> Result<(), Stop> {
         let local = |error: io::Error| self.unwritable(item, &error);
         if item.size <= BLOCK {
             let _turn = streams.acquire().await;
-            return self.fetch_small(store, dir, item, to).await;
+            return self.fetch_small(store, dir, item, to, pool).await;
         }
         let file = dir.create_file(to).map_err(local)?;
         let (size, sums) = match &item.chunks {
@@ -93,9 +95,9 @@ impl Mirror {
             let from = number as u64 * size;
             let length = size.min(item.size - from);
             // A chunk that came damaged is fetched once more, written without holes over what the first try left.
-            let mut crc = self.fetch_chunk(store, file, item, from, length, true).await?.map_err(local)?;
+            let mut crc = self.fetch_chunk(store, file, item, from..from + length, true, pool).await?.map_err(local)?;
             if hex(crc) != *wanted {
-                crc = self.fetch_chunk(store, file, item, from, length, false).await?.map_err(local)?;
+                crc = self.fetch_chunk(store, file, item, from..from + length, false, pool).await?.map_err(local)?;
             }
             if hex(crc) != *wanted {
                 return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
@@ -116,19 +118,26 @@ impl Mirror {
     }
 
     /// A file that is fetched before it is written, and written in one go.
-    async fn fetch_small(&self, store: &Store, dir: &Arc<Beneath>, item: &Item, to: &str) -> Result<(), Stop> {
+    async fn fetch_small(
+        &self,
+        store: &Store,
+        dir: &Arc<Beneath>,
+        item: &Item,
+        to: &str,
+        pool: &Pool,
+    ) -> Result<(), Stop> {
         // What came damaged is fetched once more.
-        let mut bytes = whole(store, item).await.map_err(|error| unreadable(item, &error))?;
-        if hex(crc32c::crc32c(&bytes)) != item.crc32c {
-            bytes = whole(store, item).await.map_err(|error| unreadable(item, &error))?;
+        let mut bytes = whole(store, item, pool).await.map_err(|error| unreadable(item, &error))?;
+        if hex(crc32c::crc32c(bytes.as_ref())) != item.crc32c {
+            bytes = whole(store, item, pool).await.map_err(|error| unreadable(item, &error))?;
         }
-        if hex(crc32c::crc32c(&bytes)) != item.crc32c {
+        if hex(crc32c::crc32c(bytes.as_ref())) != item.crc32c {
             return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
         }
         let file = dir.create_file(to).map_err(|error| self.unwritable(item, &error))?;
         let (size, mode, mtime_ns) = (item.size, item.mode, item.mtime_ns);
         let written = blocking(move || {
-            write_sparsely(&file, 0, &bytes)?;
+            write_sparsely(&file, 0, bytes.as_ref())?;
             finish_file(&file, size, mode, mtime_ns)
         });
         written.await.map_err(|error| self.unwritable(item, &error))?;
@@ -153,71 +162,67 @@ impl Mirror {
         store: &Store,
         file: &File,
         item: &Item,
-        from: u64,
-        length: u64,
+        run: Range<u64>,
         sparsely: bool,
+        pool: &Pool,
     ) -> Result<io::Result<u32>, Stop> {
-        let mut crc = 0;
-        let mut at = from;
-        let mut reading = store.read(&item.key, from, length).await.map_err(|error| unreadable(item, &error))?;
-        let mut gathered = Gathered::default();
-        loop {
-            let next = reading.next().await.map_err(|error| unreadable(item, &error))?;
-            let is_last = next.is_none();
-            gathered.add(next);
-            if gathered.bytes < BLOCK && !is_last {
+        let (mut crc, mut at, length) = (0, run.start, run.end - run.start);
+        let mut reading = store.read(&item.key, at, length).await.map_err(|error| unreadable(item, &error))?;
+        let mut gathered = pool.take();
+        while let Some(piece) = reading.next().await.map_err(|error| unreadable(item, &error))? {
+            if gathered.as_ref().is_empty() && piece.len() as u64 >= BLOCK {
+                let next = at + piece.len() as u64;
+                match write(file, at, piece, crc, sparsely).await {
+                    Ok((_, new)) => (at, crc) = (next, new),
+                    Err(error) => return Ok(Err(error)),
+                }
                 continue;
             }
-            let writer = match file.try_clone() {
-                Ok(writer) => writer,
-                Err(error) => return Ok(Err(error)),
-            };
-            let (blocks, start) = (std::mem::take(&mut gathered), at);
-            at += blocks.bytes;
-            let written = blocking(move || {
-                let (mut at, mut crc) = (start, crc);
-                for bytes in &blocks.pieces {
-                    if sparsely {
-                        write_sparsely(&writer, at, bytes)?;
-                    } else {
-                        writer.write_all_at(bytes, at)?;
+            let mut rest = &piece[..];
+            while !rest.is_empty() {
+                rest = gathered.gather(rest);
+                if gathered.is_full() {
+                    match write(file, at, gathered, crc, sparsely).await {
+                        Ok((written, new)) => (gathered, crc) = (written, new),
+                        Err(error) => return Ok(Err(error)),
                     }
-                    at += bytes.len() as u64;
-                    crc = crc32c::crc32c_append(crc, bytes);
+                    at += gathered.as_ref().len() as u64;
+                    gathered.clear();
                 }
-                Ok(crc)
-            });
-            crc = match written.await {
-                Ok(crc) => crc,
-                Err(error) => return Ok(Err(error)),
-            };
-            if is_last {
-                return Ok(Ok(crc));
             }
         }
+        Ok(write(file, at, gathered, crc, sparsely).await.map(|(_, crc)| crc))
     }
 }
 
-/// Pieces of a file that came and are not written yet.
-#[derive(Default)]
-struct Gathered {
-    pieces: Vec<Bytes>,
-    bytes: u64,
-}
-
-impl Gathered {
-    fn add(&mut self, piece: Option<Bytes>) {
-        self.bytes += piece.as_ref().map_or(0, |p| p.len() as u64);
-        self.pieces.extend(piece);
-    }
+/// Writes bytes at their place; returns them, and the checksum of what was written before with theirs.
+async fn write<B: AsRef<[u8]> + Send + 'static>(
+    file: &File,
+    at: u64,
+    bytes: B,
+    crc: u32,
+    sparsely: bool,
+) -> io::Result<(B, u32)> {
+    let writer = file.try_clone()?;
+    blocking(move || {
+        let data = bytes.as_ref();
+        if sparsely {
+            write_sparsely(&writer, at, data)?;
+        } else {
+            writer.write_all_at(data, at)?;
+        }
+        let crc = crc32c::crc32c_append(crc, data);
+        Ok((bytes, crc))
+    })
+    .await
 }
 
 /// The bytes of a small object.
-async fn whole(store: &Store, item: &Item) -> Result<Vec<u8>, StoreError> {
-    let mut bytes = Vec::with_capacity(item.size as usize);
+async fn whole(store: &Store, item: &Item, pool: &Pool) -> Result<Buffer, StoreError> {
+    let mut bytes = pool.take();
     let mut reading = store.read(&item.key, 0, item.size).await?;
     while let Some(piece) = reading.next().await? {
-        bytes.extend_from_slice(&piece);
+        bytes.gather(&piece);
     }
     Ok(bytes)
 }

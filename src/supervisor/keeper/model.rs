@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::known::{Known, Sent};
 use super::mirror::{beneath, blocking};
-use super::send::{Sending, Stop};
+use super::send::{Pools, Sending, Stop};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
 use crate::edge::walk;
@@ -97,6 +97,7 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Publishe
         pace: None,
         habits: store.habits(),
         budget: Sending::budget(),
+        pools: Pools::new(),
         clock: Clock::start(),
         told: &told,
     };

@@ -14,7 +14,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::known::{Known, Sent};
 use super::mirror::{PINS, blocking};
-use crate::edge::beneath::{Beneath, forget, read_at};
+use super::pool::Pool;
+use crate::edge::beneath::{Beneath, forget, read_into};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Habits, Store, StoreError, Upload};
 use crate::rules::checkpoint::listing::parent_of;
@@ -27,6 +28,8 @@ use crate::rules::checkpoint::{Entry, Kind};
 const BLOCK: u64 = 8 << 20;
 /// Bytes of checkpoints in memory at most: eight parts.
 const MEMORY: u64 = 256 << 20;
+/// A file of so many bytes has a smaller buffer.
+const SMALL: u64 = 256 << 10;
 /// Between two looks whether a cap was lifted.
 const LOOK_UP: Duration = Duration::from_millis(50);
 /// They are counted in these; a small file counts as one.
@@ -97,7 +100,8 @@ pub(super) async fn unchanged(
 /// Checksums of a file as it goes by, in order.
 #[derive(Default)]
 struct Sums {
-    whole: u32,
+    /// Of the chunks that are through.
+    before: u32,
     chunk: u32,
     chunks: Vec<String>,
     seen: u64,
@@ -105,20 +109,25 @@ struct Sums {
 
 impl Sums {
     fn add(&mut self, bytes: &[u8]) {
-        self.whole = crc32c::crc32c_append(self.whole, bytes);
         self.chunk = crc32c::crc32c_append(self.chunk, bytes);
         self.seen += bytes.len() as u64;
         if !bytes.is_empty() && self.seen.is_multiple_of(CHUNK) {
+            self.before = crc32c::crc32c_combine(self.before, self.chunk, CHUNK as usize);
             self.chunks.push(hex(self.chunk));
             self.chunk = 0;
         }
     }
 
+    fn whole(&self) -> u32 {
+        crc32c::crc32c_combine(self.before, self.chunk, (self.seen % CHUNK) as usize)
+    }
+
     fn finish(mut self) -> (String, Option<Chunks>) {
+        let whole = hex(self.whole());
         if !self.seen.is_multiple_of(CHUNK) {
             self.chunks.push(hex(self.chunk));
         }
-        (hex(self.whole), Some(Chunks { size: CHUNK, crc32c: self.chunks }))
+        (whole, Some(Chunks { size: CHUNK, crc32c: self.chunks }))
     }
 }
 
@@ -133,9 +142,27 @@ pub(super) struct Sending<'a> {
     pub(super) habits: Habits,
     /// Bytes that may be in memory at once, in [`UNIT`]s.
     pub(super) budget: Semaphore,
+    pub(super) pools: Pools,
     pub(super) clock: Clock,
     /// Hears how many bytes more are through.
     pub(super) told: &'a dyn Fn(u64),
+}
+
+/// What files are read into.
+#[derive(Clone)]
+pub(super) struct Pools {
+    small: Pool,
+    blocks: Pool,
+}
+
+impl Pools {
+    pub(super) fn new() -> Pools {
+        Pools { small: Pool::new(SMALL), blocks: Pool::new(BLOCK) }
+    }
+
+    fn of(&self, bytes: u64) -> &Pool {
+        if bytes <= SMALL { &self.small } else { &self.blocks }
+    }
 }
 
 impl Sending<'_> {
@@ -146,7 +173,7 @@ impl Sending<'_> {
 
     /// Copies one file to its key, or finds the key under which its bytes lie already.
     pub(super) async fn send(&self, entry: &Entry, from: &str, key: String) -> Result<Sent, Stop> {
-        let (dir, path) = (Arc::clone(self.dir), from.to_owned());
+        let (dir, path, pools) = (Arc::clone(self.dir), from.to_owned(), self.pools.clone());
         let unreadable = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => Stop::Changed(format!("{} vanished while it was copied", entry.path)),
             _ => Stop::Failed(format!("cannot read {}: {error}", entry.path)),
@@ -156,13 +183,13 @@ impl Sending<'_> {
             self.take_turn(size).await;
             let _held = self.hold(size).await;
             let read = blocking(move || {
-                let (blocks, sums) = read_blocks(&dir.read_file(&path)?, 0, size, Sums::default(), true)?;
+                let (blocks, sums) = read_blocks(&pools, &dir.read_file(&path)?, 0, size, Sums::default(), true)?;
                 let strong = (size <= BLOCK).then(|| hash(&blocks));
                 Ok((blocks, sums, strong))
             });
             let (blocks, sums, strong) = read.await.map_err(unreadable)?;
             entire(&blocks, size, entry)?;
-            let crc32c = sums.whole;
+            let crc32c = sums.whole();
             let mut item = item_of(entry, key, sums);
             if !self.find(entry, &mut item, strong.as_ref()) {
                 item.etag = self.store.put(&item.key, blocks, crc32c).await?;
@@ -173,7 +200,7 @@ impl Sending<'_> {
         let file = blocking(move || dir.read_file(&path)).await.map_err(unreadable)?;
         if self.known.may_hold(entry) {
             let reader = file.try_clone().map_err(unreadable)?;
-            let sums = blocking(move || sums_of(&reader, size)).await.map_err(unreadable)?;
+            let sums = blocking(move || sums_of(&pools, &reader, size)).await.map_err(unreadable)?;
             let mut item = item_of(entry, key.clone(), sums);
             if self.find(entry, &mut item, None) {
                 (self.told)(size);
@@ -183,7 +210,7 @@ impl Sending<'_> {
         let mut upload = self.store.begin(&key).await?;
         match self.send_parts(&mut upload, file, entry).await {
             Ok(sums) => {
-                let etag = upload.finish(sums.whole).await?;
+                let etag = upload.finish(sums.whole()).await?;
                 let item = Item { etag, ..item_of(entry, key, sums) };
                 Ok(Sent { entry: entry.clone(), item, strong: None })
             }
@@ -241,8 +268,8 @@ impl Sending<'_> {
             };
             let failed = |error: io::Error| Stop::Failed(format!("cannot read {}: {error}", entry.path));
             let (reader, is_last) = (file.try_clone().map_err(failed)?, at + wanted == entry.size);
-            let so_far = std::mem::take(&mut sums);
-            let read = blocking(move || read_blocks(&reader, at, wanted, so_far, is_last));
+            let (so_far, pools) = (std::mem::take(&mut sums), self.pools.clone());
+            let read = blocking(move || read_blocks(&pools, &reader, at, wanted, so_far, is_last));
             tokio::pin!(read);
             let read = loop {
                 tokio::select! {
@@ -276,15 +303,23 @@ impl Sending<'_> {
 }
 
 /// Reads a run of a file, summed, in blocks that are given back one by one.
-fn read_blocks(file: &File, from: u64, length: u64, mut sums: Sums, is_last: bool) -> io::Result<(Vec<Bytes>, Sums)> {
+fn read_blocks(
+    pools: &Pools,
+    file: &File,
+    from: u64,
+    length: u64,
+    mut sums: Sums,
+    is_last: bool,
+) -> io::Result<(Vec<Bytes>, Sums)> {
     let mut blocks = Vec::new();
     let mut at = from;
     while at < from + length {
         let wanted = BLOCK.min(from + length - at);
-        let bytes = read_at(file, at, wanted as usize)?;
-        sums.add(&bytes);
+        let mut block = pools.of(wanted).take();
+        block.fill(wanted, |room| read_into(file, at, room))?;
+        sums.add(block.as_ref());
         at += wanted;
-        blocks.push(Bytes::from(bytes));
+        blocks.push(Bytes::from_owner(block));
     }
     if is_last {
         forget(file);
@@ -293,15 +328,15 @@ fn read_blocks(file: &File, from: u64, length: u64, mut sums: Sums, is_last: boo
 }
 
 /// The checksums of a file.
-fn sums_of(file: &File, size: u64) -> io::Result<Sums> {
-    let (mut sums, mut at) = (Sums::default(), 0);
+fn sums_of(pools: &Pools, file: &File, size: u64) -> io::Result<Sums> {
+    let (mut sums, mut at, mut block) = (Sums::default(), 0, pools.blocks.take());
     while at < size {
-        let bytes = read_at(file, at, BLOCK.min(size - at) as usize)?;
-        if bytes.is_empty() {
+        block.fill(size - at, |room| read_into(file, at, room))?;
+        if block.as_ref().is_empty() {
             break;
         }
-        sums.add(&bytes);
-        at += bytes.len() as u64;
+        sums.add(block.as_ref());
+        at += block.as_ref().len() as u64;
     }
     Ok(sums)
 }

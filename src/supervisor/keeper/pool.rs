@@ -1,0 +1,96 @@
+//! Buffers that files pass through on their way out and in, used again and again: to map and clear the pages of a fresh
+//! one takes the kernel longer than the copy into it.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Free = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// Buffers of one length. It grows by what is in use at once, which the caller limits, and is gone with the transfer.
+#[derive(Clone)]
+pub(super) struct Pool {
+    length: usize,
+    free: Free,
+}
+
+impl Pool {
+    pub(super) fn new(length: u64) -> Pool {
+        Pool { length: length as usize, free: Free::default() }
+    }
+
+    /// An empty buffer.
+    pub(super) fn take(&self) -> Buffer {
+        let used_before = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        Buffer { bytes: used_before.unwrap_or_else(|| vec![0; self.length]), filled: 0, home: Arc::clone(&self.free) }
+    }
+}
+
+/// Goes back to where it came from when it is dropped.
+pub(super) struct Buffer {
+    bytes: Vec<u8>,
+    filled: usize,
+    home: Free,
+}
+
+impl Buffer {
+    /// Fills it anew, up to `length`, with as many bytes as `read` says it has put there.
+    pub(super) fn fill(&mut self, length: u64, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
+        let length = self.bytes.len().min(length as usize);
+        self.filled = read(&mut self.bytes[..length])?;
+        Ok(())
+    }
+
+    /// Takes in what there is room for, and returns the rest.
+    pub(super) fn gather<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let room = &mut self.bytes[self.filled..];
+        let (taken, rest) = bytes.split_at(bytes.len().min(room.len()));
+        room[..taken.len()].copy_from_slice(taken);
+        self.filled += taken.len();
+        rest
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.filled == self.bytes.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.filled = 0;
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.filled]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.home.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_and_shows_nothing_of_its_last_use() {
+        let pool = Pool::new(8);
+        let mut buffer = pool.take();
+        assert_eq!(buffer.gather(b"0123456789"), b"89");
+        assert!(buffer.is_full());
+        let place = buffer.as_ref().as_ptr();
+        drop(buffer);
+        let mut again = pool.take();
+        assert_eq!(again.as_ref(), b"");
+        assert_eq!(again.as_ref().as_ptr(), place, "a fresh buffer was made");
+        again.fill(3, |room| Ok(room.len())).expect("fills");
+        assert_eq!(again.as_ref().len(), 3);
+        again.clear();
+        assert_eq!(again.gather(b"ab"), b"");
+        assert_eq!(again.as_ref(), b"ab");
+        assert_ne!(pool.take().as_ref().as_ptr(), place, "a buffer in use was given away");
+    }
+}
