@@ -416,6 +416,6 @@ impl Nvml {
 
 /// A C string that may lack its NUL or be no UTF-8.
 fn text(buffer: &[c_char]) -> String {
-    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.cast_unsigned()).collect();
+    let bytes: Vec<u8> = buffer.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
