@@ -8,6 +8,8 @@
 mod support;
 
 #[cfg(feature = "store")]
+mod checkpoint_by_hand;
+#[cfg(feature = "store")]
 mod checkpoint_faults;
 #[cfg(feature = "store")]
 mod checkpoint_lives;

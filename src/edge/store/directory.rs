@@ -29,7 +29,15 @@ impl Directory {
             StoreError::new("open", format!("file://{}", root.display()), error.to_string(), kind_of(&error))
         };
         if create {
-            fs::create_dir_all(root).map_err(failed)?;
+            // mkdir(2) says of a file in its place that it exists.
+            fs::create_dir_all(root)
+                .or_else(|error| {
+                    fs::read_dir(root).map(drop).map_err(|now| match now.kind() {
+                        io::ErrorKind::NotADirectory => now,
+                        _ => error,
+                    })
+                })
+                .map_err(failed)?;
         }
         fs::read_dir(root).map_err(failed)?;
         let open = || LocalFileSystem::new_with_prefix(root).map_err(|e| failed(io::Error::other(e)));

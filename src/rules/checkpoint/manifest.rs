@@ -199,6 +199,14 @@ impl Manifest {
         !self.files.is_empty() && self.files.iter().all(|f| f.path.starts_with(&inside))
     }
 
+    /// What a restore puts in place, each by one rename: the unit's directory, or the files that are not there already.
+    pub fn places(&self, equal: &HashSet<String>) -> Vec<&str> {
+        if self.is_directory() {
+            return vec![&self.unit];
+        }
+        self.regular().map(|f| f.path.as_str()).filter(|path| !equal.contains(*path)).collect()
+    }
+
     fn judge(&self) -> Result<(), String> {
         path(&self.unit)?;
         let mut seen = HashSet::new();

@@ -8,8 +8,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::claim::attempts;
 use super::known::{Known, Sent};
-use super::mirror::{Committed, Local, Mirror, PINS, attempts, beneath, blocking, same_bytes};
+use super::mirror::{Committed, Local, Mirror, PINS, beneath, blocking, same_bytes};
 use super::retention::commits;
 use super::send::{Sending, Stop, pin, unchanged, verify, without_data};
 use crate::edge::store::{Created, Store};
@@ -122,11 +123,10 @@ impl Mirror {
         if self.store.is_none() || self.attempt.is_none() {
             return Ok(Outcome::NothingComplete { why: "no --checkpoint-store is set".to_owned() });
         }
-        let look = self.look(None).await.map_err(|error| self.unreadable(&error))?;
+        let look = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
         self.passed = look.passed;
         let Some(local) = look.newest else {
-            let why = self.passed.first().cloned().unwrap_or_else(|| "there is none".to_owned());
-            return Ok(Outcome::NothingComplete { why });
+            return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
         if let Some(committed) = &self.committed
             && (same_bytes(&committed.entries, &local.entries) || !plan::supersedes(local.age, committed.age))
@@ -208,7 +208,7 @@ impl Mirror {
         let left = settle.saturating_sub(now.saturating_sub(since));
         if !left.is_zero() {
             tokio::time::sleep(left).await;
-            let again = self.look(None).await.map_err(|error| self.unreadable(&error))?;
+            let again = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
             if !again.newest.is_some_and(|a| a.entries == local.entries) {
                 return Err(Stop::Changed(format!("{} is still being written", local.candidate.unit)));
             }

@@ -13,7 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::known::{Known, Sent};
-use super::mirror::{PINS, blocking};
+use super::mirror::{PINS, blocking, way_out};
 use crate::edge::beneath::{Beneath, forget, read_at};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Habits, Store, StoreError, Upload};
@@ -42,7 +42,7 @@ pub(super) enum Stop {
 
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Stop {
-        Stop::Failed(format!("{error}; it is not committed; what was before still is"))
+        Stop::Failed(format!("{error}; it is not committed; what was before still is; {}", way_out(&error)))
     }
 }
 

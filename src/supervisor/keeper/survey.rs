@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::mirror::{Mirror, RESTORING, blocking};
+use super::mirror::{Mirror, MirrorError, RESTORING, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::walk;
 use crate::rules::checkpoint::{Candidate, Layout, Scan, recognise};
@@ -31,7 +31,11 @@ pub struct Surveyed {
 
 impl Mirror {
     /// Every local unit, newest first; none where there is no directory. Errors: it cannot be read.
-    pub async fn survey(&self) -> io::Result<Vec<Surveyed>> {
+    pub async fn survey(&self) -> Result<Vec<Surveyed>, MirrorError> {
+        self.surveyed().await.map_err(|error| self.no_directory(&error))
+    }
+
+    async fn surveyed(&self) -> io::Result<Vec<Surveyed>> {
         let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
         blocking(move || {
             let beneath = match Beneath::open(&dir) {
