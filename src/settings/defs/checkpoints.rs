@@ -50,7 +50,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::CHECKPOINT,
         "24h",
-        "What prune leaves of data that no commit names, written by an earlier run: anything younger",
+        "What prune leaves of data that no commit names, written by an earlier run: anything younger by the store's clock",
     ),
     one(
         "restore",

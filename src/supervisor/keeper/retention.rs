@@ -4,14 +4,13 @@
 //! is ever deleted here.
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::claim::attempts;
 use super::mirror::Mirror;
 use super::send::sizes;
-use crate::edge::clock;
 use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, LIMIT, Manifest};
 use crate::rules::checkpoint::names::{COMMITS, CommitName, OWN, Stamp, stamp_of_data};
@@ -165,7 +164,10 @@ async fn orphans(store: &Store, age: Duration) -> Result<Vec<String>, StoreError
         }
     }
     let Some(newest) = attempts(store).await?.into_iter().max() else { return Ok(Vec::new()) };
-    let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Never our own clock, which may be a day ahead. Of a store that does not say, the newest object's time: it was then
+    // or later.
+    let newest_object = objects.iter().map(|o| o.modified).max().unwrap_or_default();
+    let now = store.time().await.unwrap_or(newest_object);
     let is_orphan = |key: &str| {
         let stamp = if key.starts_with(OWN) { None } else { stamp_of_data(key) };
         stamp.is_some_and(|s| s.attempt < newest && !kept.contains(&s)) && !named.contains(key)
