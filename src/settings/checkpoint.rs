@@ -93,7 +93,7 @@ impl Checkpoints {
             dir,
             store,
             allow_http: reader.switch("allow-http"),
-            options: Options { format, marker, step, world_size: None },
+            options: Options { format, marker, step, world_size: None, follow: reader.switch("follow-symlinks") },
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
             interval: reader.parse("mirror-interval", duration::parse).unwrap_or(Duration::from_secs(30)),
             bandwidth: reader.parse("mirror-bandwidth", |text| {

@@ -8,6 +8,7 @@ pub mod commit;
 mod fall_back;
 mod fetch;
 pub mod foresight;
+mod in_place;
 mod known;
 pub mod mirror;
 mod model;

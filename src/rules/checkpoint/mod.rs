@@ -141,7 +141,7 @@ mod tests {
         ) {
             let memory = files.iter().fold(Memory::default(), |m, (name, text)| m.with(name.trim_end_matches('/'), text));
             let format = LAYOUTS.get(asked).map(|l| l.name.to_owned());
-            let options = Options { format, world_size: world, marker: Some("latest".into()), step: None };
+            let options = Options { format, world_size: world, marker: Some("latest".into()), ..Options::default() };
             let _ = complete_units_with(&memory, &options);
             let _ = complete_units_with(&memory, &Options { format: None, marker: None, ..options });
         }

@@ -61,6 +61,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Resume from the newest complete checkpoint if there is one, only with one, or never",
     ),
     one("restore-step", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Resume from the checkpoint of this step"),
+    switch(
+        "follow-symlinks",
+        TOPIC,
+        on::STORE,
+        "Copy what a symbolic link leads to where it leads out of the checkpoint; without this such a checkpoint is not committed",
+    ),
     one("push-step", "N", TOPIC, on::CHECKPOINT, "", "Let push commit the checkpoint of this step, not the newest"),
     switch("allow-http", TOPIC, on::STORE, "Ask a store by plain http, not only on this machine"),
     one(

@@ -236,9 +236,8 @@ impl Mirror {
         let stamp = Stamp { attempt: attempt.clone(), seq: self.seq };
         let faults = &self.config.faults;
         let dir = beneath(&self.config.dir).map_err(|error| self.unreadable(&error))?;
-        let pinned = pin(&dir, &stamp, &local.entries).await.map_err(|error| self.unreadable(&error))?;
-        let held = |path: &str| if pinned { format!("{PINS}/{stamp}/{path}") } else { path.to_owned() };
-        unchanged(&dir, &local.entries, &held).await?;
+        let pins = pin(&dir, &stamp, &local.entries).await.map_err(|error| self.unreadable(&error))?;
+        unchanged(&dir, &local.entries, &pins).await?;
         faults.point(2);
         fence(store, attempt).await?;
         faults.point(3);
@@ -261,9 +260,9 @@ impl Mirror {
             told: &told,
         };
         let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
-            let (sending, from, key) = (&sending, held(&entry.path), data_key(unit, &stamp, &entry.path));
+            let (sending, from, key) = (&sending, pins.held(entry), data_key(unit, &stamp, &entry.path));
             async move {
-                let sent = sending.send(entry, &from, key).await;
+                let sent = sending.send(entry, from, key).await;
                 faults.point(4);
                 sent
             }
@@ -276,7 +275,7 @@ impl Mirror {
         store.make_durable(&keys).await?;
         verify(store, &items).await?;
         faults.point(6);
-        unchanged(&dir, &local.entries, &held).await?;
+        unchanged(&dir, &local.entries, &pins).await?;
         faults.point(7);
         fence(store, attempt).await?;
 

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::fetch::Stop;
+use super::in_place::{equal_files, is_in_place, own};
 use super::mirror::{Local, Look, Mirror, MirrorConfig, MirrorError};
-use super::restore::{Brought, equal_files, is_in_place};
+use super::restore::Brought;
 use super::retention::{commits, judge};
 use crate::edge::beneath::Beneath;
 use crate::edge::store::{Store, StoreError};
@@ -73,7 +74,7 @@ impl Mirror {
             let Ok(manifest) = judge(store, &name).await? else { continue };
             let is_same = manifest.unit == local.candidate.unit && seems_same(&manifest, local);
             let Some(dir) = Beneath::open(&self.config.dir).ok().filter(|_| is_same).map(Arc::new) else { break };
-            let equal = equal_files(&dir, &manifest).await.unwrap_or_default();
+            let equal = equal_files(&dir, &manifest, &look.listing).await.unwrap_or_default();
             let is_held = is_in_place(&dir, &manifest, &equal, &look.listing).unwrap_or(false);
             return Ok(is_held.then_some(name.stamp));
         }
@@ -113,10 +114,11 @@ impl Mirror {
             }
             return Ok(Brought { fetched: needed, was_there: false });
         };
-        let equal: HashSet<String> = equal_files(&dir, manifest).await.map_err(local)?;
+        let mut equal: HashSet<String> = equal_files(&dir, manifest, &look.listing).await.map_err(local)?;
         if is_in_place(&dir, manifest, &equal, &look.listing).map_err(local)? {
             return Ok(Brought { fetched: 0, was_there: true });
         }
+        own(&mut equal, &look.listing);
         let fetched = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
         self.check_space(&dir, fetched)?;
         for path in manifest.places(&equal).into_iter().filter(|p| matches!(dir.look(p), Ok(Some(_)))) {

@@ -20,8 +20,9 @@ use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::Clock;
 use crate::edge::fault::Faults;
+use crate::edge::links::Files;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
-use crate::edge::walk;
+use crate::edge::{links, walk};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{Attempt, OWN, Stamp};
 use crate::rules::checkpoint::pace::Pace;
@@ -326,7 +327,7 @@ impl Mirror {
             // What a killed restore may have left half in place is no checkpoint, however complete it looks.
             let half = Beneath::open(&dir).ok().and_then(|b| b.read(RESTORING, SMALL).ok());
             let half: Vec<String> = half.and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
-            let listing = walk::walk(&dir)?;
+            let listing = walked(&dir, &options)?;
             for unit in &half {
                 ignored.insert(unit.clone(), newest_of(&listing, unit));
             }
@@ -342,13 +343,29 @@ pub(crate) fn newest_of(listing: &Listing, unit: &str) -> i64 {
     ours.map(|f| f.mtime_ns).max().unwrap_or(0)
 }
 
+/// The directory's listing, links followed where that was asked for.
+pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
+    let listing = walk::walk(dir)?;
+    if !options.follow {
+        return Ok(listing);
+    }
+    let listing = links::follow(dir, &listing, &links::leading_out(dir, &listing));
+    let Ok(beneath) = Beneath::open(dir) else { return Ok(listing) };
+    // Those that lead to another checkpoint are only known once it is known what a checkpoint is.
+    let scan = Scan { listing: &listing, peek: &Files { beneath: &beneath, listing: &listing }, options };
+    let found = recognise(&scan).map(|found| found.candidates).unwrap_or_default();
+    let leaving = found.iter().flat_map(|unit| unit.leaving(&listing)).map(str::to_owned).collect();
+    Ok(links::follow(dir, &listing, &leaving))
+}
+
 fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<String, i64>, step: Option<u64>) -> Look {
     let mut look = Look { listing, newest: None, ages: BTreeMap::new(), half: Vec::new(), passed: Vec::new() };
     let Ok(beneath) = Beneath::open(dir) else {
         look.passed.push(format!("{} is not there", dir.display()));
         return look;
     };
-    let scan = Scan { listing: &look.listing, peek: &beneath, options };
+    let files = Files { beneath: &beneath, listing: &look.listing };
+    let scan = Scan { listing: &look.listing, peek: &files, options };
     let Some(found) = recognise(&scan) else {
         let format = options.format.as_ref().map_or(String::new(), |f| format!(" of the format {f}"));
         look.passed.push(format!("nothing{format} in {} looks like a checkpoint", dir.display()));

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::known::{Known, Sent};
 use super::mirror::{beneath, blocking};
-use super::send::{Sending, Stop};
+use super::send::{Held, Sending, Stop};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
 use crate::edge::walk;
@@ -110,7 +110,7 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Publishe
                 if is_there {
                     store.delete(&entry.path).await?;
                 }
-                sending.send(entry, &entry.path, entry.path.clone()).await
+                sending.send(entry, Held::Here(entry.path.clone()), entry.path.clone()).await
             }
         });
         let sent = stream::iter(sent).buffer_unordered(store.habits().at_once);

@@ -9,17 +9,17 @@ use std::io;
 use std::sync::Arc;
 
 use super::fetch::Stop;
+use super::in_place::{equal_files, is_in_place, own};
 use super::mirror::{
-    Committed, Local, Look, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away, blocking, newest_of,
-    same_bytes,
+    Committed, Local, Look, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away, newest_of, same_bytes,
 };
 use super::retention::{commits, judge, lacks, read};
-use crate::edge::beneath::{Beneath, forget, read_at};
+use crate::edge::beneath::Beneath;
 use crate::edge::store::Store;
-use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
+use crate::rules::checkpoint::Kind;
+use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{Attempt, CommitName};
 use crate::rules::checkpoint::plan::{self, Age};
-use crate::rules::checkpoint::{Kind, Listing};
 
 pub(super) const ASIDE: &str = ".trainit/aside";
 /// What a restore did, or would do.
@@ -34,8 +34,6 @@ pub struct Brought {
 const RESTORED: &str = ".trainit/restored.json";
 /// Steps that a line names at most.
 const NAMED: usize = 10;
-/// Bytes read at a time.
-const PART: u64 = 8 << 20;
 
 /// Which commits may be restored.
 #[derive(Debug, Clone, Copy)]
@@ -279,11 +277,12 @@ impl Mirror {
             Beneath::create(&self.config.dir).map(Arc::new).map_err(|error| Stop::Fatal(self.unusable(&error)))?;
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         faults.point(20);
-        let equal = equal_files(&dir, manifest).await.map_err(local)?;
+        let mut equal = equal_files(&dir, manifest, &look.listing).await.map_err(local)?;
         let mut brought = Brought { fetched: 0, was_there: true };
         if is_in_place(&dir, manifest, &equal, &look.listing).map_err(local)? {
             whole().await?;
         } else {
+            own(&mut equal, &look.listing);
             dir.remove_tree(TEMPORARY).map_err(local)?;
             let needed = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
             brought = Brought { fetched: needed, was_there: false };
@@ -361,66 +360,6 @@ pub(super) fn set_aside(dir: &Beneath, attempt: &str, path: &str) -> io::Result<
     let aside = places.take(10_000).find(is_free).ok_or(io::ErrorKind::AlreadyExists)?;
     dir.rename(path, &aside)?;
     Ok(aside)
-}
-
-/// Paths of the manifest's files that lie in the directory with equal size and checksum.
-pub(super) async fn equal_files(dir: &Arc<Beneath>, manifest: &Manifest) -> io::Result<HashSet<String>> {
-    let dir = Arc::clone(dir);
-    let files: Vec<Item> = manifest.regular().cloned().collect();
-    blocking(move || {
-        let mut equal = HashSet::new();
-        for item in files {
-            let Ok(Some(entry)) = dir.look(&item.path) else { continue };
-            if entry.kind == Kind::File && entry.size == item.size && sum(&dir, &item).is_ok_and(|s| s == item.crc32c) {
-                equal.insert(item.path);
-            }
-        }
-        Ok(equal)
-    })
-    .await
-}
-
-fn sum(dir: &Beneath, item: &Item) -> io::Result<String> {
-    let file = dir.read_file(&item.path)?;
-    let (mut crc, mut at) = (0, 0);
-    while at < item.size {
-        let bytes = read_at(&file, at, PART as usize)?;
-        if bytes.is_empty() {
-            break;
-        }
-        crc = crc32c::crc32c_append(crc, &bytes);
-        at += bytes.len() as u64;
-    }
-    forget(&file);
-    Ok(hex(crc))
-}
-
-/// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no
-/// restore of it was cut short.
-pub(super) fn is_in_place(
-    dir: &Beneath,
-    manifest: &Manifest,
-    equal: &HashSet<String>,
-    listing: &Listing,
-) -> io::Result<bool> {
-    if dir.look(RESTORING)?.is_some() || manifest.regular().any(|f| !equal.contains(&f.path)) {
-        return Ok(false);
-    }
-    for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {
-        let kind = dir.look(&item.path)?.map(|e| e.kind);
-        let is_there = match (&kind, &item.target) {
-            (Some(Kind::Symlink(now)), Some(target)) => now == target,
-            (Some(Kind::Directory), None) => true,
-            _ => false,
-        };
-        if !is_there {
-            return Ok(false);
-        }
-    }
-    let named: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
-    let is_extra = |path: &str, kind: &Kind| *kind != Kind::Directory && !named.contains(path);
-    let extra = manifest.is_directory() && listing.below(&manifest.unit).iter().any(|e| is_extra(&e.path, &e.kind));
-    Ok(!extra)
 }
 
 /// Puts a pointer, unless it says so already.

@@ -1,9 +1,10 @@
 //! The files of one commit on their way out: held, read once, summed and sent. Which checkpoint, when, and whether it
 //! becomes a commit is decided in `commit`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::known::{Known, Sent};
 use super::mirror::{PINS, blocking, way_out};
 use crate::edge::beneath::{Beneath, forget, read_at};
 use crate::edge::clock::Clock;
+use crate::edge::links;
 use crate::edge::store::{Habits, Store, StoreError, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, ItemKind, hex};
@@ -46,42 +48,88 @@ impl From<StoreError> for Stop {
     }
 }
 
-/// Gives every file a second name of ours, so that the framework may delete its own meanwhile. False where the file
-/// system has no hard links or does not let us.
-pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) -> io::Result<bool> {
-    let (dir, stamp) = (Arc::clone(dir), stamp.clone());
+/// Where a file's bytes are read from while they are sent.
+#[derive(Debug, Clone)]
+pub(super) enum Held {
+    /// Beneath the checkpoint directory: by its second name, or its own.
+    Here(String),
+    /// At the end of a link, where no second name could be had.
+    Elsewhere(PathBuf),
+}
+
+impl Held {
+    fn open(&self, dir: &Beneath) -> io::Result<File> {
+        match self {
+            Held::Here(path) => dir.read_file(path),
+            Held::Elsewhere(real) => links::open(real),
+        }
+    }
+
+    fn look(&self, dir: &Beneath) -> io::Result<Option<Entry>> {
+        match self {
+            Held::Here(path) => dir.look(path),
+            Held::Elsewhere(real) => links::look("", real),
+        }
+    }
+}
+
+/// Second names of ours, so that the framework may delete its own meanwhile.
+pub(super) struct Pins {
+    /// Where they are; `None` where the file system has no hard links or does not let us.
+    under: Option<String>,
+    /// Files at the ends of links that have none: they lie on another file system.
+    loose: HashSet<String>,
+}
+
+impl Pins {
+    /// Where this file's bytes are to be read.
+    pub(super) fn held(&self, entry: &Entry) -> Held {
+        match (&self.under, &entry.through) {
+            (Some(under), _) if !self.loose.contains(&entry.path) => Held::Here(format!("{under}/{}", entry.path)),
+            (_, Some(real)) => Held::Elsewhere(real.clone()),
+            (_, None) => Held::Here(entry.path.clone()),
+        }
+    }
+}
+
+/// Gives every file a second name.
+pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) -> io::Result<Pins> {
+    let (dir, under) = (Arc::clone(dir), format!("{PINS}/{stamp}"));
     let files = entries.iter().filter(|e| e.kind == Kind::File);
-    let paths: Vec<String> = files.map(|e| e.path.clone()).collect();
+    let files: Vec<(String, Option<PathBuf>)> = files.map(|e| (e.path.clone(), e.through.clone())).collect();
     blocking(move || {
         dir.remove_tree(PINS)?;
-        for path in paths {
-            match dir.link(&path, &format!("{PINS}/{stamp}/{path}")) {
+        let mut loose = HashSet::new();
+        for (path, through) in files {
+            let to = format!("{under}/{path}");
+            let linked = match &through {
+                Some(real) => dir.link_in(real, &to),
+                None => dir.link(&path, &to),
+            };
+            match linked {
                 Ok(()) => {}
                 // It vanished: the comparison that follows says so.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(_) if through.is_some() => drop(loose.insert(path)),
                 Err(_) => {
                     dir.remove_tree(PINS)?;
-                    return Ok(false);
+                    return Ok(Pins { under: None, loose });
                 }
             }
         }
-        Ok(true)
+        Ok(Pins { under: Some(under), loose })
     })
     .await
 }
 
 /// Fails unless what is held still is what the walk saw.
-pub(super) async fn unchanged(
-    dir: &Arc<Beneath>,
-    entries: &[Entry],
-    held: &dyn Fn(&str) -> String,
-) -> Result<(), Stop> {
+pub(super) async fn unchanged(dir: &Arc<Beneath>, entries: &[Entry], pins: &Pins) -> Result<(), Stop> {
     let files = entries.iter().filter(|e| e.kind == Kind::File);
-    let pairs: Vec<(Entry, String)> = files.map(|e| (e.clone(), held(&e.path))).collect();
+    let pairs: Vec<(Entry, Held)> = files.map(|e| (e.clone(), pins.held(e))).collect();
     let dir = Arc::clone(dir);
     let changed = blocking(move || {
-        for (entry, path) in pairs {
-            if !dir.look(&path)?.is_some_and(|now| entry.same_bytes(&now)) {
+        for (entry, held) in pairs {
+            if !held.look(&dir)?.is_some_and(|now| entry.same_bytes(&now)) {
                 return Ok(Some(entry.path));
             }
         }
@@ -145,8 +193,8 @@ impl Sending<'_> {
     }
 
     /// Copies one file to its key, or finds the key under which its bytes lie already.
-    pub(super) async fn send(&self, entry: &Entry, from: &str, key: String) -> Result<Sent, Stop> {
-        let (dir, path) = (Arc::clone(self.dir), from.to_owned());
+    pub(super) async fn send(&self, entry: &Entry, from: Held, key: String) -> Result<Sent, Stop> {
+        let dir = Arc::clone(self.dir);
         let unreadable = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => Stop::Changed(format!("{} vanished while it was copied", entry.path)),
             _ => Stop::Failed(format!("cannot read {}: {error}", entry.path)),
@@ -156,7 +204,7 @@ impl Sending<'_> {
             self.take_turn(size).await;
             let _held = self.hold(size).await;
             let read = blocking(move || {
-                let (blocks, sums) = read_blocks(&dir.read_file(&path)?, 0, size, Sums::default(), true)?;
+                let (blocks, sums) = read_blocks(&from.open(&dir)?, 0, size, Sums::default(), true)?;
                 let strong = (size <= BLOCK).then(|| hash(&blocks));
                 Ok((blocks, sums, strong))
             });
@@ -170,7 +218,7 @@ impl Sending<'_> {
             (self.told)(size);
             return Ok(Sent { entry: entry.clone(), item, strong });
         }
-        let file = blocking(move || dir.read_file(&path)).await.map_err(unreadable)?;
+        let file = blocking(move || from.open(&dir)).await.map_err(unreadable)?;
         if self.known.may_hold(entry) {
             let reader = file.try_clone().map_err(unreadable)?;
             let sums = blocking(move || sums_of(&reader, size)).await.map_err(unreadable)?;

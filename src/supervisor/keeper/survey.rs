@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::mirror::{Mirror, MirrorError, RESTORING, blocking};
+use super::mirror::{Mirror, MirrorError, RESTORING, blocking, walked};
 use crate::edge::beneath::Beneath;
-use crate::edge::walk;
+use crate::edge::links::Files;
 use crate::rules::checkpoint::{Candidate, Layout, Scan, recognise};
 
 /// The names of units that a restore may have left half in place are read up to here, bytes.
@@ -44,8 +44,9 @@ impl Mirror {
             };
             let half = beneath.read(RESTORING, SMALL).ok().and_then(|text| serde_json::from_slice(&text).ok());
             let half: Vec<String> = half.unwrap_or_default();
-            let listing = walk::walk(&dir)?;
-            let scan = Scan { listing: &listing, peek: &beneath, options: &options };
+            let listing = walked(&dir, &options)?;
+            let files = Files { beneath: &beneath, listing: &listing };
+            let scan = Scan { listing: &listing, peek: &files, options: &options };
             let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
             let judged = found.candidates.into_iter().map(|candidate| {
                 let is_half = half.contains(&candidate.unit);
