@@ -79,6 +79,7 @@ pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: 
             Resuming::None => Restore::Never,
         },
         restore_step: settings.restore_step,
+        strong: settings.strong,
         push_step: settings.push_step,
         dry: false,
         job: env.given("CLOUD_ML_JOB_ID").unwrap_or_default().to_owned(),

@@ -36,6 +36,8 @@ pub struct Checkpoints {
     pub restore: Resuming,
     /// From which step.
     pub restore_step: Option<u64>,
+    /// Whether to hash each file strongly, beside its checksum.
+    pub strong: bool,
     /// Which step to commit by hand.
     pub push_step: Option<u64>,
 }
@@ -110,6 +112,7 @@ impl Checkpoints {
             },
             restore: reader.choice("restore", &words).unwrap_or(Resuming::Latest),
             restore_step: reader.count("restore-step"),
+            strong: reader.switch("strong-hash"),
             push_step: reader.count("push-step"),
         }
     }

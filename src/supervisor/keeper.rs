@@ -12,6 +12,7 @@ mod in_place;
 mod known;
 pub mod mirror;
 mod model;
+mod pins;
 pub mod restore;
 pub mod retention;
 mod send;

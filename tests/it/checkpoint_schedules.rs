@@ -62,6 +62,7 @@ fn config(dir: &Path, store: &Path, keep: u64, claim: bool) -> MirrorConfig {
         options: Options::default(),
         retention: Retention { last: keep, every: None, orphan_age: Duration::from_secs(86_400) },
         restore: Restore::Latest,
+        strong: false,
         push_step: None,
         dry: false,
         restore_step: None,

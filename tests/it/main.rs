@@ -12,6 +12,8 @@ mod checkpoint_by_hand;
 #[cfg(feature = "store")]
 mod checkpoint_faults;
 #[cfg(feature = "store")]
+mod checkpoint_hashes;
+#[cfg(feature = "store")]
 mod checkpoint_links;
 #[cfg(feature = "store")]
 mod checkpoint_lives;

@@ -67,6 +67,12 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::STORE,
         "Copy what a symbolic link leads to where it leads out of the checkpoint; without this such a checkpoint is not committed",
     ),
+    switch(
+        "strong-hash",
+        TOPIC,
+        on::RUN | on::CHECKPOINT,
+        "Write a BLAKE3 of each file into the manifest beside its crc32c; verify and restores compare what is there",
+    ),
     one("push-step", "N", TOPIC, on::CHECKPOINT, "", "Let push commit the checkpoint of this step, not the newest"),
     switch("allow-http", TOPIC, on::STORE, "Ask a store by plain http, not only on this machine"),
     one(

@@ -65,7 +65,8 @@ impl Mirror {
             let lacking: HashSet<&str> = audited.problems.iter().filter_map(|p| p.path.as_deref()).collect();
             let items = audited.manifest.iter().flat_map(Manifest::regular);
             for item in items.filter(|item| !lacking.contains(item.path.as_str())) {
-                wanted.entry(item.key.clone()).or_insert_with(|| item.clone());
+                let first = wanted.entry(item.key.clone()).or_insert_with(|| item.clone());
+                first.blake3 = first.blake3.take().or_else(|| item.blake3.clone());
             }
         }
         let (bytes, mut done, mut found) = (wanted.values().map(|item| item.size).sum(), 0, BTreeMap::new());
@@ -90,28 +91,45 @@ impl Mirror {
 }
 
 /// What is wrong with a file whose object was read.
-fn differs(item: &Item, found: &Result<String, String>) -> Option<String> {
+fn differs(item: &Item, found: &Result<Sums, String>) -> Option<String> {
     match found {
-        Ok(crc32c) if *crc32c == item.crc32c => None,
-        Ok(crc32c) => Some(format!(
-            "{} does not match its checksum: crc32c {crc32c} in the store, {} when it was committed",
-            item.path, item.crc32c
+        Ok(sums) if sums.crc32c != item.crc32c => Some(format!(
+            "{} does not match its checksum: crc32c {} in the store, {} when it was committed",
+            item.path, sums.crc32c, item.crc32c
         )),
+        Ok(sums) => match (&sums.blake3, &item.blake3) {
+            (Some(now), Some(then)) if now != then => Some(format!(
+                "{} does not match its hash: blake3 {now} in the store, {then} when it was committed",
+                item.path
+            )),
+            _ => None,
+        },
         Err(why) => Some(format!("{}: {why}", item.path)),
     }
 }
 
+/// What an object holds; a strong hash where it is to be compared.
+struct Sums {
+    crc32c: String,
+    blake3: Option<String>,
+}
+
 /// Reads an object through. The inner error is this object's alone.
-async fn summed(store: &Store, item: &Item) -> Result<Result<String, String>, StoreError> {
+async fn summed(store: &Store, item: &Item) -> Result<Result<Sums, String>, StoreError> {
     let sum = async {
+        let mut hasher = item.blake3.as_ref().map(|_| Box::<blake3::Hasher>::default());
         let (mut crc, mut reading) = (0, store.read(&item.key, 0, item.size).await?);
         while let Some(bytes) = reading.next().await? {
             crc = crc32c::crc32c_append(crc, &bytes);
+            if let Some(hasher) = &mut hasher {
+                hasher.update(&bytes);
+            }
         }
-        Ok::<String, StoreError>(hex(crc))
+        let blake3 = hasher.map(|hasher| hasher.finalize().to_hex().to_string());
+        Ok::<Sums, StoreError>(Sums { crc32c: hex(crc), blake3 })
     };
     match sum.await {
-        Ok(crc32c) => Ok(Ok(crc32c)),
+        Ok(sums) => Ok(Ok(sums)),
         Err(error) => match error.trouble {
             Trouble::Unreachable | Trouble::NoCredentials | Trouble::NoBucket => Err(error),
             _ => Ok(Err(error.to_string())),

@@ -11,8 +11,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::claim::attempts;
 use super::known::{Known, Sent};
 use super::mirror::{Committed, Local, Mirror, PINS, beneath, blocking, same_bytes};
+use super::pins::{pin, unchanged};
 use super::retention::commits;
-use super::send::{Sending, Stop, pin, unchanged, verify, without_data};
+use super::send::{Sending, Stop, verify, without_data};
 use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
@@ -250,6 +251,7 @@ impl Mirror {
         };
         let pace = is_training.then_some(&*self.config.pace).filter(|p| p.lock().is_ok_and(|p| p.is_capped()));
         let sending = Sending {
+            strong: self.config.strong,
             store,
             dir: &dir,
             known: &self.known,

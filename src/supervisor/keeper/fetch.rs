@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
+use super::in_place::is_strongly_equal;
 use super::mirror::{Mirror, MirrorError, away, blocking};
 use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
 use crate::edge::store::{Store, StoreError, Trouble};
@@ -112,6 +113,12 @@ impl Mirror {
             return Err(Stop::Reject(format!("{} does not match its checksum in the manifest", item.path)));
         }
         finish_file(file, item.size, item.mode, item.mtime_ns).map_err(local)?;
+        if item.blake3.is_some() {
+            let (written, wanted) = (file.try_clone().map_err(local)?, item.clone());
+            if !blocking(move || is_strongly_equal(&written, &wanted)).await.map_err(local)? {
+                return Err(other_hash(item));
+            }
+        }
         Ok(())
     }
 
@@ -124,6 +131,9 @@ impl Mirror {
         }
         if hex(crc32c::crc32c(&bytes)) != item.crc32c {
             return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
+        }
+        if item.blake3.as_ref().is_some_and(|wanted| blake3::hash(&bytes).to_hex().as_str() != wanted) {
+            return Err(other_hash(item));
         }
         let file = dir.create_file(to).map_err(|error| self.unwritable(item, &error))?;
         let (size, mode, mtime_ns) = (item.size, item.mode, item.mtime_ns);
@@ -196,6 +206,10 @@ impl Mirror {
             }
         }
     }
+}
+
+fn other_hash(item: &Item) -> Stop {
+    Stop::Reject(format!("{} does not match its blake3 in the manifest", item.path))
 }
 
 /// Pieces of a file that came and are not written yet.

@@ -35,7 +35,7 @@ pub(super) async fn equal_files(
             };
             let Ok(file) = opened else { continue };
             let size = file.metadata().map(|m| m.len());
-            if size.is_ok_and(|size| size == item.size) && sum(&file, &item).is_ok_and(|s| s == item.crc32c) {
+            if size.is_ok_and(|size| size == item.size) && is_equal(&file, &item).is_ok_and(|equal| equal) {
                 equal.insert(item.path);
             }
         }
@@ -49,18 +49,30 @@ pub(super) fn own(equal: &mut HashSet<String>, listing: &Listing) {
     equal.retain(|path| listing.get(path).is_none_or(|e| e.through.is_none()));
 }
 
-fn sum(file: &File, item: &Item) -> io::Result<String> {
+/// Whether a file has the checksum of the manifest, and its strong hash where there is one.
+fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
     let (mut crc, mut at) = (0, 0);
+    let mut hasher = item.blake3.as_ref().map(|_| Box::<blake3::Hasher>::default());
     while at < item.size {
         let bytes = read_at(file, at, PART as usize)?;
         if bytes.is_empty() {
             break;
         }
         crc = crc32c::crc32c_append(crc, &bytes);
+        if let Some(hasher) = &mut hasher {
+            hasher.update(&bytes);
+        }
         at += bytes.len() as u64;
     }
     forget(file);
-    Ok(hex(crc))
+    let strong = hasher.map(|hasher| hasher.finalize().to_hex().to_string());
+    Ok(hex(crc) == item.crc32c && strong == item.blake3)
+}
+
+/// Whether a file that was just written has the manifest's strong hash, if there is one. Its parts came in no order, so
+/// it is read once more, from memory.
+pub(super) fn is_strongly_equal(file: &File, item: &Item) -> io::Result<bool> {
+    Ok(item.blake3.is_none() || is_equal(file, item)?)
 }
 
 /// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no

@@ -60,6 +60,8 @@ pub struct MirrorConfig {
     pub restore: Restore,
     /// From which step, if not the newest.
     pub restore_step: Option<u64>,
+    /// Whether manifests shall have a BLAKE3 of each file.
+    pub strong: bool,
     /// Which step to commit, if not the newest.
     pub push_step: Option<u64>,
     /// Whether to find out only what a restore would do.

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::known::{Known, Sent};
 use super::mirror::{beneath, blocking};
-use super::send::{Held, Sending, Stop};
+use super::pins::Held;
+use super::send::{Sending, Stop};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
 use crate::edge::walk;
@@ -91,6 +92,7 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Publishe
     };
     let known = Known::default();
     let sending = Sending {
+        strong: false,
         store: &store,
         dir: &dir,
         known: &known,

@@ -1,10 +1,9 @@
-//! The files of one commit on their way out: held, read once, summed and sent. Which checkpoint, when, and whether it
+//! The files of one commit on their way out: read once, summed and sent. Which checkpoint, when, and whether it
 //! becomes a commit is decided in `commit`.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,14 +13,14 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::known::{Known, Sent};
-use super::mirror::{PINS, blocking, way_out};
+use super::mirror::{blocking, way_out};
+use super::pins::Held;
 use crate::edge::beneath::{Beneath, forget, read_at};
 use crate::edge::clock::Clock;
-use crate::edge::links;
 use crate::edge::store::{Habits, Store, StoreError, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, ItemKind, hex};
-use crate::rules::checkpoint::names::{Attempt, Stamp, prefix_of_data};
+use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::{Entry, Kind};
 
@@ -48,100 +47,6 @@ impl From<StoreError> for Stop {
     }
 }
 
-/// Where a file's bytes are read from while they are sent.
-#[derive(Debug, Clone)]
-pub(super) enum Held {
-    /// Beneath the checkpoint directory: by its second name, or its own.
-    Here(String),
-    /// At the end of a link, where no second name could be had.
-    Elsewhere(PathBuf),
-}
-
-impl Held {
-    fn open(&self, dir: &Beneath) -> io::Result<File> {
-        match self {
-            Held::Here(path) => dir.read_file(path),
-            Held::Elsewhere(real) => links::open(real),
-        }
-    }
-
-    fn look(&self, dir: &Beneath) -> io::Result<Option<Entry>> {
-        match self {
-            Held::Here(path) => dir.look(path),
-            Held::Elsewhere(real) => links::look("", real),
-        }
-    }
-}
-
-/// Second names of ours, so that the framework may delete its own meanwhile.
-pub(super) struct Pins {
-    /// Where they are; `None` where the file system has no hard links or does not let us.
-    under: Option<String>,
-    /// Files at the ends of links that have none: they lie on another file system.
-    loose: HashSet<String>,
-}
-
-impl Pins {
-    /// Where this file's bytes are to be read.
-    pub(super) fn held(&self, entry: &Entry) -> Held {
-        match (&self.under, &entry.through) {
-            (Some(under), _) if !self.loose.contains(&entry.path) => Held::Here(format!("{under}/{}", entry.path)),
-            (_, Some(real)) => Held::Elsewhere(real.clone()),
-            (_, None) => Held::Here(entry.path.clone()),
-        }
-    }
-}
-
-/// Gives every file a second name.
-pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) -> io::Result<Pins> {
-    let (dir, under) = (Arc::clone(dir), format!("{PINS}/{stamp}"));
-    let files = entries.iter().filter(|e| e.kind == Kind::File);
-    let files: Vec<(String, Option<PathBuf>)> = files.map(|e| (e.path.clone(), e.through.clone())).collect();
-    blocking(move || {
-        dir.remove_tree(PINS)?;
-        let mut loose = HashSet::new();
-        for (path, through) in files {
-            let to = format!("{under}/{path}");
-            let linked = match &through {
-                Some(real) => dir.link_in(real, &to),
-                None => dir.link(&path, &to),
-            };
-            match linked {
-                Ok(()) => {}
-                // It vanished: the comparison that follows says so.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                Err(_) if through.is_some() => drop(loose.insert(path)),
-                Err(_) => {
-                    dir.remove_tree(PINS)?;
-                    return Ok(Pins { under: None, loose });
-                }
-            }
-        }
-        Ok(Pins { under: Some(under), loose })
-    })
-    .await
-}
-
-/// Fails unless what is held still is what the walk saw.
-pub(super) async fn unchanged(dir: &Arc<Beneath>, entries: &[Entry], pins: &Pins) -> Result<(), Stop> {
-    let files = entries.iter().filter(|e| e.kind == Kind::File);
-    let pairs: Vec<(Entry, Held)> = files.map(|e| (e.clone(), pins.held(e))).collect();
-    let dir = Arc::clone(dir);
-    let changed = blocking(move || {
-        for (entry, held) in pairs {
-            if !held.look(&dir)?.is_some_and(|now| entry.same_bytes(&now)) {
-                return Ok(Some(entry.path));
-            }
-        }
-        Ok(None)
-    });
-    match changed.await {
-        Ok(None) => Ok(()),
-        Ok(Some(path)) => Err(Stop::Changed(format!("{path} changed while it was copied"))),
-        Err(error) => Err(Stop::Failed(format!("cannot look at the checkpoint again: {error}"))),
-    }
-}
-
 /// Checksums of a file as it goes by, in order.
 #[derive(Default)]
 struct Sums {
@@ -149,10 +54,23 @@ struct Sums {
     chunk: u32,
     chunks: Vec<String>,
     seen: u64,
+    /// Only where it is wanted: it costs twice as much as all the rest.
+    strong: Option<Box<blake3::Hasher>>,
 }
 
 impl Sums {
+    fn new(strong: bool) -> Sums {
+        Sums { strong: strong.then(Box::default), ..Sums::default() }
+    }
+
+    fn strong(&self) -> Option<blake3::Hash> {
+        self.strong.as_ref().map(|hasher| hasher.finalize())
+    }
+
     fn add(&mut self, bytes: &[u8]) {
+        if let Some(hasher) = &mut self.strong {
+            hasher.update(bytes);
+        }
         self.whole = crc32c::crc32c_append(self.whole, bytes);
         self.chunk = crc32c::crc32c_append(self.chunk, bytes);
         self.seen += bytes.len() as u64;
@@ -178,6 +96,8 @@ pub(super) struct Sending<'a> {
     pub(super) known: &'a Known,
     /// A cap, while the trainer runs.
     pub(super) pace: Option<&'a Mutex<Pace>>,
+    /// Whether the manifest shall have a BLAKE3 of each file.
+    pub(super) strong: bool,
     pub(super) habits: Habits,
     /// Bytes that may be in memory at once, in [`UNIT`]s.
     pub(super) budget: Semaphore,
@@ -203,15 +123,12 @@ impl Sending<'_> {
         if size <= self.habits.whole {
             self.take_turn(size).await;
             let _held = self.hold(size).await;
-            let read = blocking(move || {
-                let (blocks, sums) = read_blocks(&from.open(&dir)?, 0, size, Sums::default(), true)?;
-                let strong = (size <= BLOCK).then(|| hash(&blocks));
-                Ok((blocks, sums, strong))
-            });
-            let (blocks, sums, strong) = read.await.map_err(unreadable)?;
+            let sums = Sums::new(self.strong || size <= BLOCK);
+            let read = blocking(move || read_blocks(&from.open(&dir)?, 0, size, sums, true));
+            let (blocks, sums) = read.await.map_err(unreadable)?;
             entire(&blocks, size, entry)?;
-            let crc32c = sums.whole;
-            let mut item = item_of(entry, key, sums);
+            let (crc32c, strong) = (sums.whole, sums.strong());
+            let mut item = self.item_of(entry, key, sums);
             if !self.find(entry, &mut item, strong.as_ref()) {
                 item.etag = self.store.put(&item.key, blocks, crc32c).await?;
             }
@@ -222,7 +139,7 @@ impl Sending<'_> {
         if self.known.may_hold(entry) {
             let reader = file.try_clone().map_err(unreadable)?;
             let sums = blocking(move || sums_of(&reader, size)).await.map_err(unreadable)?;
-            let mut item = item_of(entry, key.clone(), sums);
+            let mut item = self.item_of(entry, key.clone(), sums);
             if self.find(entry, &mut item, None) {
                 (self.told)(size);
                 return Ok(Sent { entry: entry.clone(), item, strong: None });
@@ -232,7 +149,7 @@ impl Sending<'_> {
         match self.send_parts(&mut upload, file, entry).await {
             Ok(sums) => {
                 let etag = upload.finish(sums.whole).await?;
-                let item = Item { etag, ..item_of(entry, key, sums) };
+                let item = Item { etag, ..self.item_of(entry, key, sums) };
                 Ok(Sent { entry: entry.clone(), item, strong: None })
             }
             Err(stop) => {
@@ -248,6 +165,8 @@ impl Sending<'_> {
         if let Some(old) = old {
             item.key.clone_from(&old.key);
             item.etag.clone_from(&old.etag);
+            // The same bytes, hashed when they were sent.
+            item.blake3.clone_from(&old.blake3);
         }
         old.is_some()
     }
@@ -269,7 +188,7 @@ impl Sending<'_> {
     /// Reads in order, sends as many parts at once as memory allows.
     async fn send_parts(&self, upload: &mut Upload<'_>, file: File, entry: &Entry) -> Result<Sums, Stop> {
         let part = self.habits.part_of(entry.size);
-        let mut sums = Sums::default();
+        let mut sums = Sums::new(self.strong);
         let mut under_way = FuturesUnordered::new();
         let mut at = 0;
         while at < entry.size {
@@ -315,6 +234,11 @@ impl Sending<'_> {
         Ok(sums)
     }
 
+    fn item_of(&self, entry: &Entry, key: String, sums: Sums) -> Item {
+        let blake3 = sums.strong().filter(|_| self.strong).map(|hash| hash.to_hex().to_string());
+        Item { blake3, ..item_of(entry, key, sums) }
+    }
+
     /// Waits until so many bytes may be in memory.
     async fn hold(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
         let units = bytes.div_ceil(UNIT).clamp(1, MEMORY / UNIT);
@@ -354,14 +278,6 @@ fn sums_of(file: &File, size: u64) -> io::Result<Sums> {
     Ok(sums)
 }
 
-fn hash(blocks: &[Bytes]) -> blake3::Hash {
-    let mut hasher = blake3::Hasher::new();
-    for block in blocks {
-        hasher.update(block);
-    }
-    hasher.finalize()
-}
-
 fn item_of(entry: &Entry, key: String, sums: Sums) -> Item {
     let (crc32c, chunks) = sums.finish();
     Item {
@@ -376,6 +292,7 @@ fn item_of(entry: &Entry, key: String, sums: Sums) -> Item {
         generation: None,
         crc32c,
         chunks,
+        blake3: None,
     }
 }
 
@@ -428,6 +345,7 @@ pub(super) fn without_data(entries: &[Entry]) -> Vec<Item> {
         generation: None,
         crc32c: String::new(),
         chunks: None,
+        blake3: None,
     };
     let mut items = Vec::new();
     for entry in entries {
