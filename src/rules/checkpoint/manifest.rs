@@ -49,6 +49,9 @@ pub struct Manifest {
     pub created_unix: u64,
     /// The commit that the run resumed from, `A-S`.
     pub parent: Option<String>,
+    /// The step that the trainer itself calls the best so far, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_step: Option<u64>,
     /// Sum of the sizes.
     pub total_bytes: u64,
     /// What is to be restored.

@@ -42,7 +42,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "Commit at no more than this many bytes a second while training (100MiB); no limit once time is short",
     ),
-    one("keep-last", "N", TOPIC, on::RUN | on::CHECKPOINT, "3", "Committed checkpoints to keep in the store"),
+    one(
+        "keep-last",
+        "N",
+        TOPIC,
+        on::RUN | on::CHECKPOINT,
+        "3",
+        "Committed checkpoints to keep in the store, beside the one that the trainer itself calls its best (Hugging Face)",
+    ),
     one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N"),
     one(
         "orphan-age",

@@ -319,6 +319,7 @@ impl Mirror {
             node: self.config.node,
             created_unix: clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             parent: self.parent.as_ref().map(Stamp::to_string),
+            best_step: local.best,
             total_bytes,
             files,
             pointers: pointers.collect(),

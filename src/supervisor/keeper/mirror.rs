@@ -27,7 +27,7 @@ use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{Attempt, OWN, Stamp};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::{Age, Retention};
-use crate::rules::checkpoint::{Candidate, Entry, Layout, Listing, Options, Pointer, Scan, recognise};
+use crate::rules::checkpoint::{Candidate, Entry, Layout, Listing, Options, Pointer, Scan, best_step, recognise};
 use crate::rules::exit;
 
 /// Whether to resume at the start.
@@ -165,6 +165,8 @@ pub(crate) struct Local {
     pub(crate) candidate: Candidate,
     pub(crate) entries: Vec<Entry>,
     pub(crate) pointers: Vec<Pointer>,
+    /// The step that the trainer itself calls the best.
+    pub(crate) best: Option<u64>,
     pub(crate) age: Age,
 }
 
@@ -384,7 +386,8 @@ fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<Stri
             Ok(()) => {
                 let entries = candidate.entries(&look.listing).cloned().collect();
                 let pointers = (found.layout.pointers)(&scan, &candidate);
-                look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, age });
+                let best = best_step(found.layout, &scan, &candidate);
+                look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, best, age });
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }

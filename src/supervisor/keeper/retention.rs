@@ -104,9 +104,15 @@ impl Mirror {
             return Ok(Vec::new());
         }
         let mut whole = 0;
-        let mut judged = Vec::new();
+        let (mut judged, mut best) = (Vec::new(), None);
         for name in names {
-            let is_whole = whole < keep && judge(store, &name).await?.is_ok();
+            let mut is_whole = false;
+            if whole < keep
+                && let Ok(manifest) = judge(store, &name).await?
+            {
+                is_whole = true;
+                best = if whole == 0 { manifest.best_step } else { best };
+            }
             whole += usize::from(is_whole);
             judged.push((name, is_whole));
         }
@@ -115,7 +121,7 @@ impl Mirror {
             None => attempts(store).await?.into_iter().max(),
         };
         let Some(ours) = ours else { return Ok(Vec::new()) };
-        let going = plan::expendable(&judged, retention, &ours, self.parent.as_ref());
+        let going = plan::expendable(&judged, retention, &ours, self.parent.as_ref(), best);
         if !dry && !going.is_empty() {
             // A file that did not change lies under the key of an older commit.
             let mut needed = HashSet::new();

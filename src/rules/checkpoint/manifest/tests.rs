@@ -39,6 +39,7 @@ fn good() -> Manifest {
         node: 0,
         created_unix: 1,
         parent: None,
+        best_step: None,
         total_bytes: 30,
         files: vec![file("u/a", 10), file("u/b", 20), link],
         pointers: vec![PointerItem { path: "latest".into(), content: "u".into(), symlink: false }],
