@@ -250,7 +250,9 @@ async fn schedule(seed: u64) {
     life(Rc::clone(&book), LIVES, last, store.clone(), keep).await;
     check_store(&mut book.borrow_mut(), &store);
     let reader = Mirror::open(config(&place.path().join("reader"), &store, keep, false)).await.unwrap();
-    let judged = reader.verified(&|_, _| ()).await.unwrap();
+    let told = std::cell::Cell::new((0, 0));
+    let judged = reader.verified(&|done, all| told.set((done, all))).await.unwrap();
+    assert_eq!(told.get().0, told.get().1, "every byte is told of");
     assert!(judged.iter().all(|j| j.problems.is_empty()), "{judged:?}");
     assert_eq!(judged[0].manifest.as_ref().map(|m| m.stamp()).as_ref(), book.borrow().committed.keys().last());
 }

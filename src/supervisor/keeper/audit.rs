@@ -1,6 +1,7 @@
 //! Every commit of the store with all that is wrong with it, by the sizes of its objects or by every byte of them. For
 //! people: restores and retention ask only whether a commit is whole.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 
 use futures_util::{StreamExt, stream};
@@ -69,12 +70,14 @@ impl Mirror {
                 first.blake3 = first.blake3.take().or_else(|| item.blake3.clone());
             }
         }
-        let (bytes, mut done, mut found) = (wanted.values().map(|item| item.size).sum(), 0, BTreeMap::new());
-        let reads = wanted.values().map(|item| async move { (item, summed(store, item).await) });
+        let (bytes, done, mut found) = (wanted.values().map(|item| item.size).sum(), Cell::new(0), BTreeMap::new());
+        let told = &|more: u64| {
+            done.set(done.get() + more);
+            progress(done.get(), bytes);
+        };
+        let reads = wanted.values().map(|item| async move { (item, summed(store, item, told).await) });
         let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
         while let Some((item, sum)) = reads.next().await {
-            done += item.size;
-            progress(done, bytes);
             found.insert(item.key.as_str(), sum?);
         }
         for audited in &mut all {
@@ -114,8 +117,10 @@ struct Sums {
     blake3: Option<String>,
 }
 
-/// Reads an object through. The inner error is this object's alone.
-async fn summed(store: &Store, item: &Item) -> Result<Result<Sums, String>, StoreError> {
+/// Reads an object through; `told` hears of all its bytes, those too that cannot be read. The inner error is this object's
+/// alone.
+async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result<Sums, String>, StoreError> {
+    let left = Cell::new(item.size);
     let sum = async {
         let mut hasher = item.blake3.as_ref().map(|_| Box::<blake3::Hasher>::default());
         let (mut crc, mut reading) = (0, store.read(&item.key, 0, item.size).await?);
@@ -124,11 +129,16 @@ async fn summed(store: &Store, item: &Item) -> Result<Result<Sums, String>, Stor
             if let Some(hasher) = &mut hasher {
                 hasher.update(&bytes);
             }
+            let more = left.get().min(bytes.len() as u64);
+            left.set(left.get() - more);
+            told(more);
         }
         let blake3 = hasher.map(|hasher| hasher.finalize().to_hex().to_string());
         Ok::<Sums, StoreError>(Sums { crc32c: hex(crc), blake3 })
     };
-    match sum.await {
+    let sum = sum.await;
+    told(left.get());
+    match sum {
         Ok(sums) => Ok(Ok(sums)),
         Err(error) => match error.trouble {
             Trouble::Unreachable | Trouble::NoCredentials | Trouble::NoBucket => Err(error),
