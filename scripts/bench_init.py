@@ -49,7 +49,7 @@ def forward_us(p):
 
 
 def forward_idle(inits, rounds):
-    """After 1.5 s of nothing: trainit has by then let go of the memory that only its start needed."""
+    """After 1.5 s of nothing: trainit has by then let go of the memory that only its start needed, and everybody's caches are cold."""
     rows = [(init, []) for init in inits]
     for turn in range(rounds):
         running = [started(init) for init in inits]
