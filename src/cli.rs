@@ -24,6 +24,27 @@ struct Sub {
     operands: fn() -> Vec<Arg>,
 }
 
+const CHECKPOINT_AFTER: &str = if !cfg!(feature = "store") {
+    ""
+} else {
+    "\
+list    the commits of --checkpoint-store, newest first, each looked at (are its objects there, with their sizes?); with
+        --checkpoint-dir the local checkpoints too, or these alone
+verify  list, and reads every byte of every commit and compares its checksums
+push    commits the newest complete checkpoint of --checkpoint-dir, or --push-step, and takes the store over from a run
+        that is still going; where the newest commit is just that, nothing is done
+pull    restores the newest commit that is whole, or --restore-step, into --checkpoint-dir, unless a newer local one of
+        its run is there; what is there already is not fetched, what is in the way is moved aside
+prune   deletes what --keep-last and --keep-every do not keep, and old data of no commit
+
+What was asked for goes to standard output (one JSON object with --json), all else to standard error, progress of push,
+pull and verify too: a bar on a terminal, else a line every 10 s.
+
+Exit codes: 0 done, or nothing to do; 1 verify found a commit that is no good, push found nothing complete, or one that
+keeps changing; 125 wrong settings, or a checkpoint directory that cannot be used; 204 the store or the disk failed, or
+what must be pulled is not there; 205 a newer run has taken the store over."
+};
+
 const SUBS: &[Sub] = &[
     Sub {
         name: "run",
@@ -77,8 +98,7 @@ const SUBS: &[Sub] = &[
         name: "checkpoint",
         on: on::CHECKPOINT,
         about: "Work on the checkpoint store by hand",
-        after: "list shows the commits, verify reads them through, push commits the newest complete checkpoint (taking the \
-                store over from a run that is still going), pull restores, prune deletes what retention does not keep.",
+        after: CHECKPOINT_AFTER,
         operands: || {
             vec![
                 Arg::new("DEED")
@@ -248,7 +268,8 @@ fn refusal(error: clap::Error) -> Refusal {
         _ => {
             let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("Usage:"));
             let line: Vec<&str> = lines.filter(|l| !l.starts_with("For more information")).collect();
-            let line = line.join("; ");
+            // Where a line ends in a colon, the next says what.
+            let line = line.join("; ").replace(":; ", ": ");
             let line = line.strip_prefix("error: ").unwrap_or(&line);
             Refusal::Wrong(format!("{line}; see --help"))
         }

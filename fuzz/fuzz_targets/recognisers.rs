@@ -18,7 +18,7 @@ impl Peek for Memory {
 
 fn entry(path: &str, kind: Kind, size: usize, time: i64) -> Entry {
     let path = path.to_owned();
-    Entry { path, kind, size: size as u64, mtime_ns: time, ctime_ns: 0, inode: 1, device: 1, mode: 0o644 }
+    Entry { path, kind, size: size as u64, mtime_ns: time, ctime_ns: 0, inode: 1, device: 1, mode: 0o644, through: None }
 }
 
 fn plain(path: &str) -> bool {
@@ -61,6 +61,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         marker: (first & 32 != 0).then(|| "DONE".to_owned()),
         step: None,
         world_size: (first & 64 != 0).then_some(2),
+        follow: false,
     };
     let scan = Scan { listing: &listing, peek: &files, options: &options };
     let Some(found) = recognise(&scan) else { return };

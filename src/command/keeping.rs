@@ -24,7 +24,9 @@ pub(super) struct Keeping {
 impl Keeping {
     /// Reads both topics; mistakes go to the reader.
     pub(super) fn read(reader: &mut Reader<'_>) -> Keeping {
-        Keeping { checkpoints: Checkpoints::read(reader), model: model::read(reader) }
+        let checkpoints = Checkpoints::read(reader);
+        checkpoints.needs_directory(reader);
+        Keeping { checkpoints, model: model::read(reader) }
     }
 
     /// What this node keeps, where so many training processes write (`None`: not known); `None`: nothing.
@@ -77,6 +79,9 @@ pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: 
             Resuming::None => Restore::Never,
         },
         restore_step: settings.restore_step,
+        strong: settings.strong,
+        push_step: settings.push_step,
+        dry: false,
         job: env.given("CLOUD_ML_JOB_ID").unwrap_or_default().to_owned(),
         node,
         claim,

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{
-    AtFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag, openat, openat2, posix_fadvise, readlinkat, renameat,
+    AT_FDCWD, AtFlags, OFlag, OpenHow, PosixFadviseAdvice, ResolveFlag, openat, openat2, posix_fadvise, readlinkat,
+    renameat,
 };
 use nix::sys::stat::{Mode, fchmod, futimens, mkdirat};
 use nix::sys::statvfs::fstatvfs;
@@ -131,6 +132,12 @@ impl Beneath {
     pub fn link(&self, from: &str, to: &str) -> io::Result<()> {
         let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);
         Ok(linkat(old, name_of(from), new, name_of(to), AtFlags::empty())?)
+    }
+
+    /// The same for a file that lies anywhere, links on the way to it followed.
+    pub fn link_in(&self, from: &Path, to: &str) -> io::Result<()> {
+        let new = self.directory(parent_of(to), true)?;
+        Ok(linkat(AT_FDCWD, from, new, name_of(to), AtFlags::empty())?)
     }
 
     /// Renames over what is there, the new directories made, and makes it durable. Errors: as rename(2).

@@ -16,6 +16,8 @@ pub mod gpu;
 pub mod heap;
 pub mod http;
 pub mod limits;
+#[cfg(feature = "store")]
+pub mod links;
 pub mod machine;
 pub mod metrics_file;
 pub mod pipe;

@@ -78,6 +78,7 @@ pub fn entry(path: String, kind: Kind, metadata: &Metadata) -> Entry {
         inode: metadata.ino(),
         device: metadata.dev(),
         mode: metadata.mode() & 0o777,
+        through: None,
     }
 }
 

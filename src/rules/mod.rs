@@ -14,3 +14,4 @@ pub mod preempt;
 pub mod progress;
 pub mod signal;
 pub mod status;
+pub mod when;

@@ -18,7 +18,7 @@ use crate::rules::gpu::demand::parse_bytes;
 pub struct Checkpoints {
     /// Where the trainer writes them; `None` leaves checkpoints alone altogether.
     pub dir: Option<PathBuf>,
-    /// Where they are committed. Never without a directory.
+    /// Where they are committed.
     pub store: Option<Address>,
     /// Whether a store may be asked by plain http wherever it is.
     pub allow_http: bool,
@@ -36,6 +36,10 @@ pub struct Checkpoints {
     pub restore: Resuming,
     /// From which step.
     pub restore_step: Option<u64>,
+    /// Whether to hash each file strongly, beside its checksum.
+    pub strong: bool,
+    /// Which step to commit by hand.
+    pub push_step: Option<u64>,
 }
 
 /// Data of no commit is left alone for this long.
@@ -55,12 +59,6 @@ impl Checkpoints {
     pub fn read(reader: &mut Reader) -> Checkpoints {
         let dir = reader.text("checkpoint-dir").filter(|d| !d.trim().is_empty()).map(PathBuf::from);
         let store = reader.parse("checkpoint-store", Address::parse);
-        if store.is_some() && dir.is_none() {
-            reader.complain(
-                "checkpoint-store",
-                "a store needs --checkpoint-dir, the directory where the trainer writes its checkpoints".to_owned(),
-            );
-        }
         let format = reader.parse("checkpoint-format", |text| match text {
             "auto" => Ok(None),
             name if layout(name).is_some() => Ok(Some(name.to_owned())),
@@ -97,7 +95,7 @@ impl Checkpoints {
             dir,
             store,
             allow_http: reader.switch("allow-http"),
-            options: Options { format, marker, step, world_size: None },
+            options: Options { format, marker, step, world_size: None, follow: reader.switch("follow-symlinks") },
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
             interval: reader.parse("mirror-interval", duration::parse).unwrap_or(Duration::from_secs(30)),
             bandwidth: reader.parse("mirror-bandwidth", |text| {
@@ -114,6 +112,18 @@ impl Checkpoints {
             },
             restore: reader.choice("restore", &words).unwrap_or(Resuming::Latest),
             restore_step: reader.count("restore-step"),
+            strong: reader.switch("strong-hash"),
+            push_step: reader.count("push-step"),
+        }
+    }
+
+    /// Whoever commits needs a directory to commit from.
+    pub fn needs_directory(&self, reader: &mut Reader) {
+        if self.store.is_some() && self.dir.is_none() {
+            reader.complain(
+                "checkpoint-store",
+                "a store needs --checkpoint-dir, the directory where the trainer writes its checkpoints".to_owned(),
+            );
         }
     }
 }
@@ -131,6 +141,7 @@ mod tests {
         let values = Values::gather(on::RUN, flags, &Env::default(), None, &mut complaints);
         let mut reader = Reader::new(&values, complaints);
         let read = Checkpoints::read(&mut reader);
+        read.needs_directory(&mut reader);
         (read, reader.complaints)
     }
 

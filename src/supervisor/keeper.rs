@@ -2,12 +2,17 @@
 //! It runs on the background thread; what to do with its news is the machine's to decide. How it is done is in the files
 //! of `keeper/`. A build without stores has `keeper_without_store.rs` in this file's place.
 
+pub mod audit;
+mod claim;
 pub mod commit;
 mod fall_back;
 mod fetch;
+pub mod foresight;
+mod in_place;
 mod known;
 pub mod mirror;
 mod model;
+mod pins;
 mod pool;
 pub mod restore;
 pub mod retention;
@@ -319,7 +324,7 @@ impl Keeper {
     }
 
     fn tell_notes(&mut self) {
-        for note in self.mirror.as_mut().map(Mirror::take_notes).unwrap_or_default() {
+        for note in self.mirror.as_ref().map(Mirror::take_notes).unwrap_or_default() {
             tracing::warn!(code = "checkpoint", "{note}");
         }
     }

@@ -7,6 +7,9 @@ use crate::edge::descendants::{self, Descendant, Moment};
 use crate::edge::process;
 use crate::rules::signal::Signal;
 
+/// Stands for all of a tree that cannot be listed.
+const EVERYBODY: Descendant = Descendant { pid: -1, group: 0, started: 0, is_stopped: false };
+
 /// The end of one attempt's processes.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
@@ -27,6 +30,11 @@ impl Sweep {
     /// again. Who is younger than this moment is told when the main children have gone, as everybody else is.
     pub(super) fn term_groups(&mut self, leaders: &Leaders) {
         let Some(moment) = Moment::now() else {
+            // As init there may be others to tell when the main child has gone, and then members hear it twice: without
+            // /proc nobody can be left out of a signal to all.
+            if process::own_pid() != 1 {
+                self.told.insert(EVERYBODY);
+            }
             return leaders.alive().iter().for_each(|main| send(-main, Signal::TERM));
         };
         leaders.alive().iter().for_each(|main| send(*main, Signal::TERM));
@@ -51,9 +59,7 @@ impl Sweep {
     /// SIGTERM to everybody who has had none.
     pub(super) fn term(&mut self, tree: Option<Vec<Descendant>>, leaders: &Leaders) {
         let Some(tree) = tree else {
-            // It stands for everybody.
-            let nobody = Descendant { pid: -1, ..Descendant::default() };
-            if self.told.insert(nobody) {
+            if self.told.insert(EVERYBODY) {
                 send_unseen(Signal::TERM, leaders);
             }
             return;

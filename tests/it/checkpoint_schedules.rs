@@ -62,6 +62,9 @@ fn config(dir: &Path, store: &Path, keep: u64, claim: bool) -> MirrorConfig {
         options: Options::default(),
         retention: Retention { last: keep, every: None, orphan_age: Duration::from_secs(86_400) },
         restore: Restore::Latest,
+        strong: false,
+        push_step: None,
+        dry: false,
         restore_step: None,
         job: String::new(),
         node: 0,
@@ -247,9 +250,11 @@ async fn schedule(seed: u64) {
     life(Rc::clone(&book), LIVES, last, store.clone(), keep).await;
     check_store(&mut book.borrow_mut(), &store);
     let reader = Mirror::open(config(&place.path().join("reader"), &store, keep, false)).await.unwrap();
-    let judged = reader.verified().await.unwrap();
-    assert!(judged.iter().all(|j| j.manifest.is_ok()), "{judged:?}");
-    assert_eq!(judged[0].manifest.as_ref().ok().map(|m| m.stamp()).as_ref(), book.borrow().committed.keys().last());
+    let told = std::cell::Cell::new((0, 0));
+    let judged = reader.verified(&|done, all| told.set((done, all))).await.unwrap();
+    assert_eq!(told.get().0, told.get().1, "every byte is told of");
+    assert!(judged.iter().all(|j| j.problems.is_empty()), "{judged:?}");
+    assert_eq!(judged[0].manifest.as_ref().map(|m| m.stamp()).as_ref(), book.borrow().committed.keys().last());
 }
 
 #[test]

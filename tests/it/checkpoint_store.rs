@@ -155,7 +155,7 @@ fn an_unfinished_checkpoint_is_not_pushed_and_the_reason_is_given() {
     fs::write(place.local().join("ckpt-5.json"), "{\"step\": 5").unwrap();
     let done = place.checkpoint("push").output().expect_code(1);
     assert!(done.err().contains("ckpt-5.json") && done.err().contains("cut short"), "{}", done.err());
-    assert_eq!(place.commits().len(), 0);
+    assert!(!place.store().exists(), "no attempt is claimed for nothing");
 }
 
 #[test]
@@ -378,4 +378,28 @@ fn a_list_shows_the_local_checkpoints_too_each_with_what_it_lacks() {
     assert!(text.contains("step-2.npy  not complete: ") && text.contains("taken for generic: "), "{text}");
     assert_eq!(value["commits"], serde_json::json!([]));
     Trainit::new(["checkpoint", "list"]).output().expect_code(125);
+}
+
+#[test]
+fn the_checkpoint_that_the_trainer_calls_its_best_stays_as_long_as_it_does() {
+    let place = Place::new();
+    let push = |step: u64, best: u64| {
+        let unit = place.local().join(format!("checkpoint-{step}"));
+        fs::create_dir_all(&unit).unwrap();
+        let header = br#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        let weights = [&(header.len() as u64).to_le_bytes()[..], header, &[step as u8]].concat();
+        fs::write(unit.join("model.safetensors"), weights).unwrap();
+        let state =
+            serde_json::json!({"global_step": step, "best_model_checkpoint": format!("/out/checkpoint-{best}")});
+        fs::write(unit.join("trainer_state.json"), state.to_string()).unwrap();
+        place.checkpoint("push").args(["--keep-last", "2"]).output().expect_code(0);
+        place.steps()
+    };
+    push(10, 10);
+    push(20, 10);
+    assert_eq!(push(30, 10), [30, 20, 10]);
+    assert_eq!(push(40, 10), [40, 30, 10]);
+    assert_eq!(place.manifest().1["best_step"], 10);
+    assert_eq!(push(50, 40), [50, 40], "another is the best now");
+    place.checkpoint("verify").output().expect_code(0);
 }

@@ -32,6 +32,7 @@ fn a_read_only_store_is_204_in_one_line() {
     let place = Place::new();
     place.save(1);
     place.push();
+    place.save(2);
     let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
     let (local, store) = (place.local(), place.store());
     let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", store.to_str().unwrap()];

@@ -141,6 +141,20 @@ fn without_proc_the_tree_is_stopped_all_the_same_as_pid_1() {
     assert!(complaints(&done.err()).len() <= 1, "what was lost is said in one line: {}", done.err());
 }
 
+#[test]
+fn without_proc_a_member_of_a_group_that_was_told_is_not_told_again() {
+    let script = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
+    let command = "(trap 'echo told' TERM; echo ready; while :; do sleep 0.01; done) & \
+                   trap 'exit 4' TERM; while :; do sleep 0.01; done";
+    let prefix = ["unshare", "--mount", "sh", "-c", script];
+    let arguments = ["run", "--signal-target", "group", "--stop-grace", "1s", "--", "sh", "-c", command];
+    let running = Trainit::through(&prefix, arguments).start();
+    running.after_line("ready");
+    let done = running.stop().expect_code(143);
+    assert_eq!(done.out().matches("told").count(), 1, "{}", done.out());
+    assert_eq!(done.verdict()["child_code"], 4);
+}
+
 /// What is said to be lost, before the command runs.
 fn complaints(log: &str) -> Vec<&str> {
     log.lines().take_while(|line| !line.contains(r#""started "#)).collect()

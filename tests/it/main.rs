@@ -8,7 +8,13 @@
 mod support;
 
 #[cfg(feature = "store")]
+mod checkpoint_by_hand;
+#[cfg(feature = "store")]
 mod checkpoint_faults;
+#[cfg(feature = "store")]
+mod checkpoint_hashes;
+#[cfg(feature = "store")]
+mod checkpoint_links;
 #[cfg(feature = "store")]
 mod checkpoint_lives;
 #[cfg(feature = "store")]

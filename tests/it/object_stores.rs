@@ -365,3 +365,19 @@ fn a_sas_token_is_never_printed_though_it_is_in_every_address() {
     }
     assert!(text.contains("answer 400") && !text.contains("hunter2"), "{text}");
 }
+
+#[test]
+fn how_old_data_is_is_told_by_the_buckets_clock_not_by_ours() {
+    each(|bucket, place| {
+        place.save(1);
+        place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);
+        place.push();
+        let orphan = "jobs/1/step-1/0000000001-000001/weights.bin".to_owned();
+        // By our clock every object of this bucket has been there for hours.
+        place.checkpoint("prune").args(["--orphan-age", "61m"]).output().expect_code(0);
+        assert!(bucket.keys().contains(&orphan), "an hour old by the server's Date");
+        place.checkpoint("prune").args(["--orphan-age", "59m"]).output().expect_code(0);
+        assert!(!bucket.keys().contains(&orphan));
+        assert_eq!(place.steps(), [1]);
+    });
+}

@@ -1,6 +1,9 @@
 //! What the environment says about stores and who may use them. It holds secrets: it is never shown.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use crate::rules::env::Env;
 
@@ -21,10 +24,27 @@ const SECRETS: &[&str] = &[
 /// Shorter values would black out words.
 const SHORTEST_SECRET: usize = 8;
 
+/// What time it was by a store's own clock when it last answered.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Heard(Arc<AtomicI64>);
+
+impl Heard {
+    /// Seconds since 1970.
+    pub(super) fn set(&self, unix: i64) {
+        self.0.store(unix, Ordering::Relaxed);
+    }
+
+    /// Since 1970; `None` where it never said.
+    pub(super) fn get(&self) -> Option<Duration> {
+        u64::try_from(self.0.load(Ordering::Relaxed)).ok().filter(|unix| *unix > 0).map(Duration::from_secs)
+    }
+}
+
 /// The environment, for stores.
 #[derive(Clone, Default)]
 pub struct Access {
     env: Env,
+    heard: Heard,
     /// Plain http is fine to anybody, not only on this machine.
     pub(super) is_plain_fine: bool,
 }
@@ -38,7 +58,12 @@ impl fmt::Debug for Access {
 impl Access {
     /// What this environment gives access to; `is_plain_fine`: by plain http too, wherever the store is.
     pub fn new(env: Env, is_plain_fine: bool) -> Access {
-        Access { env, is_plain_fine }
+        Access { env, heard: Heard::default(), is_plain_fine }
+    }
+
+    /// Where the store's time is kept.
+    pub(super) fn heard(&self) -> Heard {
+        self.heard.clone()
     }
 
     /// A variable's value unless it is absent or blank.

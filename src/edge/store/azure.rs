@@ -51,7 +51,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         .with_container_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(plain))
-        .with_http_connector(Connector(roots));
+        .with_http_connector(Connector { roots, heard: access.heard() });
     let names_account = bucket.account.is_some() || pairs.iter().any(|(key, _)| *key == AzureConfigKey::AccountName);
     if !names_account && !is_emulated {
         return Err(Failed {

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use hyper::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{CONTENT_RANGE, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::header::{CONTENT_RANGE, DATE, HeaderMap, HeaderValue, USER_AGENT};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
 use hyper_util::client::legacy::{Client, Error as ClientError};
@@ -27,9 +27,10 @@ use object_store::client::{
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, RetryConfig};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::access::Access;
+use super::access::{Access, Heard};
 use super::error::{Failed, NoAnswer, Trouble};
 use super::tls::Roots;
+use crate::rules::when::http_date;
 
 /// To connect to a store. Metadata servers have a shorter limit, which the crate sets.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -86,7 +87,11 @@ pub(super) fn options(plain: bool) -> ClientOptions {
 
 /// Makes clients for `object_store`.
 #[derive(Debug)]
-pub(super) struct Connector(pub(super) Roots);
+pub(super) struct Connector {
+    pub(super) roots: Roots,
+    /// Where the time goes that a store says it is.
+    pub(super) heard: Heard,
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
@@ -94,7 +99,8 @@ impl HttpConnector for Connector {
         let connect = given.and_then(|text| humantime::parse_duration(&text).ok()).unwrap_or(CONNECT);
         let is_plain_fine = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|v| v == "true");
         Ok(HttpClient::new(Service {
-            roots: self.0.clone(),
+            roots: self.roots.clone(),
+            heard: self.heard.clone(),
             connect,
             is_plain_fine,
             plain: OnceLock::new(),
@@ -106,6 +112,7 @@ impl HttpConnector for Connector {
 /// Connections to whoever is asked; each kind is made when it is first needed.
 struct Service {
     roots: Roots,
+    heard: Heard,
     connect: Duration,
     is_plain_fine: bool,
     plain: OnceLock<Client<Tcp, HttpRequestBody>>,
@@ -157,6 +164,11 @@ impl HttpService for Service {
         // rclone's S3 sends the part that was asked for and calls it the whole.
         if parts.status == StatusCode::OK && parts.headers.contains_key(CONTENT_RANGE) {
             parts.status = StatusCode::PARTIAL_CONTENT;
+        }
+        if !self.is_metadata()
+            && let Some(date) = parts.headers.get(DATE).and_then(|v| v.to_str().ok()).and_then(http_date)
+        {
+            self.heard.set(date);
         }
         parts.extensions.clear();
         if let Some(checksum) = checksum(&parts.headers) {

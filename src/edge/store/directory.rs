@@ -10,7 +10,6 @@ use std::time::{Duration, UNIX_EPOCH};
 use object_store::local::LocalFileSystem;
 
 use super::error::{StoreError, kind_of};
-use crate::edge::clock;
 
 /// Up to this many files are made durable one by one, more by flushing the whole file system at once.
 const SYNCED_ONE_BY_ONE: usize = 64;
@@ -29,7 +28,15 @@ impl Directory {
             StoreError::new("open", format!("file://{}", root.display()), error.to_string(), kind_of(&error))
         };
         if create {
-            fs::create_dir_all(root).map_err(failed)?;
+            // mkdir(2) says of a file in its place that it exists.
+            fs::create_dir_all(root)
+                .or_else(|error| {
+                    fs::read_dir(root).map(drop).map_err(|now| match now.kind() {
+                        io::ErrorKind::NotADirectory => now,
+                        _ => error,
+                    })
+                })
+                .map_err(failed)?;
         }
         fs::read_dir(root).map_err(failed)?;
         let open = || LocalFileSystem::new_with_prefix(root).map_err(|e| failed(io::Error::other(e)));
@@ -56,10 +63,24 @@ impl Directory {
         .await
     }
 
+    /// What time a new file gets: of a share, its server's.
+    pub(super) async fn time(&self) -> io::Result<Duration> {
+        // Named like a write that was cut short, which no listing shows.
+        let path = self.root.join(format!("time#{}", std::process::id()));
+        blocking(move || {
+            let made = File::create_new(&path)?;
+            let modified = made.metadata().and_then(|m| m.modified());
+            fs::remove_file(&path)?;
+            Ok(modified?.duration_since(UNIX_EPOCH).unwrap_or_default())
+        })
+        .await
+    }
+
     /// Deletes half-written files (`NAME#k`) older than `age`. Returns how many.
     pub(super) async fn sweep(&self, age: Duration) -> io::Result<u64> {
         let root = self.root.clone();
-        let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Where nothing can be written, nothing can be deleted.
+        let Ok(now) = self.time().await else { return Ok(0) };
         blocking(move || sweep(&root, now.saturating_sub(age))).await
     }
 }
@@ -165,6 +186,18 @@ mod tests {
             assert_eq!(store.sweep(Duration::from_secs(3600)).await.expect("sweeps"), 0, "it is young");
             assert_eq!(store.sweep(Duration::ZERO).await.expect("sweeps"), 1);
             assert_eq!(fs::read_dir(root.join("u")).expect("reads").count(), 1);
+        });
+    }
+
+    #[test]
+    fn the_time_is_that_of_a_new_file_which_leaves_no_trace() {
+        with_store(async |root, store| {
+            let time = store.time().await.expect("a time");
+            fs::write(root.join("x"), "1").expect("writes");
+            let modified = fs::metadata(root.join("x")).and_then(|m| m.modified()).expect("a time");
+            let after = modified.duration_since(UNIX_EPOCH).expect("after 1970").saturating_sub(time);
+            assert!(after < Duration::from_secs(60), "{after:?}");
+            assert_eq!(fs::read_dir(root).expect("reads").count(), 1);
         });
     }
 }

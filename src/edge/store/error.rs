@@ -16,6 +16,8 @@ pub enum Trouble {
     Denied,
     /// There is no such bucket, or it is in another region.
     NoBucket,
+    /// What should be a directory is a file.
+    NoDirectory,
     /// Nothing says who we are.
     NoCredentials,
     /// It does not know what was asked of it.
@@ -152,6 +154,7 @@ pub(super) fn kind_of(error: &io::Error) -> Trouble {
         Some(libc::ENOSPC | libc::EDQUOT) => Trouble::Full,
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => Trouble::Denied,
         Some(libc::ENOENT) => Trouble::Absent,
+        Some(libc::ENOTDIR) => Trouble::NoDirectory,
         _ => Trouble::Other,
     }
 }

@@ -29,7 +29,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(connect::is_plain(base, access)?))
-        .with_http_connector(Connector(roots));
+        .with_http_connector(Connector { roots, heard: access.heard() });
     if let Some(base) = base {
         builder = builder.with_base_url(base.trim_end_matches('/'));
     }

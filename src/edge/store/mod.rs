@@ -285,6 +285,15 @@ impl Store {
         }
     }
 
+    /// What time it is, since 1970, by the clock that listings tell times by: the Date of a bucket's last answer, the time
+    /// that a file system gives a new file. `None`: it does not say.
+    pub async fn time(&self) -> Option<Duration> {
+        match &self.directory {
+            Some(directory) => directory.time().await.ok(),
+            None => self.access.heard().get(),
+        }
+    }
+
     /// Deletes what writes that were cut short have left and listings do not show, older than `age`. Returns how many.
     /// A bucket's own rules for abandoned uploads see to that.
     pub async fn sweep(&self, age: Duration) -> Result<u64, StoreError> {

@@ -54,6 +54,18 @@ struct State {
     global_step: u64,
 }
 
+#[derive(Deserialize)]
+struct Best {
+    best_model_checkpoint: Option<String>,
+}
+
+/// The step that `trainer_state.json` calls the best: `best_model_checkpoint` is the path of its directory, wherever it was
+/// when it was written.
+pub(super) fn best_step(scan: &Scan, candidate: &Candidate) -> Option<u64> {
+    let best: Best = serde_json::from_str(&scan.text(&join(&candidate.unit, "trainer_state.json"))?).ok()?;
+    number_after("checkpoint-", super::listing::name_of(best.best_model_checkpoint?.trim_end_matches('/')))
+}
+
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let unit = &candidate.unit;
     let has = |name: &str| scan.listing.get(&join(unit, name)).is_some();
@@ -110,6 +122,8 @@ mod tests {
     use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, reason};
+    use super::*;
+    use crate::rules::checkpoint::Options;
 
     fn saved() -> Memory {
         ["checkpoint-500", "checkpoint-1000"].iter().zip([500, 1000]).fold(Memory::default(), |memory, (unit, step)| {
@@ -147,6 +161,25 @@ mod tests {
         let memory = Memory::default().with("checkpoint-5/model.safetensors", safetensors_of(b"1"));
         assert_eq!(complete_units(&memory), []);
         assert!(reason(&memory, "checkpoint-5").contains("trainer_state.json"));
+    }
+
+    #[test]
+    fn the_best_is_the_one_whose_directory_the_state_names() {
+        let best = |state: &str| {
+            let memory = saved().with("checkpoint-1000/trainer_state.json", state);
+            let (listing, options) = (memory.listing(), Options::default());
+            let scan = Scan { listing: &listing, peek: &memory, options: &options };
+            let units = find(&scan);
+            assert_eq!(complete_units(&memory).len(), 2, "whatever it names: {state}");
+            best_step(&scan, units.iter().find(|c| c.unit == "checkpoint-1000").expect("it is there"))
+        };
+        let named = |path: &str| best(&format!(r#"{{"global_step": 1000, "best_model_checkpoint": {path}}}"#));
+        assert_eq!(named(r#""/mnt/out/checkpoint-500""#), Some(500));
+        assert_eq!(named(r#""checkpoint-1000/""#), Some(1000));
+        assert_eq!(best(r#"{"global_step": 1000}"#), None);
+        for nothing in ["null", "7", r#""""#, r#""out/final""#, r#""checkpoint-x""#] {
+            assert_eq!(named(nothing), None, "{nothing}");
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! Deliberately absent: how the walk is made, and any reading of content but through [`Peek`], which is handed in.
 
+use std::path::PathBuf;
+
 /// What an entry is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
@@ -34,6 +36,8 @@ pub struct Entry {
     pub device: u64,
     /// Permission bits, `mode & 0o777`.
     pub mode: u32,
+    /// Where it really lies, absolute, when a symbolic link was followed to it.
+    pub through: Option<PathBuf>,
 }
 
 impl Entry {
@@ -168,6 +172,7 @@ pub(crate) mod tests {
                 inode: path.len() as u64,
                 device: 1,
                 mode: 0o644,
+                through: None,
             };
             for (path, bytes) in &self.0 {
                 let path = path.trim_end_matches('/');

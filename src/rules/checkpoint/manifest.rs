@@ -49,6 +49,9 @@ pub struct Manifest {
     pub created_unix: u64,
     /// The commit that the run resumed from, `A-S`.
     pub parent: Option<String>,
+    /// The step that the trainer itself calls the best so far, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_step: Option<u64>,
     /// Sum of the sizes.
     pub total_bytes: u64,
     /// What is to be restored.
@@ -100,6 +103,9 @@ pub struct Item {
     /// Of each chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunks: Option<Chunks>,
+    /// BLAKE3 of the whole file, 64 lower-case hex digits, where it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
 }
 
 /// What an [`Item`] is.
@@ -199,6 +205,14 @@ impl Manifest {
         !self.files.is_empty() && self.files.iter().all(|f| f.path.starts_with(&inside))
     }
 
+    /// What a restore puts in place, each by one rename: the unit's directory, or the files that are not there already.
+    pub fn places(&self, equal: &HashSet<String>) -> Vec<&str> {
+        if self.is_directory() {
+            return vec![&self.unit];
+        }
+        self.regular().map(|f| f.path.as_str()).filter(|path| !equal.contains(*path)).collect()
+    }
+
     fn judge(&self) -> Result<(), String> {
         path(&self.unit)?;
         let mut seen = HashSet::new();
@@ -249,7 +263,13 @@ fn item(file: &Item, unit: &str) -> Result<(), String> {
         }
         ItemKind::File => {
             key(&file.key).map_err(|_| format!("the manifest's key {:?} lies outside our prefix", file.key))?;
-            let is_crc = |text: &str| text.len() == 8 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            let is_hex = |text: &str, length: usize| {
+                text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+            };
+            let is_crc = |text: &str| is_hex(text, 8);
+            if file.blake3.as_ref().is_some_and(|hash| !is_hex(hash, 64)) {
+                return Err(format!("the manifest's blake3 of {what:?} is none"));
+            }
             if !is_crc(&file.crc32c) {
                 return Err(format!("the manifest has no crc32c for {what:?}"));
             }
@@ -270,171 +290,4 @@ fn link_stays(path: &str, target: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use serde_json::{Value, json};
-
-    fn good() -> Manifest {
-        let file = |path: &str, size| Item {
-            path: path.into(),
-            kind: ItemKind::File,
-            size,
-            mode: 0o644,
-            mtime_ns: 5,
-            key: format!("data/{path}"),
-            target: None,
-            etag: None,
-            generation: None,
-            crc32c: "0123abcd".into(),
-            chunks: None,
-        };
-        let link = Item {
-            kind: ItemKind::Symlink,
-            target: Some("b".into()),
-            key: String::new(),
-            crc32c: String::new(),
-            ..file("u/l", 0)
-        };
-        Manifest {
-            schema: SCHEMA.into(),
-            job: "j".into(),
-            attempt: 3,
-            attempt_tag: None,
-            seq: 2,
-            step: Some(10),
-            unit: "u".into(),
-            framework: "generic".into(),
-            world_size: None,
-            node: 0,
-            created_unix: 1,
-            parent: None,
-            total_bytes: 30,
-            files: vec![file("u/a", 10), file("u/b", 20), link],
-            pointers: vec![PointerItem { path: "latest".into(), content: "u".into(), symlink: false }],
-        }
-    }
-
-    /// Reads it back after a change in the JSON, the name made to fit.
-    fn altered(change: impl FnOnce(&mut Value)) -> Result<Manifest, String> {
-        let mut value = serde_json::to_value(good()).expect("serialises");
-        change(&mut value);
-        let bytes = serde_json::to_vec(&value).expect("serialises");
-        Manifest::read(&CommitName::of(good().stamp(), good().step, &bytes), &bytes)
-    }
-
-    #[test]
-    fn what_was_written_reads_back_and_its_keys_are_sorted() {
-        let bytes = good().bytes().expect("short");
-        let name = CommitName::of(good().stamp(), Some(10), &bytes);
-        assert_eq!(Manifest::read(&name, &bytes), Ok(good()));
-        let text = String::from_utf8(bytes).expect("UTF-8");
-        let keys =
-            ["attempt", "created_unix", "files", "framework", "job", "node", "parent", "pointers", "schema", "seq"];
-        let places: Vec<usize> = keys.iter().map(|k| text.rfind(&format!("\"{k}\":")).expect(k)).collect();
-        assert!(places.is_sorted(), "{text}");
-    }
-
-    #[test]
-    fn one_flipped_bit_anywhere_is_noticed() {
-        let bytes = good().bytes().expect("short");
-        let name = CommitName::of(good().stamp(), Some(10), &bytes);
-        for at in 0..bytes.len() {
-            let mut torn = bytes.clone();
-            torn[at] ^= 1;
-            assert!(Manifest::read(&name, &torn).is_err());
-            assert!(Manifest::read(&name, &bytes[..at]).is_err());
-        }
-    }
-
-    #[test]
-    fn hostile_paths_are_refused() {
-        let long = "x".repeat(256);
-        let deep = ["d"; 67].join("/");
-        let texts = ",/,/etc/passwd,../x,u/../../x,u/./x,u//x,u/,a\0b,.trainit,.trainit/tmp/x,..".split(',');
-        for bad in texts.chain([long.as_str(), deep.as_str()]) {
-            assert!(altered(|v| v["files"][0]["path"] = json!(bad)).is_err(), "path {bad:?}");
-            assert!(altered(|v| v["files"][0]["key"] = json!(bad)).is_err(), "key {bad:?}");
-            assert!(altered(|v| v["pointers"][0]["path"] = json!(bad)).is_err(), "pointer {bad:?}");
-            assert!(altered(|v| v["unit"] = json!(bad)).is_err(), "unit {bad:?}");
-        }
-    }
-
-    #[test]
-    fn duplicates_and_paths_that_are_file_and_parent_are_refused() {
-        assert!(altered(|v| v["files"][1]["path"] = json!("u/a")).is_err());
-        assert!(altered(|v| v["files"][1]["path"] = json!("u/a/b")).is_err());
-        assert!(altered(|v| v["pointers"][0]["path"] = json!("u/a")).is_err());
-        assert!(altered(|v| v["pointers"][0]["path"] = json!("u")).is_err());
-    }
-
-    #[test]
-    fn sizes_that_lie_or_overflow_are_refused() {
-        assert!(altered(|v| v["total_bytes"] = json!(31)).is_err());
-        assert!(altered(|v| v["files"][0]["size"] = json!(u64::MAX)).is_err());
-        assert!(altered(|v| v["files"][0]["size"] = json!(-1)).is_err());
-        assert!(altered(|v| v["files"][0]["chunks"] = json!({"size": 0, "crc32c": []})).is_err());
-        assert!(altered(|v| v["files"][0]["chunks"] = json!({"size": 5, "crc32c": ["00000000"]})).is_err());
-    }
-
-    #[test]
-    fn depth_without_end_is_refused_and_not_followed() {
-        for head in ["", r#"{"x":"#, r#"{"schema":"trainit.ckpt/1","files":"#] {
-            let bytes = format!("{head}{}", "[".repeat(1_000_000)).into_bytes();
-            let name = CommitName::of(good().stamp(), good().step, &bytes);
-            assert!(Manifest::read(&name, &bytes).is_err());
-        }
-    }
-
-    #[test]
-    fn a_refusal_is_one_short_line_whatever_it_quotes() {
-        let long = "x\n".repeat(100_000);
-        for field in ["schema", "unit", "job"] {
-            if let Err(why) = altered(|v| v[field] = json!(long)) {
-                assert!(why.len() < 1000 && !why.contains('\n'), "{field}: {} bytes", why.len());
-            }
-        }
-        let why = altered(|v| v["files"][0]["type"] = json!(long)).expect_err("no such type");
-        assert!(why.len() < 1000 && !why.contains('\n'), "{} bytes", why.len());
-    }
-
-    #[test]
-    fn links_that_leave_the_unit_are_refused() {
-        for bad in ["/etc/passwd", "../x", "", "../../x", "../u2/x"] {
-            assert!(altered(|v| v["files"][2]["target"] = json!(bad)).is_err(), "{bad:?}");
-        }
-        let pointer = json!({"path": "last.ckpt", "content": "../x", "symlink": true});
-        assert!(altered(|v| v["pointers"][0] = pointer).is_err());
-    }
-
-    #[test]
-    fn another_schema_or_another_commits_manifest_is_refused() {
-        assert!(altered(|v| v["schema"] = json!("trainit.ckpt/2")).is_err_and(|e| e.contains("trainit.ckpt/2")));
-        assert!(altered(|v| v["seq"] = json!(9)).is_err());
-        assert!(altered(|v| v["step"] = json!(11)).is_err());
-        assert!(altered(|v| v["later"] = json!("addition")).is_ok());
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            let name = CommitName::of(good().stamp(), Some(10), &bytes);
-            let _ = Manifest::read(&name, &bytes);
-        }
-
-        #[test]
-        fn an_accepted_path_stays_beneath(text in "[a./\0]{0,12}|[.]{1,3}/?[a.]{0,3}") {
-            if path(&text).is_ok() {
-                let parts: Vec<&str> = text.split('/').collect();
-                prop_assert!(parts.iter().all(|p| !p.is_empty() && *p != "." && *p != ".."));
-                prop_assert!(!text.contains('\0') && !text.starts_with('/'));
-            }
-        }
-
-        #[test]
-        fn a_field_of_any_type_is_refused_or_harmless(field in "schema|job|attempt|seq|step|unit|files|pointers|total_bytes", at in 0usize..6) {
-            let value = [json!(null), json!(-1), json!("x"), json!([]), json!({}), json!(1e300)][at].clone();
-            let _ = altered(|v| v[field.as_str()] = value);
-        }
-    }
-}
+mod tests;

@@ -58,6 +58,11 @@ pub fn layout(name: &str) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|l| l.name == name).copied()
 }
 
+/// The step that the trainer itself calls the best so far, where the files of the unit say so.
+pub fn best_step(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Option<u64> {
+    if layout.name == huggingface::HUGGINGFACE.name { huggingface::best_step(scan, candidate) } else { None }
+}
+
 /// What was found, newest first, and by which layout.
 #[derive(Debug)]
 pub struct Found {
@@ -141,7 +146,7 @@ mod tests {
         ) {
             let memory = files.iter().fold(Memory::default(), |m, (name, text)| m.with(name.trim_end_matches('/'), text));
             let format = LAYOUTS.get(asked).map(|l| l.name.to_owned());
-            let options = Options { format, world_size: world, marker: Some("latest".into()), step: None };
+            let options = Options { format, world_size: world, marker: Some("latest".into()), ..Options::default() };
             let _ = complete_units_with(&memory, &options);
             let _ = complete_units_with(&memory, &Options { format: None, marker: None, ..options });
         }

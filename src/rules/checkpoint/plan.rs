@@ -61,20 +61,24 @@ pub struct Retention {
 }
 
 /// Commits that may be deleted, oldest first. `newest_first` pairs each commit with whether all its objects were seen to
-/// be there; only the whole ones count among the last K. Nothing goes while there are not K whole ones and another.
+/// be there; only the whole ones count among the last K. Nothing goes while there are not K whole ones and another, and
+/// the newest commit of the step `best` stays.
 pub fn expendable(
     newest_first: &[(CommitName, bool)],
     retention: Retention,
     ours: &Attempt,
     spared: Option<&Stamp>,
+    best: Option<u64>,
 ) -> Vec<CommitName> {
     let keep = usize::try_from(retention.last.max(1)).unwrap_or(usize::MAX);
     let whole = newest_first.iter().enumerate().filter(|(_, (_, whole))| *whole);
     let Some((last_kept, _)) = whole.take(keep).nth(keep - 1) else { return Vec::new() };
     let older = newest_first[last_kept + 1..].iter().map(|(name, _)| name);
+    let best = newest_first.iter().map(|(name, _)| name).find(|name| best == Some(name.step));
     let is_multiple = |name: &CommitName| retention.every.is_some_and(|n| name.step.is_multiple_of(n));
     let mut going: Vec<CommitName> = older
-        .filter(|name| name.stamp.attempt <= *ours && spared != Some(&name.stamp) && !is_multiple(name))
+        .filter(|name| name.stamp.attempt <= *ours && spared != Some(&name.stamp))
+        .filter(|name| best != Some(*name) && !is_multiple(name))
         .cloned()
         .collect();
     going.reverse();
@@ -131,11 +135,24 @@ mod tests {
         let keep = |last, every| Retention { last, every, orphan_age: Duration::ZERO };
         let steps = |list: Vec<CommitName>| list.iter().map(|c| c.step).collect::<Vec<u64>>();
         let us = attempt(1);
-        assert_eq!(steps(expendable(&all, keep(3, None), &us, None)), [10, 20, 30]);
-        assert_eq!(steps(expendable(&all, keep(6, None), &us, None)), [0; 0]);
-        assert_eq!(steps(expendable(&all, keep(0, None), &us, None)).len(), 5, "one is always kept");
-        assert_eq!(steps(expendable(&all, keep(3, Some(20)), &us, None)), [10, 30]);
-        assert_eq!(steps(expendable(&all, keep(3, None), &us, Some(&all[5].0.stamp))), [20, 30]);
+        assert_eq!(steps(expendable(&all, keep(3, None), &us, None, None)), [10, 20, 30]);
+        assert_eq!(steps(expendable(&all, keep(6, None), &us, None, None)), [0; 0]);
+        assert_eq!(steps(expendable(&all, keep(0, None), &us, None, None)).len(), 5, "one is always kept");
+        assert_eq!(steps(expendable(&all, keep(3, Some(20)), &us, None, None)), [10, 30]);
+        assert_eq!(steps(expendable(&all, keep(3, None), &us, Some(&all[5].0.stamp), None)), [20, 30]);
+    }
+
+    #[test]
+    fn the_best_stays_in_its_newest_commit() {
+        let mut all: Vec<(CommitName, bool)> = (1..=6).rev().map(|s| (commit(1, s, s * 10), true)).collect();
+        all[4].0.step = 10;
+        let keep = Retention { last: 2, every: None, orphan_age: Duration::ZERO };
+        let going =
+            |best| expendable(&all, keep, &attempt(1), None, best).iter().map(|c| c.stamp.seq).collect::<Vec<_>>();
+        assert_eq!(going(None), [1, 2, 3, 4]);
+        assert_eq!(going(Some(10)), [1, 3, 4]);
+        assert_eq!(going(Some(60)), [1, 2, 3, 4], "among the newest it stays anyway, and costs no other's place");
+        assert_eq!(going(Some(7)), [1, 2, 3, 4], "never committed");
     }
 
     #[test]
@@ -143,10 +160,10 @@ mod tests {
         let mut all: Vec<(CommitName, bool)> = (1..=4).rev().map(|s| (commit(1, s, s * 10), true)).collect();
         all[0].1 = false;
         let keep = Retention { last: 2, every: None, orphan_age: Duration::ZERO };
-        assert_eq!(expendable(&all, keep, &attempt(1), None).len(), 1);
+        assert_eq!(expendable(&all, keep, &attempt(1), None, None).len(), 1);
         all[1].1 = false;
-        assert_eq!(expendable(&all, keep, &attempt(1), None), []);
+        assert_eq!(expendable(&all, keep, &attempt(1), None, None), []);
         let later: Vec<(CommitName, bool)> = (1..=3).rev().map(|s| (commit(9, s, s), true)).collect();
-        assert_eq!(expendable(&later, keep, &attempt(8), None), []);
+        assert_eq!(expendable(&later, keep, &attempt(8), None, None), []);
     }
 }

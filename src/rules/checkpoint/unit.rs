@@ -42,6 +42,8 @@ pub struct Options {
     pub step: Option<Regex>,
     /// Number of training processes that write into the directory, where it is known.
     pub world_size: Option<u32>,
+    /// Whether links that lead out of a unit are followed.
+    pub follow: bool,
 }
 
 /// What may be a checkpoint.
@@ -108,6 +110,12 @@ impl Candidate {
         self.entries(listing).filter(|e| e.kind == Kind::File)
     }
 
+    /// Its symbolic links that lead out of it.
+    pub fn leaving<'a>(&'a self, listing: &'a Listing) -> impl Iterator<Item = &'a str> {
+        let leaves = |e: &&Entry| matches!(&e.kind, Kind::Symlink(to) if !stays_inside(&e.path, to, &self.unit));
+        self.entries(listing).filter(leaves).map(|e| e.path.as_str())
+    }
+
     /// The newest modification time of its files, nanoseconds since 1970.
     pub fn newest_ns(&self, listing: &Listing) -> i64 {
         self.files(listing).map(|e| e.mtime_ns).max().unwrap_or(0)
@@ -149,7 +157,10 @@ impl Scan<'_> {
                 }
                 Kind::Odd(why) => return Err(format!("{}: {why}", entry.path)),
                 Kind::Symlink(target) if !stays_inside(&entry.path, target, &candidate.unit) => {
-                    return Err(format!("{}: a symbolic link that leaves the checkpoint ({target})", entry.path));
+                    return Err(format!(
+                        "{}: a symbolic link that leaves the checkpoint ({target}); --follow-symlinks copies what it leads to",
+                        entry.path
+                    ));
                 }
                 Kind::Symlink(_) | Kind::Directory => {}
             }

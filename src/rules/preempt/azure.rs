@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
-use super::{LocalFacts, Source, endpoint_of, when};
+use super::{LocalFacts, Source, endpoint_of};
+use crate::rules::when;
 
 /// The line in the list.
 pub(super) const SOURCE: Source = Source {

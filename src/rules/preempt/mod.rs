@@ -7,7 +7,6 @@ mod aws;
 mod azure;
 mod gce;
 mod watch;
-mod when;
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::when;
+use crate::rules::when;
 
 /// The machine goes away.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -42,7 +42,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "Commit at no more than this many bytes a second while training (100MiB); no limit once time is short",
     ),
-    one("keep-last", "N", TOPIC, on::RUN | on::CHECKPOINT, "3", "Committed checkpoints to keep in the store"),
+    one(
+        "keep-last",
+        "N",
+        TOPIC,
+        on::RUN | on::CHECKPOINT,
+        "3",
+        "Committed checkpoints to keep in the store, beside the one that the trainer itself calls its best (Hugging Face)",
+    ),
     one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N"),
     one(
         "orphan-age",
@@ -50,7 +57,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::CHECKPOINT,
         "24h",
-        "What prune leaves of data that no commit names, written by an earlier run: anything younger",
+        "What prune leaves of data that no commit names, written by an earlier run: anything younger by the store's clock",
     ),
     one(
         "restore",
@@ -61,6 +68,19 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Resume from the newest complete checkpoint if there is one, only with one, or never",
     ),
     one("restore-step", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Resume from the checkpoint of this step"),
+    switch(
+        "follow-symlinks",
+        TOPIC,
+        on::STORE,
+        "Copy what a symbolic link leads to where it leads out of the checkpoint; without this such a checkpoint is not committed",
+    ),
+    switch(
+        "strong-hash",
+        TOPIC,
+        on::RUN | on::CHECKPOINT,
+        "Write a BLAKE3 of each file into the manifest beside its crc32c; verify and restores compare what is there",
+    ),
+    one("push-step", "N", TOPIC, on::CHECKPOINT, "", "Let push commit the checkpoint of this step, not the newest"),
     switch("allow-http", TOPIC, on::STORE, "Ask a store by plain http, not only on this machine"),
     one(
         "model-dir",

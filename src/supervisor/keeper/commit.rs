@@ -8,10 +8,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::claim::attempts;
 use super::known::{Known, Sent};
-use super::mirror::{Committed, Local, Mirror, PINS, attempts, beneath, blocking, same_bytes};
+use super::mirror::{Committed, Local, Mirror, PINS, beneath, blocking, same_bytes};
+use super::pins::{pin, unchanged};
 use super::retention::commits;
-use super::send::{Pools, Sending, Stop, pin, unchanged, verify, without_data};
+use super::send::{Pools, Sending, Stop, verify, without_data};
 use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
@@ -122,11 +124,10 @@ impl Mirror {
         if self.store.is_none() || self.attempt.is_none() {
             return Ok(Outcome::NothingComplete { why: "no --checkpoint-store is set".to_owned() });
         }
-        let look = self.look(None).await.map_err(|error| self.unreadable(&error))?;
+        let look = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
         self.passed = look.passed;
         let Some(local) = look.newest else {
-            let why = self.passed.first().cloned().unwrap_or_else(|| "there is none".to_owned());
-            return Ok(Outcome::NothingComplete { why });
+            return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
         if let Some(committed) = &self.committed
             && (same_bytes(&committed.entries, &local.entries) || !plan::supersedes(local.age, committed.age))
@@ -208,7 +209,7 @@ impl Mirror {
         let left = settle.saturating_sub(now.saturating_sub(since));
         if !left.is_zero() {
             tokio::time::sleep(left).await;
-            let again = self.look(None).await.map_err(|error| self.unreadable(&error))?;
+            let again = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
             if !again.newest.is_some_and(|a| a.entries == local.entries) {
                 return Err(Stop::Changed(format!("{} is still being written", local.candidate.unit)));
             }
@@ -236,9 +237,8 @@ impl Mirror {
         let stamp = Stamp { attempt: attempt.clone(), seq: self.seq };
         let faults = &self.config.faults;
         let dir = beneath(&self.config.dir).map_err(|error| self.unreadable(&error))?;
-        let pinned = pin(&dir, &stamp, &local.entries).await.map_err(|error| self.unreadable(&error))?;
-        let held = |path: &str| if pinned { format!("{PINS}/{stamp}/{path}") } else { path.to_owned() };
-        unchanged(&dir, &local.entries, &held).await?;
+        let pins = pin(&dir, &stamp, &local.entries).await.map_err(|error| self.unreadable(&error))?;
+        unchanged(&dir, &local.entries, &pins).await?;
         faults.point(2);
         fence(store, attempt).await?;
         faults.point(3);
@@ -251,6 +251,7 @@ impl Mirror {
         };
         let pace = is_training.then_some(&*self.config.pace).filter(|p| p.lock().is_ok_and(|p| p.is_capped()));
         let sending = Sending {
+            strong: self.config.strong,
             store,
             dir: &dir,
             known: &self.known,
@@ -262,9 +263,9 @@ impl Mirror {
             told: &told,
         };
         let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
-            let (sending, from, key) = (&sending, held(&entry.path), data_key(unit, &stamp, &entry.path));
+            let (sending, from, key) = (&sending, pins.held(entry), data_key(unit, &stamp, &entry.path));
             async move {
-                let sent = sending.send(entry, &from, key).await;
+                let sent = sending.send(entry, from, key).await;
                 faults.point(4);
                 sent
             }
@@ -277,7 +278,7 @@ impl Mirror {
         store.make_durable(&keys).await?;
         verify(store, &items).await?;
         faults.point(6);
-        unchanged(&dir, &local.entries, &held).await?;
+        unchanged(&dir, &local.entries, &pins).await?;
         faults.point(7);
         fence(store, attempt).await?;
 
@@ -319,6 +320,7 @@ impl Mirror {
             node: self.config.node,
             created_unix: clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             parent: self.parent.as_ref().map(Stamp::to_string),
+            best_step: local.best,
             total_bytes,
             files,
             pointers: pointers.collect(),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
+use super::in_place::is_strongly_equal;
 use super::mirror::{Mirror, MirrorError, away, blocking};
 use super::pool::{Buffer, Pool};
 use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
@@ -114,6 +115,12 @@ impl Mirror {
             return Err(Stop::Reject(format!("{} does not match its checksum in the manifest", item.path)));
         }
         finish_file(file, item.size, item.mode, item.mtime_ns).map_err(local)?;
+        if item.blake3.is_some() {
+            let (written, wanted) = (file.try_clone().map_err(local)?, item.clone());
+            if !blocking(move || is_strongly_equal(&written, &wanted)).await.map_err(local)? {
+                return Err(other_hash(item));
+            }
+        }
         Ok(())
     }
 
@@ -133,6 +140,9 @@ impl Mirror {
         }
         if hex(crc32c::crc32c(bytes.as_ref())) != item.crc32c {
             return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
+        }
+        if item.blake3.as_ref().is_some_and(|wanted| blake3::hash(bytes.as_ref()).to_hex().as_str() != wanted) {
+            return Err(other_hash(item));
         }
         let file = dir.create_file(to).map_err(|error| self.unwritable(item, &error))?;
         let (size, mode, mtime_ns) = (item.size, item.mode, item.mtime_ns);
@@ -217,6 +227,10 @@ async fn write<B: AsRef<[u8]> + Send + 'static>(
     .await
 }
 
+fn other_hash(item: &Item) -> Stop {
+    Stop::Reject(format!("{} does not match its blake3 in the manifest", item.path))
+}
+
 /// The bytes of a small object.
 async fn whole(store: &Store, item: &Item, pool: &Pool) -> Result<Buffer, StoreError> {
     let mut bytes = pool.take();
@@ -229,25 +243,10 @@ async fn whole(store: &Store, item: &Item, pool: &Pool) -> Result<Buffer, StoreE
 
 fn unreadable(item: &Item, error: &StoreError) -> Stop {
     match error.trouble {
-        Trouble::Absent | Trouble::Unsupported | Trouble::Other => {
+        Trouble::Absent | Trouble::Unsupported | Trouble::NoDirectory | Trouble::Other => {
             Stop::Reject(format!("{} cannot be read: {error}", item.path))
         }
         // An older commit would not come through either, and must not be taken for the newest.
         _ => Stop::Fatal(away(error)),
     }
-}
-
-/// Reads every byte of a commit and compares the checksums. Errors: the first that does not match, or the store's.
-pub(super) async fn verify_deeply(store: &Store, manifest: &Manifest) -> Result<Result<(), String>, StoreError> {
-    for item in manifest.regular() {
-        let mut crc = 0;
-        let mut reading = store.read(&item.key, 0, item.size).await?;
-        while let Some(bytes) = reading.next().await? {
-            crc = crc32c::crc32c_append(crc, &bytes);
-        }
-        if hex(crc) != item.crc32c {
-            return Ok(Err(format!("{} does not match its checksum", item.path)));
-        }
-    }
-    Ok(Ok(()))
 }

@@ -4,6 +4,7 @@
 //! Everything here runs on the worker's runtime and reports outcomes; when to commit, how often, and what an outcome
 //! means for the job is decided elsewhere.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,18 +13,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::claim::{claim, probe};
 use super::known::Known;
+use super::restore::Brought;
 use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
-use crate::edge::clock::{self, Clock};
+use crate::edge::clock::Clock;
 use crate::edge::fault::Faults;
-use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
-use crate::edge::walk;
+use crate::edge::links::Files;
+use crate::edge::store::{Access, Store, StoreError, Trouble};
+use crate::edge::{links, walk};
 use crate::rules::checkpoint::address::Address;
-use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, OWN, PROBES, Stamp, hash16};
+use crate::rules::checkpoint::names::{Attempt, OWN, Stamp};
 use crate::rules::checkpoint::pace::Pace;
-use crate::rules::checkpoint::plan::{self, Age, Retention};
-use crate::rules::checkpoint::{Candidate, Entry, Layout, Listing, Options, Pointer, Scan, recognise};
+use crate::rules::checkpoint::plan::{Age, Retention};
+use crate::rules::checkpoint::{Candidate, Entry, Layout, Listing, Options, Pointer, Scan, best_step, recognise};
 use crate::rules::exit;
 
 /// Whether to resume at the start.
@@ -56,6 +60,12 @@ pub struct MirrorConfig {
     pub restore: Restore,
     /// From which step, if not the newest.
     pub restore_step: Option<u64>,
+    /// Whether manifests shall have a BLAKE3 of each file.
+    pub strong: bool,
+    /// Which step to commit, if not the newest.
+    pub push_step: Option<u64>,
+    /// Whether to find out only what a restore would do.
+    pub dry: bool,
     /// The job's name, for the manifest.
     pub job: String,
     /// This node's rank, for the manifest.
@@ -79,6 +89,11 @@ pub struct MirrorError {
 impl MirrorError {
     pub(crate) fn store(message: String) -> MirrorError {
         MirrorError { message, code: exit::STORE }
+    }
+
+    /// For people who ask the store by hand.
+    pub fn asking(error: &StoreError) -> MirrorError {
+        MirrorError::store(format!("{error}; {}", way_out(error)))
     }
 }
 
@@ -130,7 +145,9 @@ pub struct Mirror {
     pub(crate) passed: Vec<String>,
     /// A complete checkpoint that is not in the store: its step, and since when it is known.
     pub(crate) waiting: Option<(Option<u64>, Duration)>,
-    notes: Vec<String>,
+    /// What the last restore did, or would do.
+    pub(crate) brought: Cell<Option<Brought>>,
+    notes: RefCell<Vec<String>>,
 }
 
 /// A local checkpoint that is in the store.
@@ -148,6 +165,8 @@ pub(crate) struct Local {
     pub(crate) candidate: Candidate,
     pub(crate) entries: Vec<Entry>,
     pub(crate) pointers: Vec<Pointer>,
+    /// The step that the trainer itself calls the best.
+    pub(crate) best: Option<u64>,
     pub(crate) age: Age,
 }
 
@@ -203,7 +222,8 @@ impl Mirror {
             transfer: Transfer::default(),
             passed: Vec::new(),
             waiting: None,
-            notes: Vec::new(),
+            brought: Cell::new(None),
+            notes: RefCell::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
         mirror.prepare_directory(&address)?;
@@ -279,19 +299,23 @@ impl Mirror {
         self.committed.as_ref().map(|c| (c.age.step, &c.stamp))
     }
 
+    /// The store's address, if there is one.
+    pub fn place(&self) -> Option<&Address> {
+        self.config.store.as_ref()
+    }
+
+    /// The checkpoint directory.
+    pub fn directory(&self) -> &Path {
+        &self.config.dir
+    }
+
     /// What people should know and no outcome says, one line each; emptied by the call.
-    pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
+    pub fn take_notes(&self) -> Vec<String> {
+        self.notes.take()
     }
 
-    pub(crate) fn note(&mut self, line: String) {
-        self.notes.push(line);
-    }
-
-    /// The newest complete local checkpoint. To be asked when nobody writes any more, before a restart without a store.
-    pub async fn newest_local(&self) -> Option<Resume> {
-        let local = self.look(None).await.ok()?.newest?;
-        Some(self.resume(&local.candidate.unit, local.age, None))
+    pub(crate) fn note(&self, line: String) {
+        self.notes.borrow_mut().push(line);
     }
 
     pub(crate) fn resume(&self, unit: &str, age: Age, commit: Option<Stamp>) -> Resume {
@@ -307,7 +331,7 @@ impl Mirror {
             // What a killed restore may have left half in place is no checkpoint, however complete it looks.
             let half = Beneath::open(&dir).ok().and_then(|b| b.read(RESTORING, SMALL).ok());
             let half: Vec<String> = half.and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
-            let listing = walk::walk(&dir)?;
+            let listing = walked(&dir, &options)?;
             for unit in &half {
                 ignored.insert(unit.clone(), newest_of(&listing, unit));
             }
@@ -323,13 +347,29 @@ pub(crate) fn newest_of(listing: &Listing, unit: &str) -> i64 {
     ours.map(|f| f.mtime_ns).max().unwrap_or(0)
 }
 
+/// The directory's listing, links followed where that was asked for.
+pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
+    let listing = walk::walk(dir)?;
+    if !options.follow {
+        return Ok(listing);
+    }
+    let listing = links::follow(dir, &listing, &links::leading_out(dir, &listing));
+    let Ok(beneath) = Beneath::open(dir) else { return Ok(listing) };
+    // Those that lead to another checkpoint are only known once it is known what a checkpoint is.
+    let scan = Scan { listing: &listing, peek: &Files { beneath: &beneath, listing: &listing }, options };
+    let found = recognise(&scan).map(|found| found.candidates).unwrap_or_default();
+    let leaving = found.iter().flat_map(|unit| unit.leaving(&listing)).map(str::to_owned).collect();
+    Ok(links::follow(dir, &listing, &leaving))
+}
+
 fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<String, i64>, step: Option<u64>) -> Look {
     let mut look = Look { listing, newest: None, ages: BTreeMap::new(), half: Vec::new(), passed: Vec::new() };
     let Ok(beneath) = Beneath::open(dir) else {
         look.passed.push(format!("{} is not there", dir.display()));
         return look;
     };
-    let scan = Scan { listing: &look.listing, peek: &beneath, options };
+    let files = Files { beneath: &beneath, listing: &look.listing };
+    let scan = Scan { listing: &look.listing, peek: &files, options };
     let Some(found) = recognise(&scan) else {
         let format = options.format.as_ref().map_or(String::new(), |f| format!(" of the format {f}"));
         look.passed.push(format!("nothing{format} in {} looks like a checkpoint", dir.display()));
@@ -346,7 +386,8 @@ fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<Stri
             Ok(()) => {
                 let entries = candidate.entries(&look.listing).cloned().collect();
                 let pointers = (found.layout.pointers)(&scan, &candidate);
-                look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, age });
+                let best = best_step(found.layout, &scan, &candidate);
+                look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, best, age });
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }
@@ -373,16 +414,22 @@ pub(crate) fn beneath(dir: &Path) -> io::Result<Arc<Beneath>> {
 
 /// The line for a store that does not answer as it must.
 pub(crate) fn away(error: &StoreError) -> MirrorError {
-    let way_out = match error.trouble {
+    let way_out = way_out(error);
+    MirrorError::store(format!("{error}; without the store no checkpoint survives this machine; {way_out}"))
+}
+
+/// What to do about it.
+pub(crate) fn way_out(error: &StoreError) -> &'static str {
+    match error.trouble {
         Trouble::Full => "free space in the store",
         Trouble::Denied => "whoever runs this must be allowed to list, read, create and delete there",
         Trouble::NoBucket => "make the bucket, or name the right one and its region",
         // The error says it.
         Trouble::NoCredentials => "then start again",
         Trouble::Unreachable => "see that it can be reached from here, then start again",
+        Trouble::NoDirectory => "name a directory, or one to be made",
         Trouble::Absent | Trouble::Unsupported | Trouble::Other => "see that the store is there, then start again",
-    };
-    MirrorError::store(format!("{error}; without the store no checkpoint survives this machine; {way_out}"))
+    }
 }
 
 /// The store and the checkpoint directory must not lie in each other, or copies would be taken for checkpoints.
@@ -397,43 +444,4 @@ fn apart(dir: &Path, root: &Path) -> Result<(), MirrorError> {
         dir.display()
     );
     Err(MirrorError { message, code: exit::NOT_STARTED })
-}
-
-/// Puts the same key twice: a store that lets both succeed does not keep two runs apart.
-async fn probe(store: &Store) -> Result<bool, MirrorError> {
-    let key = format!("{PROBES}/{}", nonce());
-    let (first, second) = (nonce(), nonce());
-    let first = store.create(&key, first.into_bytes()).await.map_err(|e| away(&e))?;
-    let second = store.create(&key, second.into_bytes()).await.map_err(|e| away(&e))?;
-    // What is left of a probe costs nothing; failing to delete it is no reason to stop.
-    let _ = store.delete(&key).await;
-    Ok(first == Created::Ours && second == Created::Taken)
-}
-
-/// Claims the next free attempt number.
-async fn claim(store: &Store, honest: bool) -> Result<Attempt, MirrorError> {
-    let tag = if honest { None } else { u32::from_str_radix(&nonce()[..8], 16).ok() };
-    let mut number = plan::next_number(&attempts(store).await.map_err(|e| away(&e))?);
-    loop {
-        let attempt = Attempt { number, tag };
-        let unix = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let body = serde_json::json!({ "nonce": nonce(), "started_unix": unix }).to_string();
-        match store.create(&attempt.key(), body.into_bytes()).await.map_err(|e| away(&e))? {
-            Created::Ours => return Ok(attempt),
-            Created::Taken => number += 1,
-        }
-    }
-}
-
-/// Every attempt that was ever claimed.
-pub(crate) async fn attempts(store: &Store) -> Result<Vec<Attempt>, StoreError> {
-    let objects = store.list(ATTEMPTS).await?;
-    Ok(objects.iter().filter_map(|o| Attempt::from_key(&o.key)).collect())
-}
-
-/// Sixteen hex digits that nobody else has.
-fn nonce() -> String {
-    use std::hash::{BuildHasher, Hasher};
-    let random = std::collections::hash_map::RandomState::new().build_hasher().finish();
-    hash16(format!("{random} {} {:?}", std::process::id(), clock::wall()).as_bytes())
 }

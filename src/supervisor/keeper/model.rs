@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::known::{Known, Sent};
 use super::mirror::{beneath, blocking};
+use super::pins::Held;
 use super::send::{Pools, Sending, Stop};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
@@ -91,6 +92,7 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Publishe
     };
     let known = Known::default();
     let sending = Sending {
+        strong: false,
         store: &store,
         dir: &dir,
         known: &known,
@@ -111,7 +113,7 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Publishe
                 if is_there {
                     store.delete(&entry.path).await?;
                 }
-                sending.send(entry, &entry.path, entry.path.clone()).await
+                sending.send(entry, Held::Here(entry.path.clone()), entry.path.clone()).await
             }
         });
         let sent = stream::iter(sent).buffer_unordered(store.habits().at_once);

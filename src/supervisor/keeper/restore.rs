@@ -9,22 +9,31 @@ use std::io;
 use std::sync::Arc;
 
 use super::fetch::Stop;
+use super::in_place::{equal_files, is_in_place, own};
 use super::mirror::{
-    Committed, Local, Look, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away, blocking, newest_of,
-    same_bytes,
+    Committed, Local, Look, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away, newest_of, same_bytes,
 };
 use super::retention::{commits, judge, lacks, read};
-use crate::edge::beneath::{Beneath, forget, read_at};
+use crate::edge::beneath::Beneath;
 use crate::edge::store::Store;
-use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
+use crate::rules::checkpoint::Kind;
+use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{Attempt, CommitName};
 use crate::rules::checkpoint::plan::{self, Age};
-use crate::rules::checkpoint::{Kind, Listing};
 
 pub(super) const ASIDE: &str = ".trainit/aside";
+/// What a restore did, or would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Brought {
+    /// Bytes that came from the store.
+    pub fetched: u64,
+    /// It was in place already.
+    pub was_there: bool,
+}
+
 const RESTORED: &str = ".trainit/restored.json";
-/// Bytes read at a time.
-const PART: u64 = 8 << 20;
+/// Steps that a line names at most.
+const NAMED: usize = 10;
 
 /// Which commits may be restored.
 #[derive(Debug, Clone, Copy)]
@@ -63,13 +72,7 @@ impl Mirror {
             }
         };
         if first && resume.is_none() && (self.config.restore == Restore::Required || step.is_some()) {
-            let what =
-                step.map_or("no complete checkpoint".to_owned(), |s| format!("no complete checkpoint of step {s}"));
-            let place = self.config.store.as_ref().map_or(String::new(), |s| format!(" or {s}"));
-            return Err(MirrorError::store(format!(
-                "there is {what} in {}{place}; nothing was started; --restore latest would start from scratch",
-                self.config.dir.display()
-            )));
+            return Err(self.nothing_there(step).await);
         }
         self.settle_account(&look, resume.as_ref(), never).map_err(|error| self.unusable(&error))?;
         Ok(resume)
@@ -82,10 +85,36 @@ impl Mirror {
         is_it.then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
     }
 
+    /// What must be restored is not there.
+    async fn nothing_there(&self, step: Option<u64>) -> MirrorError {
+        let what = step.map_or("no complete checkpoint".to_owned(), |s| format!("no complete checkpoint of step {s}"));
+        let place = self.config.store.as_ref().map_or(String::new(), |s| format!(" or {s}"));
+        let names = match &self.store {
+            Some(store) if step.is_some() => commits(store).await.unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let steps: Vec<String> = names.iter().take(NAMED).map(|name| name.step.to_string()).collect();
+        let way_out = match (step, steps.is_empty()) {
+            (None, _) => "--restore latest would start from scratch".to_owned(),
+            (Some(_), true) => "without --restore-step the newest is taken, if there is any".to_owned(),
+            (Some(_), false) => {
+                format!("committed are {}{}", steps.join(", "), if names.len() > NAMED { ", ..." } else { "" })
+            }
+        };
+        let dir = self.config.dir.display();
+        MirrorError::store(format!("there is {what} in {dir}{place}; nothing was started; {way_out}"))
+    }
+
     pub(super) fn unusable(&self, error: &io::Error) -> MirrorError {
+        let way_out = match error.raw_os_error() {
+            Some(libc::ENOTDIR | libc::ELOOP) => {
+                "a file or a symbolic link lies where a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away"
+            }
+            _ => "it must be there for this user to write",
+        };
+        let dir = self.config.dir.display();
         MirrorError::store(format!(
-            "cannot restore into the checkpoint directory {}: {error}; nothing was started",
-            self.config.dir.display()
+            "cannot restore into the checkpoint directory {dir}: {error}; nothing was started; {way_out}"
         ))
     }
 
@@ -120,7 +149,11 @@ impl Mirror {
             next += 1;
             // Where a local one may be newer, this one must be good before they are compared; else that is found out
             // while it is fetched.
-            let judged = if look.newest.is_some() { judge(store, name).await } else { read(store, name).await };
+            let judged = if look.newest.is_some() || self.config.dry {
+                judge(store, name).await
+            } else {
+                read(store, name).await
+            };
             let manifest = match judged.map_err(|error| away(&error))? {
                 Ok(manifest) => manifest,
                 Err(why) => {
@@ -144,8 +177,13 @@ impl Mirror {
                     self.config.dir.display()
                 ));
             }
-            match self.bring(store, name, &manifest, look).await {
-                Ok(()) => {
+            let brought = match self.config.dry {
+                false => self.bring(store, name, &manifest, look).await,
+                true => self.foresee(&manifest, look).await,
+            };
+            match brought {
+                Ok(brought) => {
+                    self.brought.set(Some(brought));
                     self.remember(name, &manifest).await;
                     return Ok(Some(self.resume(&manifest.unit, committed, Some(name.stamp.clone()))));
                 }
@@ -158,7 +196,7 @@ impl Mirror {
         }
         match refused.first() {
             Some(why) if look.newest.is_none() && matches!(which, Which::First(_)) => Err(MirrorError::store(format!(
-                "none of the {} commits in {} can be restored (the newest: {why}); nothing was started; repair the store, or start from scratch with --restore none",
+                "none of the {} commits in {} can be restored (the newest: {why}); nothing was started; trainit checkpoint verify says what each lacks; repair the store, or start from scratch with --restore none",
                 names.len(),
                 self.config.store.as_ref().map_or(String::new(), ToString::to_string),
             ))),
@@ -225,7 +263,7 @@ impl Mirror {
     }
 
     /// Brings one commit into place.
-    async fn bring(&self, store: &Store, name: &CommitName, manifest: &Manifest, look: &Look) -> Result<(), Stop> {
+    async fn bring(&self, store: &Store, name: &CommitName, manifest: &Manifest, look: &Look) -> Result<Brought, Stop> {
         // Errors: the store does not hold it whole.
         let whole = async || match look.newest {
             Some(_) => Ok(()),
@@ -239,12 +277,15 @@ impl Mirror {
             Beneath::create(&self.config.dir).map(Arc::new).map_err(|error| Stop::Fatal(self.unusable(&error)))?;
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         faults.point(20);
-        let equal = equal_files(&dir, manifest).await.map_err(local)?;
+        let mut equal = equal_files(&dir, manifest, &look.listing).await.map_err(local)?;
+        let mut brought = Brought { fetched: 0, was_there: true };
         if is_in_place(&dir, manifest, &equal, &look.listing).map_err(local)? {
             whole().await?;
         } else {
+            own(&mut equal, &look.listing);
             dir.remove_tree(TEMPORARY).map_err(local)?;
             let needed = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
+            brought = Brought { fetched: needed, was_there: false };
             self.check_space(&dir, needed)?;
             self.transfer.begin(needed);
             let temporary =
@@ -272,10 +313,10 @@ impl Mirror {
         dir.remove_file(RESTORING).map_err(local)?;
         dir.remove_tree(TEMPORARY).map_err(local)?;
         faults.point(29);
-        Ok(())
+        Ok(brought)
     }
 
-    fn check_space(&self, dir: &Beneath, needed: u64) -> Result<(), Stop> {
+    pub(super) fn check_space(&self, dir: &Beneath, needed: u64) -> Result<(), Stop> {
         let free = dir.free_bytes().map_err(|error| Stop::Fatal(self.unusable(&error)))?;
         let wanted = if needed == 0 { 0 } else { plan::space_needed(needed) };
         if free >= wanted {
@@ -283,26 +324,25 @@ impl Mirror {
         }
         Err(Stop::Fatal(MirrorError::store(format!(
             "no space to restore: {} has {free} bytes free and the checkpoint needs {wanted}; nothing was written and nothing started; free space there",
-            self.config.dir.display()
+            dir.path().display()
         ))))
     }
 
     /// Moves what was fetched into place, and what stood there aside.
     fn install(&self, dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>, temporary: &str) -> io::Result<()> {
         let faults = &self.config.faults;
-        let moved: Vec<&str> = if manifest.is_directory() {
-            vec![&manifest.unit]
-        } else {
-            let files = manifest.files.iter().filter(|f| f.kind == ItemKind::File && !equal.contains(&f.path));
-            files.map(|f| f.path.as_str()).collect()
-        };
+        let moved = manifest.places(equal);
         dir.replace(RESTORING, serde_json::json!([manifest.unit]).to_string().as_bytes(), 0o644)?;
         faults.point(23);
         let there: Vec<&str> = moved.iter().copied().filter(|p| matches!(dir.look(p), Ok(Some(_)))).collect();
         // Each run has its own place aside, and none is ever emptied: it is what the trainer wrote.
         let attempt = self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string);
         for path in &there {
-            set_aside(dir, &attempt, path)?;
+            let aside = set_aside(dir, &attempt, path)?;
+            self.note(format!(
+                "what lay at {path} in {} was in the way of the restore and is kept as {aside}; delete it when nobody needs it",
+                self.config.dir.display()
+            ));
             faults.point(24);
         }
         for path in &moved {
@@ -313,67 +353,13 @@ impl Mirror {
     }
 }
 
-/// Moves what lies at the path to a free place of this attempt's.
-pub(super) fn set_aside(dir: &Beneath, attempt: &str, path: &str) -> io::Result<()> {
+/// Moves what lies at the path to a free place of this attempt's, and says where that is.
+pub(super) fn set_aside(dir: &Beneath, attempt: &str, path: &str) -> io::Result<String> {
     let places = (1u32..).map(|n| format!("{ASIDE}/{attempt}-{n}/{path}"));
     let is_free = |place: &String| matches!(dir.look(place), Ok(None));
     let aside = places.take(10_000).find(is_free).ok_or(io::ErrorKind::AlreadyExists)?;
-    dir.rename(path, &aside)
-}
-
-/// Paths of the manifest's files that lie in the directory with equal size and checksum.
-async fn equal_files(dir: &Arc<Beneath>, manifest: &Manifest) -> io::Result<HashSet<String>> {
-    let dir = Arc::clone(dir);
-    let files: Vec<Item> = manifest.regular().cloned().collect();
-    blocking(move || {
-        let mut equal = HashSet::new();
-        for item in files {
-            let Ok(Some(entry)) = dir.look(&item.path) else { continue };
-            if entry.kind == Kind::File && entry.size == item.size && sum(&dir, &item).is_ok_and(|s| s == item.crc32c) {
-                equal.insert(item.path);
-            }
-        }
-        Ok(equal)
-    })
-    .await
-}
-
-fn sum(dir: &Beneath, item: &Item) -> io::Result<String> {
-    let file = dir.read_file(&item.path)?;
-    let (mut crc, mut at) = (0, 0);
-    while at < item.size {
-        let bytes = read_at(&file, at, PART as usize)?;
-        if bytes.is_empty() {
-            break;
-        }
-        crc = crc32c::crc32c_append(crc, &bytes);
-        at += bytes.len() as u64;
-    }
-    forget(&file);
-    Ok(hex(crc))
-}
-
-/// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no
-/// restore of it was cut short.
-fn is_in_place(dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>, listing: &Listing) -> io::Result<bool> {
-    if dir.look(RESTORING)?.is_some() || manifest.regular().any(|f| !equal.contains(&f.path)) {
-        return Ok(false);
-    }
-    for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {
-        let kind = dir.look(&item.path)?.map(|e| e.kind);
-        let is_there = match (&kind, &item.target) {
-            (Some(Kind::Symlink(now)), Some(target)) => now == target,
-            (Some(Kind::Directory), None) => true,
-            _ => false,
-        };
-        if !is_there {
-            return Ok(false);
-        }
-    }
-    let named: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
-    let is_extra = |path: &str, kind: &Kind| *kind != Kind::Directory && !named.contains(path);
-    let extra = manifest.is_directory() && listing.below(&manifest.unit).iter().any(|e| is_extra(&e.path, &e.kind));
-    Ok(!extra)
+    dir.rename(path, &aside)?;
+    Ok(aside)
 }
 
 /// Puts a pointer, unless it says so already.

@@ -3,28 +3,18 @@
 //! The manifest goes first, then its data, so that a kill leaves orphans, never a commit without its data. Nothing local
 //! is ever deleted here.
 
-use std::collections::HashSet;
-use std::time::{Duration, UNIX_EPOCH};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::fetch::verify_deeply;
-use super::mirror::{Mirror, attempts};
+use super::claim::attempts;
+use super::mirror::Mirror;
 use super::send::sizes;
-use crate::edge::clock;
 use crate::edge::store::{Store, StoreError, Trouble};
-use crate::rules::checkpoint::manifest::{LIMIT, Manifest};
+use crate::rules::checkpoint::manifest::{Item, LIMIT, Manifest};
 use crate::rules::checkpoint::names::{COMMITS, CommitName, OWN, Stamp, stamp_of_data};
 use crate::rules::checkpoint::plan::{self, Retention};
-
-/// A commit and what became of it.
-#[derive(Debug)]
-pub struct Judged {
-    /// Its name.
-    pub name: CommitName,
-    /// The manifest, or why it must be passed over.
-    pub manifest: Result<Manifest, String>,
-}
 
 /// What was or would be deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,6 +25,8 @@ pub struct Pruned {
     pub orphans: Vec<String>,
     /// Half-written files of the store itself.
     pub swept: u64,
+    /// How many commits stay.
+    pub kept: usize,
 }
 
 /// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says.
@@ -68,12 +60,16 @@ pub(super) async fn read(store: &Store, name: &CommitName) -> Result<Result<Mani
 /// What the store does not hold as the manifest has it; `None`: nothing.
 pub(super) async fn lacks(store: &Store, manifest: &Manifest) -> Result<Option<String>, StoreError> {
     let there = sizes(store, manifest.regular()).await?;
-    let lacking = manifest.regular().find_map(|item| match there.get(&item.key) {
+    Ok(manifest.regular().find_map(|item| lack(item, &there)))
+}
+
+/// What is wrong with a file, from the sizes of the objects that are there.
+pub(super) fn lack(item: &Item, there: &HashMap<String, u64>) -> Option<String> {
+    match there.get(&item.key) {
         Some(size) if *size == item.size => None,
         Some(size) => Some(format!("{} has {size} bytes in the store, not {}", item.path, item.size)),
         None => Some(format!("{} is missing from the store", item.path)),
-    });
-    Ok(lacking)
+    }
 }
 
 impl Mirror {
@@ -82,34 +78,10 @@ impl Mirror {
         self.prune_commits(false).await.map(drop)
     }
 
-    /// Every commit, newest first, each judged. For people.
-    pub async fn judged(&self) -> Result<Vec<Judged>, StoreError> {
-        let Some(store) = &self.store else { return Ok(Vec::new()) };
-        let mut all = Vec::new();
-        for name in commits(store).await? {
-            let manifest = judge(store, &name).await?;
-            all.push(Judged { name, manifest });
-        }
-        Ok(all)
-    }
-
-    /// As [`Mirror::judged`], every byte read and compared with its checksum.
-    pub async fn verified(&self) -> Result<Vec<Judged>, StoreError> {
-        let Some(store) = &self.store else { return Ok(Vec::new()) };
-        let mut all = self.judged().await?;
-        for judged in &mut all {
-            if let Ok(manifest) = &judged.manifest
-                && let Err(why) = verify_deeply(store, manifest).await?
-            {
-                judged.manifest = Err(why);
-            }
-        }
-        Ok(all)
-    }
-
     /// Deletes what retention does not keep, and data of no commit that is old enough; `dry` only says what.
     pub async fn prune(&self, dry: bool) -> Result<Pruned, StoreError> {
         let Some(store) = &self.store else { return Ok(Pruned::default()) };
+        let before = commits(store).await?.len();
         let gone = self.prune_commits(dry).await?;
         let age = self.config.retention.orphan_age;
         let orphans = orphans(store, age).await?;
@@ -120,7 +92,7 @@ impl Mirror {
             let deletions = orphans.iter().map(|key| store.delete(key));
             stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
-        Ok(Pruned { commits: gone, orphans, swept })
+        Ok(Pruned { kept: before.saturating_sub(gone.len()), commits: gone, orphans, swept })
     }
 
     async fn prune_commits(&self, dry: bool) -> Result<Vec<CommitName>, StoreError> {
@@ -132,9 +104,15 @@ impl Mirror {
             return Ok(Vec::new());
         }
         let mut whole = 0;
-        let mut judged = Vec::new();
+        let (mut judged, mut best) = (Vec::new(), None);
         for name in names {
-            let is_whole = whole < keep && judge(store, &name).await?.is_ok();
+            let mut is_whole = false;
+            if whole < keep
+                && let Ok(manifest) = judge(store, &name).await?
+            {
+                is_whole = true;
+                best = if whole == 0 { manifest.best_step } else { best };
+            }
             whole += usize::from(is_whole);
             judged.push((name, is_whole));
         }
@@ -143,7 +121,7 @@ impl Mirror {
             None => attempts(store).await?.into_iter().max(),
         };
         let Some(ours) = ours else { return Ok(Vec::new()) };
-        let going = plan::expendable(&judged, retention, &ours, self.parent.as_ref());
+        let going = plan::expendable(&judged, retention, &ours, self.parent.as_ref(), best);
         if !dry && !going.is_empty() {
             // A file that did not change lies under the key of an older commit.
             let mut needed = HashSet::new();
@@ -186,12 +164,16 @@ async fn orphans(store: &Store, age: Duration) -> Result<Vec<String>, StoreError
     let mut kept: HashSet<Stamp> = HashSet::new();
     for name in commits(store).await? {
         kept.insert(name.stamp.clone());
-        if let Ok(manifest) = judge(store, &name).await? {
+        // Torn commits' files too: some of them may be all that is left.
+        if let Ok(manifest) = read(store, &name).await? {
             named.extend(manifest.files.into_iter().map(|f| f.key));
         }
     }
     let Some(newest) = attempts(store).await?.into_iter().max() else { return Ok(Vec::new()) };
-    let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Never our own clock, which may be a day ahead. Of a store that does not say, the newest object's time: it was then
+    // or later.
+    let newest_object = objects.iter().map(|o| o.modified).max().unwrap_or_default();
+    let now = store.time().await.unwrap_or(newest_object);
     let is_orphan = |key: &str| {
         let stamp = if key.starts_with(OWN) { None } else { stamp_of_data(key) };
         stamp.is_some_and(|s| s.attempt < newest && !kept.contains(&s)) && !named.contains(key)

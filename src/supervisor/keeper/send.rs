@@ -1,4 +1,4 @@
-//! The files of one commit on their way out: held, read once, summed and sent. Which checkpoint, when, and whether it
+//! The files of one commit on their way out: read once, summed and sent. Which checkpoint, when, and whether it
 //! becomes a commit is decided in `commit`.
 
 use std::collections::{BTreeSet, HashMap};
@@ -13,14 +13,15 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::known::{Known, Sent};
-use super::mirror::{PINS, blocking};
+use super::mirror::{blocking, way_out};
+use super::pins::Held;
 use super::pool::Pool;
 use crate::edge::beneath::{Beneath, forget, read_into};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Habits, Store, StoreError, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, ItemKind, hex};
-use crate::rules::checkpoint::names::{Attempt, Stamp, prefix_of_data};
+use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::{Entry, Kind};
 
@@ -45,55 +46,7 @@ pub(super) enum Stop {
 
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Stop {
-        Stop::Failed(format!("{error}; it is not committed; what was before still is"))
-    }
-}
-
-/// Gives every file a second name of ours, so that the framework may delete its own meanwhile. False where the file
-/// system has no hard links or does not let us.
-pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) -> io::Result<bool> {
-    let (dir, stamp) = (Arc::clone(dir), stamp.clone());
-    let files = entries.iter().filter(|e| e.kind == Kind::File);
-    let paths: Vec<String> = files.map(|e| e.path.clone()).collect();
-    blocking(move || {
-        dir.remove_tree(PINS)?;
-        for path in paths {
-            match dir.link(&path, &format!("{PINS}/{stamp}/{path}")) {
-                Ok(()) => {}
-                // It vanished: the comparison that follows says so.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-                Err(_) => {
-                    dir.remove_tree(PINS)?;
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
-    })
-    .await
-}
-
-/// Fails unless what is held still is what the walk saw.
-pub(super) async fn unchanged(
-    dir: &Arc<Beneath>,
-    entries: &[Entry],
-    held: &dyn Fn(&str) -> String,
-) -> Result<(), Stop> {
-    let files = entries.iter().filter(|e| e.kind == Kind::File);
-    let pairs: Vec<(Entry, String)> = files.map(|e| (e.clone(), held(&e.path))).collect();
-    let dir = Arc::clone(dir);
-    let changed = blocking(move || {
-        for (entry, path) in pairs {
-            if !dir.look(&path)?.is_some_and(|now| entry.same_bytes(&now)) {
-                return Ok(Some(entry.path));
-            }
-        }
-        Ok(None)
-    });
-    match changed.await {
-        Ok(None) => Ok(()),
-        Ok(Some(path)) => Err(Stop::Changed(format!("{path} changed while it was copied"))),
-        Err(error) => Err(Stop::Failed(format!("cannot look at the checkpoint again: {error}"))),
+        Stop::Failed(format!("{error}; it is not committed; what was before still is; {}", way_out(&error)))
     }
 }
 
@@ -105,10 +58,23 @@ struct Sums {
     chunk: u32,
     chunks: Vec<String>,
     seen: u64,
+    /// Only where it is wanted: it costs twice as much as all the rest.
+    strong: Option<Box<blake3::Hasher>>,
 }
 
 impl Sums {
+    fn new(strong: bool) -> Sums {
+        Sums { strong: strong.then(Box::default), ..Sums::default() }
+    }
+
+    fn strong(&self) -> Option<blake3::Hash> {
+        self.strong.as_ref().map(|hasher| hasher.finalize())
+    }
+
     fn add(&mut self, bytes: &[u8]) {
+        if let Some(hasher) = &mut self.strong {
+            hasher.update(bytes);
+        }
         self.chunk = crc32c::crc32c_append(self.chunk, bytes);
         self.seen += bytes.len() as u64;
         if !bytes.is_empty() && self.seen.is_multiple_of(CHUNK) {
@@ -139,6 +105,8 @@ pub(super) struct Sending<'a> {
     pub(super) known: &'a Known,
     /// A cap, while the trainer runs.
     pub(super) pace: Option<&'a Mutex<Pace>>,
+    /// Whether the manifest shall have a BLAKE3 of each file.
+    pub(super) strong: bool,
     pub(super) habits: Habits,
     /// Bytes that may be in memory at once, in [`UNIT`]s.
     pub(super) budget: Semaphore,
@@ -172,8 +140,8 @@ impl Sending<'_> {
     }
 
     /// Copies one file to its key, or finds the key under which its bytes lie already.
-    pub(super) async fn send(&self, entry: &Entry, from: &str, key: String) -> Result<Sent, Stop> {
-        let (dir, path, pools) = (Arc::clone(self.dir), from.to_owned(), self.pools.clone());
+    pub(super) async fn send(&self, entry: &Entry, from: Held, key: String) -> Result<Sent, Stop> {
+        let (dir, pools) = (Arc::clone(self.dir), self.pools.clone());
         let unreadable = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => Stop::Changed(format!("{} vanished while it was copied", entry.path)),
             _ => Stop::Failed(format!("cannot read {}: {error}", entry.path)),
@@ -182,26 +150,23 @@ impl Sending<'_> {
         if size <= self.habits.whole {
             self.take_turn(size).await;
             let _held = self.hold(size).await;
-            let read = blocking(move || {
-                let (blocks, sums) = read_blocks(&pools, &dir.read_file(&path)?, 0, size, Sums::default(), true)?;
-                let strong = (size <= BLOCK).then(|| hash(&blocks));
-                Ok((blocks, sums, strong))
-            });
-            let (blocks, sums, strong) = read.await.map_err(unreadable)?;
+            let sums = Sums::new(self.strong || size <= BLOCK);
+            let read = blocking(move || read_blocks(&pools, &from.open(&dir)?, 0, size, sums, true));
+            let (blocks, sums) = read.await.map_err(unreadable)?;
             entire(&blocks, size, entry)?;
-            let crc32c = sums.whole();
-            let mut item = item_of(entry, key, sums);
+            let (crc32c, strong) = (sums.whole(), sums.strong());
+            let mut item = self.item_of(entry, key, sums);
             if !self.find(entry, &mut item, strong.as_ref()) {
                 item.etag = self.store.put(&item.key, blocks, crc32c).await?;
             }
             (self.told)(size);
             return Ok(Sent { entry: entry.clone(), item, strong });
         }
-        let file = blocking(move || dir.read_file(&path)).await.map_err(unreadable)?;
+        let file = blocking(move || from.open(&dir)).await.map_err(unreadable)?;
         if self.known.may_hold(entry) {
             let reader = file.try_clone().map_err(unreadable)?;
             let sums = blocking(move || sums_of(&pools, &reader, size)).await.map_err(unreadable)?;
-            let mut item = item_of(entry, key.clone(), sums);
+            let mut item = self.item_of(entry, key.clone(), sums);
             if self.find(entry, &mut item, None) {
                 (self.told)(size);
                 return Ok(Sent { entry: entry.clone(), item, strong: None });
@@ -211,7 +176,7 @@ impl Sending<'_> {
         match self.send_parts(&mut upload, file, entry).await {
             Ok(sums) => {
                 let etag = upload.finish(sums.whole()).await?;
-                let item = Item { etag, ..item_of(entry, key, sums) };
+                let item = Item { etag, ..self.item_of(entry, key, sums) };
                 Ok(Sent { entry: entry.clone(), item, strong: None })
             }
             Err(stop) => {
@@ -227,6 +192,8 @@ impl Sending<'_> {
         if let Some(old) = old {
             item.key.clone_from(&old.key);
             item.etag.clone_from(&old.etag);
+            // The same bytes, hashed when they were sent.
+            item.blake3.clone_from(&old.blake3);
         }
         old.is_some()
     }
@@ -248,7 +215,7 @@ impl Sending<'_> {
     /// Reads in order, sends as many parts at once as memory allows.
     async fn send_parts(&self, upload: &mut Upload<'_>, file: File, entry: &Entry) -> Result<Sums, Stop> {
         let part = self.habits.part_of(entry.size);
-        let mut sums = Sums::default();
+        let mut sums = Sums::new(self.strong);
         let mut under_way = FuturesUnordered::new();
         let mut at = 0;
         while at < entry.size {
@@ -292,6 +259,11 @@ impl Sending<'_> {
             (self.told)(done?);
         }
         Ok(sums)
+    }
+
+    fn item_of(&self, entry: &Entry, key: String, sums: Sums) -> Item {
+        let blake3 = sums.strong().filter(|_| self.strong).map(|hash| hash.to_hex().to_string());
+        Item { blake3, ..item_of(entry, key, sums) }
     }
 
     /// Waits until so many bytes may be in memory.
@@ -341,14 +313,6 @@ fn sums_of(pools: &Pools, file: &File, size: u64) -> io::Result<Sums> {
     Ok(sums)
 }
 
-fn hash(blocks: &[Bytes]) -> blake3::Hash {
-    let mut hasher = blake3::Hasher::new();
-    for block in blocks {
-        hasher.update(block);
-    }
-    hasher.finalize()
-}
-
 fn item_of(entry: &Entry, key: String, sums: Sums) -> Item {
     let (crc32c, chunks) = sums.finish();
     Item {
@@ -363,6 +327,7 @@ fn item_of(entry: &Entry, key: String, sums: Sums) -> Item {
         generation: None,
         crc32c,
         chunks,
+        blake3: None,
     }
 }
 
@@ -415,6 +380,7 @@ pub(super) fn without_data(entries: &[Entry]) -> Vec<Item> {
         generation: None,
         crc32c: String::new(),
         chunks: None,
+        blake3: None,
     };
     let mut items = Vec::new();
     for entry in entries {

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::mirror::{Mirror, RESTORING, blocking};
+use super::mirror::{Mirror, MirrorError, RESTORING, blocking, walked};
 use crate::edge::beneath::Beneath;
-use crate::edge::walk;
+use crate::edge::links::Files;
 use crate::rules::checkpoint::{Candidate, Layout, Scan, recognise};
 
 /// The names of units that a restore may have left half in place are read up to here, bytes.
@@ -31,7 +31,11 @@ pub struct Surveyed {
 
 impl Mirror {
     /// Every local unit, newest first; none where there is no directory. Errors: it cannot be read.
-    pub async fn survey(&self) -> io::Result<Vec<Surveyed>> {
+    pub async fn survey(&self) -> Result<Vec<Surveyed>, MirrorError> {
+        self.surveyed().await.map_err(|error| self.no_directory(&error))
+    }
+
+    async fn surveyed(&self) -> io::Result<Vec<Surveyed>> {
         let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
         blocking(move || {
             let beneath = match Beneath::open(&dir) {
@@ -40,8 +44,9 @@ impl Mirror {
             };
             let half = beneath.read(RESTORING, SMALL).ok().and_then(|text| serde_json::from_slice(&text).ok());
             let half: Vec<String> = half.unwrap_or_default();
-            let listing = walk::walk(&dir)?;
-            let scan = Scan { listing: &listing, peek: &beneath, options: &options };
+            let listing = walked(&dir, &options)?;
+            let files = Files { beneath: &beneath, listing: &listing };
+            let scan = Scan { listing: &listing, peek: &files, options: &options };
             let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
             let judged = found.candidates.into_iter().map(|candidate| {
                 let is_half = half.contains(&candidate.unit);

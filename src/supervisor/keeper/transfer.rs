@@ -87,16 +87,22 @@ pub fn shown(what: &'static str) -> Box<dyn Fn(u64, u64)> {
     }
     let (progress, drawn) = (Paced::new(BAR_EVERY), Cell::new(false));
     Box::new(move |done, all| {
-        let is_over = done >= all && drawn.get();
-        if let Some(words) = progress.words(done, all) {
-            drawn.set(true);
-            stdio::draw(&format!("\r{} {words}\x1b[K", bar(done, all)));
-        }
-        if is_over {
-            drawn.set(false);
-            stdio::draw("\r\x1b[K");
+        let words = progress.words(done, all);
+        if let Some(text) = stroke(&drawn, words, done, all) {
+            stdio::draw(&text);
         }
     })
+}
+
+/// What to draw: the bar with its words, or, over it when all is done, nothing. It leaves no trace, nor is it drawn for its
+/// last word.
+fn stroke(drawn: &Cell<bool>, words: Option<String>, done: u64, all: u64) -> Option<String> {
+    if done >= all {
+        return drawn.replace(false).then(|| "\r\x1b[K".to_owned());
+    }
+    let words = words?;
+    drawn.set(true);
+    Some(format!("\r{} {words}\x1b[K", bar(done, all)))
 }
 
 /// Words at their pace; a transfer that begins anew starts the clock again.
@@ -121,5 +127,21 @@ impl Paced {
         let is_time = cadence.is_time(took);
         self.cadence.set(cadence);
         is_time.then(|| words(done, all, took))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_leaves_no_trace_and_is_not_drawn_for_its_last_word() {
+        let (drawn, words) = (Cell::new(false), || Some("w".to_owned()));
+        assert_eq!(stroke(&drawn, words(), 10, 10), None, "it took too little time for a bar");
+        assert_eq!(stroke(&drawn, None, 1, 10), None);
+        let half = stroke(&drawn, words(), 5, 10).unwrap_or_default();
+        assert!(half.starts_with("\r[####") && half.ends_with(" w\x1b[K"), "{half:?}");
+        assert_eq!(stroke(&drawn, words(), 10, 10).as_deref(), Some("\r\x1b[K"));
+        assert_eq!(stroke(&drawn, words(), 10, 10), None, "once");
     }
 }

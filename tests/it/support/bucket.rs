@@ -1,5 +1,5 @@
-//! A bucket on loopback that speaks the XML dialects of Cloud Storage, S3 and Azure (`blobs`) over real HTTP: generations, conditions,
-//! checksums, listings in pages, uploads in parts. A test may read it, damage it, and say how it misbehaves.
+//! A bucket on loopback that speaks the XML dialects of Cloud Storage, S3 and Azure (`blobs`) over real HTTP.
+//! A test may read it, damage it, and say how it misbehaves.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -129,7 +129,6 @@ impl Bucket {
         *self.shared.rule.lock().unwrap() = Some(Arc::new(rule));
     }
 
-    /// Good again.
     pub fn behave(&self) {
         *self.shared.rule.lock().unwrap() = None;
     }
@@ -264,7 +263,8 @@ fn send(mut stream: &TcpStream, answer: &Answer, is_head: bool, half: bool) -> s
     let headers: String = answer.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let known = answer.headers.iter().any(|(name, _)| *name == "Content-Length");
     let length = if known { String::new() } else { format!("Content-Length: {}\r\n", answer.body.len()) };
-    let head = format!("HTTP/1.1 {}\r\n{headers}{length}\r\n", answer.status);
+    let date = "Sat, 21 Nov 2026 17:00:00 GMT"; // an hour after every object was made
+    let head = format!("HTTP/1.1 {}\r\nDate: {date}\r\n{headers}{length}\r\n", answer.status);
     let end = if half { answer.body.len() / 2 } else { answer.body.len() };
     let body = if is_head { &[] } else { &answer.body[..end] };
     stream.write_all(&[head.as_bytes(), body].concat())

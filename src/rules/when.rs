@@ -6,7 +6,7 @@
 const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
 /// A time in any of the forms.
-pub(super) fn any(text: &str) -> Option<i64> {
+pub fn any(text: &str) -> Option<i64> {
     rfc3339(text).or_else(|| http_date(text))
 }
 
@@ -20,7 +20,7 @@ fn rfc3339(text: &str) -> Option<i64> {
 }
 
 /// With or without the day of the week before it.
-pub(super) fn http_date(text: &str) -> Option<i64> {
+pub fn http_date(text: &str) -> Option<i64> {
     let text = text.split_once(',').map_or(text, |(_, rest)| rest);
     let mut words = text.split_whitespace();
     let day = number(words.next()?)?;

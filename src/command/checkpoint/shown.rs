@@ -1,0 +1,113 @@
+//! What `trainit checkpoint` found, as tables for people and as JSON.
+
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::rules::checkpoint::address::Address;
+use crate::supervisor::keeper::audit::Audited;
+use crate::supervisor::keeper::retention::Pruned;
+use crate::supervisor::keeper::survey::Surveyed;
+
+/// The first second of the year 10000, since 1970.
+const TOO_LATE: u64 = 253_402_300_800;
+
+pub(super) fn step_text(step: Option<u64>) -> String {
+    step.map_or("no step".to_owned(), |s| format!("step {s}"))
+}
+
+pub(super) fn object(commit: &Audited) -> Value {
+    let (name, manifest) = (&commit.name, commit.manifest.as_ref());
+    let problems = commit.problems.iter().map(|p| json!({"path": p.path, "problem": p.what}));
+    json!({
+        "commit": name.stamp.to_string(),
+        "attempt": name.stamp.attempt.number,
+        "seq": name.stamp.seq,
+        "step": manifest.map_or(Some(name.step), |m| m.step),
+        "unit": manifest.map(|m| &m.unit),
+        "framework": manifest.map(|m| &m.framework),
+        "files": manifest.map(|m| m.regular().count()),
+        "bytes": manifest.map(|m| m.total_bytes),
+        "created_unix": manifest.map(|m| m.created_unix),
+        "complete": commit.problems.is_empty(),
+        "problem": problem(commit),
+        "problems": problems.collect::<Vec<Value>>(),
+    })
+}
+
+/// The first problem, and how many more there are.
+fn problem(commit: &Audited) -> Option<String> {
+    let first = commit.problems.first()?;
+    let more = commit.problems.len() - 1;
+    Some(if more == 0 { first.what.clone() } else { format!("{}, and {more} more", first.what) })
+}
+
+pub(super) fn commits_table(commits: &[Audited], store: &Address) -> String {
+    if commits.is_empty() {
+        return format!("no commits in {store}\n");
+    }
+    let mut table =
+        format!("{:<18} {:>10} {:<20} {:>7} {:>15}  {}\n", "COMMIT", "STEP", "COMMITTED", "FILES", "BYTES", "UNIT");
+    for commit in commits {
+        let problem = problem(commit).map_or(String::new(), |why| format!("not usable: {why}"));
+        let name = &commit.name;
+        let (step, rest) = match &commit.manifest {
+            Some(m) => {
+                let gap = if problem.is_empty() { "" } else { "  " };
+                let (files, time) = (m.regular().count(), time(m.created_unix));
+                (m.step, format!("{time:<20} {files:>7} {:>15}  {}{gap}{problem}", m.total_bytes, m.unit))
+            }
+            None => (Some(name.step), format!("{:<20} {:>7} {:>15}  {problem}", "-", "-", "-")),
+        };
+        let step = step.map_or("-".to_owned(), |s| s.to_string());
+        table.push_str(&format!("{:<18} {step:>10} {rest}\n", name.stamp.to_string()));
+    }
+    table
+}
+
+fn time(unix: u64) -> String {
+    if unix >= TOO_LATE {
+        return "-".to_owned();
+    }
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(unix)).to_string()
+}
+
+pub(super) fn local_object(unit: &Surveyed) -> Value {
+    json!({
+        "unit": unit.unit,
+        "step": unit.step,
+        "framework": unit.framework,
+        "evidence": unit.evidence,
+        "files": unit.files,
+        "bytes": unit.bytes,
+        "complete": unit.problem.is_none(),
+        "problem": unit.problem,
+    })
+}
+
+pub(super) fn local_table(local: &[Surveyed], dir: &Path) -> String {
+    let Some(first) = local.first() else { return format!("no checkpoints in {}\n", dir.display()) };
+    let mut table = format!("taken for {}: {}\n", first.framework, first.evidence);
+    table.push_str(&format!("{:<18} {:>10} {:>7} {:>15}  {}\n", "LOCAL", "STEP", "FILES", "BYTES", "UNIT"));
+    for unit in local {
+        let step = unit.step.map_or("-".to_owned(), |s| s.to_string());
+        let problem = unit.problem.as_ref().map_or(String::new(), |why| format!("  not complete: {why}"));
+        table.push_str(&format!(
+            "{:<18} {step:>10} {:>7} {:>15}  {}{problem}\n",
+            unit.framework, unit.files, unit.bytes, unit.unit
+        ));
+    }
+    table
+}
+
+pub(super) fn pruned_text(pruned: &Pruned, dry: bool) -> String {
+    let verb = if dry { "would delete" } else { "deleted" };
+    let mut text = String::new();
+    for name in &pruned.commits {
+        text.push_str(&format!("{verb} commit {} (step {})\n", name.stamp, name.step));
+    }
+    let (gone, orphans) = (pruned.commits.len(), pruned.orphans.len());
+    text.push_str(&format!("{verb} {gone} commits and {orphans} objects of none; {} commits stay\n", pruned.kept));
+    text
+}

@@ -1,0 +1,190 @@
+//! Symbolic links of a checkpoint directory, followed: what lies at their ends takes their place in a listing.
+//!
+//! Deliberately absent: which are to be followed, and any link that a manifest brings.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::beneath::{Beneath, read_at};
+use super::walk::entry;
+use crate::rules::checkpoint::listing::{Entry, Kind, Listing, Peek, join};
+
+/// Links that lead to more names than this are given up: a manifest holds no more files.
+const MOST: usize = 1_000_000;
+/// As deep as a manifest's paths may be.
+const MAX_DEPTH: usize = 64;
+
+/// Links that lead out of the directory, wherever in it they lie.
+pub fn leading_out(root: &Path, listing: &Listing) -> BTreeSet<String> {
+    let Ok(real) = fs::canonicalize(root) else { return BTreeSet::new() };
+    let links = listing.entries().iter().filter(|e| matches!(e.kind, Kind::Symlink(_)));
+    let leads_out = |e: &&Entry| fs::canonicalize(root.join(&e.path)).is_ok_and(|end| !end.starts_with(&real));
+    links.filter(leads_out).map(|e| e.path.clone()).collect()
+}
+
+/// The listing with what these links lead to in their place, whatever further links are below it. What cannot be followed
+/// is [`Kind::Odd`]: a link to nothing, one that leads back.
+pub fn follow(root: &Path, listing: &Listing, links: &BTreeSet<String>) -> Listing {
+    let (followed, kept): (Vec<&Entry>, Vec<&Entry>) = listing.entries().iter().partition(|e| links.contains(&e.path));
+    let mut entries: Vec<Entry> = kept.into_iter().cloned().collect();
+    for link in followed {
+        let place = root.join(&link.path);
+        // What leads to where it lies itself has no end.
+        let above = place.parent().and_then(|p| fs::canonicalize(p).ok());
+        let mut above: Vec<PathBuf> = above.iter().flat_map(|p| p.ancestors()).map(Path::to_owned).collect();
+        visit(&place, link.path.clone(), link, &mut above, &mut entries);
+    }
+    Listing::new(entries)
+}
+
+fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entries: &mut Vec<Entry>) {
+    let odd = |why| Entry { path: path.clone(), kind: Kind::Odd(why), size: 0, ..link.clone() };
+    let (real, metadata) = match fs::canonicalize(at).and_then(|real| Ok((fs::metadata(&real)?, real))) {
+        Ok((metadata, real)) => (real, metadata),
+        Err(error) => {
+            entries.push(odd(match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => "a symbolic link to nothing",
+                Some(libc::ELOOP) => "a symbolic link that leads back to itself",
+                _ => "what the symbolic link leads to cannot be reached",
+            }));
+            return;
+        }
+    };
+    let kind = metadata.file_type();
+    let refused = match () {
+        () if entries.len() >= MOST => Some("symbolic links lead to more than a million names"),
+        () if path.split('/').count() > MAX_DEPTH => Some("it lies deeper than 64 directories"),
+        () if kind.is_dir() && above.contains(&real) => Some("a symbolic link that leads back to a directory above it"),
+        () if kind.is_socket() || kind.is_fifo() => Some("a socket or a pipe, which cannot be copied"),
+        () if !kind.is_dir() && !kind.is_file() => Some("a device, which cannot be copied"),
+        () => None,
+    };
+    if let Some(why) = refused {
+        entries.push(odd(why));
+        return;
+    }
+    let kind = if kind.is_dir() { Kind::Directory } else { Kind::File };
+    let is_directory = kind == Kind::Directory;
+    entries.push(Entry { through: Some(real.clone()), ..entry(path.clone(), kind, &metadata) });
+    if !is_directory {
+        return;
+    }
+    let Ok(names) = fs::read_dir(&real) else {
+        entries.push(odd("the directory that the symbolic link leads to cannot be read"));
+        return;
+    };
+    above.push(real);
+    for name in names.flatten() {
+        match name.file_name().to_str() {
+            Some(text) => visit(&name.path(), join(&path, text), link, above, entries),
+            None => entries.push(Entry {
+                path: join(&path, &name.file_name().to_string_lossy()),
+                ..odd("its name is not UTF-8, which stores cannot keep; rename it")
+            }),
+        }
+    }
+    above.pop();
+}
+
+/// Opens a file at the end of a link for reading. Errors: as open(2); InvalidInput where it is no regular file any more.
+pub fn open(real: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(real)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
+/// What lies at the end of a link now; `None` when nothing does. Errors: as stat(2).
+pub fn look(path: &str, real: &Path) -> io::Result<Option<Entry>> {
+    match fs::symlink_metadata(real) {
+        Ok(metadata) => {
+            let kind = if metadata.is_file() { Kind::File } else { Kind::Odd("no longer a file") };
+            Ok(Some(entry(path.to_owned(), kind, &metadata)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What the files of a listing hold, wherever they lie.
+#[derive(Debug)]
+pub struct Files<'a> {
+    /// The directory that was walked.
+    pub beneath: &'a Beneath,
+    /// The walk.
+    pub listing: &'a Listing,
+}
+
+impl Peek for Files<'_> {
+    fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+        match self.listing.get(path).and_then(|e| e.through.as_ref()) {
+            Some(real) => read_at(&open(real).ok()?, from, length).ok(),
+            None => Peek::read(self.beneath, path, from, length),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::walk::walk;
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_lies_at_the_ends_takes_the_place_of_the_links() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("root/unit")).expect("mkdir");
+        fs::create_dir_all(at("far/deep")).expect("mkdir");
+        fs::write(at("far/deep/x"), "123").expect("write");
+        symlink("deep/x", at("far/y")).expect("symlink");
+        symlink(at("far"), at("root/unit/far")).expect("symlink");
+        symlink("far", at("root/unit/inner")).expect("symlink");
+        symlink("../../far/gone", at("root/unit/gone")).expect("symlink");
+        symlink("../unit", at("root/unit/up")).expect("symlink");
+        let walked = walk(&at("root")).expect("walks");
+        let out = leading_out(&at("root"), &walked);
+        assert_eq!(out.iter().collect::<Vec<_>>(), ["unit/far", "unit/inner"]);
+        let links = ["unit/far", "unit/gone", "unit/up"].map(str::to_owned).into();
+        let listing = follow(&at("root"), &walked, &links);
+        let paths: Vec<&str> = listing.entries().iter().map(|e| e.path.as_str()).collect();
+        let expected = [
+            "unit",
+            "unit/far",
+            "unit/far/deep",
+            "unit/far/deep/x",
+            "unit/far/y",
+            "unit/gone",
+            "unit/inner",
+            "unit/up",
+        ];
+        assert_eq!(paths, expected);
+        let file = listing.file("unit/far/y").expect("a file");
+        assert_eq!((file.size, file.through.clone()), (3, fs::canonicalize(at("far/deep/x")).ok()));
+        let why = |path: &str| match listing.get(path).map(|e| e.kind.clone()) {
+            Some(Kind::Odd(why)) => why,
+            other => panic!("{path}: {other:?}"),
+        };
+        assert!(why("unit/gone").contains("to nothing") && why("unit/up").contains("leads back"));
+        let beneath = Beneath::open(&at("root")).expect("opens");
+        let files = Files { beneath: &beneath, listing: &listing };
+        assert_eq!(files.read("unit/far/y", 1, 9).as_deref(), Some(&b"23"[..]));
+    }
+
+    #[test]
+    fn links_that_lead_around_have_an_end() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("root/unit")).expect("mkdir");
+        fs::create_dir_all(at("far")).expect("mkdir");
+        symlink("..", at("far/back")).expect("symlink");
+        symlink("loop", at("root/unit/loop")).expect("symlink");
+        symlink("../../far", at("root/unit/far")).expect("symlink");
+        let links = ["unit/far", "unit/loop"].map(str::to_owned).into();
+        let listing = follow(&at("root"), &walk(&at("root")).expect("walks"), &links);
+        let odd = listing.entries().iter().filter(|e| matches!(e.kind, Kind::Odd(why) if why.contains("leads back")));
+        assert!(odd.count() >= 2, "{listing:?}");
+        assert!(listing.entries().len() < 20, "{listing:?}");
+    }
+}

@@ -1,0 +1,180 @@
+//! Unit tests of the manifest.
+
+use super::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn good() -> Manifest {
+    let file = |path: &str, size| Item {
+        path: path.into(),
+        kind: ItemKind::File,
+        size,
+        mode: 0o644,
+        mtime_ns: 5,
+        key: format!("data/{path}"),
+        target: None,
+        etag: None,
+        generation: None,
+        crc32c: "0123abcd".into(),
+        chunks: None,
+        blake3: None,
+    };
+    let link = Item {
+        kind: ItemKind::Symlink,
+        target: Some("b".into()),
+        key: String::new(),
+        crc32c: String::new(),
+        ..file("u/l", 0)
+    };
+    Manifest {
+        schema: SCHEMA.into(),
+        job: "j".into(),
+        attempt: 3,
+        attempt_tag: None,
+        seq: 2,
+        step: Some(10),
+        unit: "u".into(),
+        framework: "generic".into(),
+        world_size: None,
+        node: 0,
+        created_unix: 1,
+        parent: None,
+        best_step: None,
+        total_bytes: 30,
+        files: vec![file("u/a", 10), file("u/b", 20), link],
+        pointers: vec![PointerItem { path: "latest".into(), content: "u".into(), symlink: false }],
+    }
+}
+
+/// Reads it back after a change in the JSON, the name made to fit.
+fn altered(change: impl FnOnce(&mut Value)) -> Result<Manifest, String> {
+    let mut value = serde_json::to_value(good()).expect("serialises");
+    change(&mut value);
+    let bytes = serde_json::to_vec(&value).expect("serialises");
+    Manifest::read(&CommitName::of(good().stamp(), good().step, &bytes), &bytes)
+}
+
+#[test]
+fn what_was_written_reads_back_and_its_keys_are_sorted() {
+    let bytes = good().bytes().expect("short");
+    let name = CommitName::of(good().stamp(), Some(10), &bytes);
+    assert_eq!(Manifest::read(&name, &bytes), Ok(good()));
+    let text = String::from_utf8(bytes).expect("UTF-8");
+    let keys = ["attempt", "created_unix", "files", "framework", "job", "node", "parent", "pointers", "schema", "seq"];
+    let places: Vec<usize> = keys.iter().map(|k| text.rfind(&format!("\"{k}\":")).expect(k)).collect();
+    assert!(places.is_sorted(), "{text}");
+}
+
+#[test]
+fn one_flipped_bit_anywhere_is_noticed() {
+    let bytes = good().bytes().expect("short");
+    let name = CommitName::of(good().stamp(), Some(10), &bytes);
+    for at in 0..bytes.len() {
+        let mut torn = bytes.clone();
+        torn[at] ^= 1;
+        assert!(Manifest::read(&name, &torn).is_err());
+        assert!(Manifest::read(&name, &bytes[..at]).is_err());
+    }
+}
+
+#[test]
+fn hostile_paths_are_refused() {
+    let long = "x".repeat(256);
+    let deep = ["d"; 67].join("/");
+    let texts = ",/,/etc/passwd,../x,u/../../x,u/./x,u//x,u/,a\0b,.trainit,.trainit/tmp/x,..".split(',');
+    for bad in texts.chain([long.as_str(), deep.as_str()]) {
+        assert!(altered(|v| v["files"][0]["path"] = json!(bad)).is_err(), "path {bad:?}");
+        assert!(altered(|v| v["files"][0]["key"] = json!(bad)).is_err(), "key {bad:?}");
+        assert!(altered(|v| v["pointers"][0]["path"] = json!(bad)).is_err(), "pointer {bad:?}");
+        assert!(altered(|v| v["unit"] = json!(bad)).is_err(), "unit {bad:?}");
+    }
+}
+
+#[test]
+fn duplicates_and_paths_that_are_file_and_parent_are_refused() {
+    assert!(altered(|v| v["files"][1]["path"] = json!("u/a")).is_err());
+    assert!(altered(|v| v["files"][1]["path"] = json!("u/a/b")).is_err());
+    assert!(altered(|v| v["pointers"][0]["path"] = json!("u/a")).is_err());
+    assert!(altered(|v| v["pointers"][0]["path"] = json!("u")).is_err());
+}
+
+#[test]
+fn sizes_that_lie_or_overflow_are_refused() {
+    assert!(altered(|v| v["total_bytes"] = json!(31)).is_err());
+    assert!(altered(|v| v["files"][0]["size"] = json!(u64::MAX)).is_err());
+    assert!(altered(|v| v["files"][0]["size"] = json!(-1)).is_err());
+    assert!(altered(|v| v["files"][0]["chunks"] = json!({"size": 0, "crc32c": []})).is_err());
+    assert!(altered(|v| v["files"][0]["chunks"] = json!({"size": 5, "crc32c": ["00000000"]})).is_err());
+}
+
+#[test]
+fn depth_without_end_is_refused_and_not_followed() {
+    for head in ["", r#"{"x":"#, r#"{"schema":"trainit.ckpt/1","files":"#] {
+        let bytes = format!("{head}{}", "[".repeat(1_000_000)).into_bytes();
+        let name = CommitName::of(good().stamp(), good().step, &bytes);
+        assert!(Manifest::read(&name, &bytes).is_err());
+    }
+}
+
+#[test]
+fn a_refusal_is_one_short_line_whatever_it_quotes() {
+    let long = "x\n".repeat(100_000);
+    for field in ["schema", "unit", "job"] {
+        if let Err(why) = altered(|v| v[field] = json!(long)) {
+            assert!(why.len() < 1000 && !why.contains('\n'), "{field}: {} bytes", why.len());
+        }
+    }
+    let why = altered(|v| v["files"][0]["type"] = json!(long)).expect_err("no such type");
+    assert!(why.len() < 1000 && !why.contains('\n'), "{} bytes", why.len());
+}
+
+#[test]
+fn links_that_leave_the_unit_are_refused() {
+    for bad in ["/etc/passwd", "../x", "", "../../x", "../u2/x"] {
+        assert!(altered(|v| v["files"][2]["target"] = json!(bad)).is_err(), "{bad:?}");
+    }
+    let pointer = json!({"path": "last.ckpt", "content": "../x", "symlink": true});
+    assert!(altered(|v| v["pointers"][0] = pointer).is_err());
+}
+
+#[test]
+fn another_schema_or_another_commits_manifest_is_refused() {
+    assert!(altered(|v| v["schema"] = json!("trainit.ckpt/2")).is_err_and(|e| e.contains("trainit.ckpt/2")));
+    assert!(altered(|v| v["seq"] = json!(9)).is_err());
+    assert!(altered(|v| v["step"] = json!(11)).is_err());
+    assert!(altered(|v| v["later"] = json!("addition")).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let name = CommitName::of(good().stamp(), Some(10), &bytes);
+        let _ = Manifest::read(&name, &bytes);
+    }
+
+    #[test]
+    fn an_accepted_path_stays_beneath(text in "[a./\0]{0,12}|[.]{1,3}/?[a.]{0,3}") {
+        if path(&text).is_ok() {
+            let parts: Vec<&str> = text.split('/').collect();
+            prop_assert!(parts.iter().all(|p| !p.is_empty() && *p != "." && *p != ".."));
+            prop_assert!(!text.contains('\0') && !text.starts_with('/'));
+        }
+    }
+
+    #[test]
+    fn a_field_of_any_type_is_refused_or_harmless(field in "schema|job|attempt|seq|step|unit|files|pointers|total_bytes", at in 0usize..6) {
+        let value = [json!(null), json!(-1), json!("x"), json!([]), json!({}), json!(1e300)][at].clone();
+        let _ = altered(|v| v[field.as_str()] = value);
+    }
+}
+
+#[test]
+fn a_strong_hash_may_be_there_and_is_then_one() {
+    let hash = "0123456789abcdef".repeat(4);
+    let read = altered(|v| v["files"][0]["blake3"] = json!(hash)).expect("good");
+    assert_eq!((read.files[0].blake3.as_deref(), &read.files[1].blake3), (Some(hash.as_str()), &None));
+    assert!(String::from_utf8(read.bytes().expect("short")).expect("UTF-8").contains(&hash));
+    for bad in [json!(""), json!("0123"), json!(hash.to_uppercase()), json!(7), json!("g".repeat(64))] {
+        assert!(altered(|v| v["files"][0]["blake3"] = bad.clone()).is_err(), "{bad}");
+    }
+}

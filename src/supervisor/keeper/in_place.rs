@@ -1,0 +1,104 @@
+//! What of a commit lies in the checkpoint directory already: not to be fetched, and not to be committed again.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::mirror::{RESTORING, blocking};
+use crate::edge::beneath::{Beneath, forget, read_at};
+use crate::edge::links;
+use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
+use crate::rules::checkpoint::{Kind, Listing};
+
+/// Bytes read at a time.
+const PART: u64 = 8 << 20;
+
+/// Paths of the manifest's files that lie in the directory, or at the end of a link that is followed, with equal size and
+/// checksum.
+pub(super) async fn equal_files(
+    dir: &Arc<Beneath>,
+    manifest: &Manifest,
+    listing: &Listing,
+) -> io::Result<HashSet<String>> {
+    let dir = Arc::clone(dir);
+    let through = |path: &str| listing.get(path).and_then(|e| e.through.clone());
+    let files: Vec<(Item, Option<PathBuf>)> =
+        manifest.regular().map(|item| (item.clone(), through(&item.path))).collect();
+    blocking(move || {
+        let mut equal = HashSet::new();
+        for (item, through) in files {
+            let opened = match through {
+                Some(real) => links::open(&real),
+                None => dir.read_file(&item.path),
+            };
+            let Ok(file) = opened else { continue };
+            let size = file.metadata().map(|m| m.len());
+            if size.is_ok_and(|size| size == item.size) && is_equal(&file, &item).is_ok_and(|equal| equal) {
+                equal.insert(item.path);
+            }
+        }
+        Ok(equal)
+    })
+    .await
+}
+
+/// Leaves out what lies at the ends of links: a restore puts files in their place.
+pub(super) fn own(equal: &mut HashSet<String>, listing: &Listing) {
+    equal.retain(|path| listing.get(path).is_none_or(|e| e.through.is_none()));
+}
+
+/// Whether a file has the checksum of the manifest, and its strong hash where there is one.
+fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
+    let (mut crc, mut at) = (0, 0);
+    let mut hasher = item.blake3.as_ref().map(|_| Box::<blake3::Hasher>::default());
+    while at < item.size {
+        let bytes = read_at(file, at, PART as usize)?;
+        if bytes.is_empty() {
+            break;
+        }
+        crc = crc32c::crc32c_append(crc, &bytes);
+        if let Some(hasher) = &mut hasher {
+            hasher.update(&bytes);
+        }
+        at += bytes.len() as u64;
+    }
+    forget(file);
+    let strong = hasher.map(|hasher| hasher.finalize().to_hex().to_string());
+    Ok(hex(crc) == item.crc32c && strong == item.blake3)
+}
+
+/// Whether a file that was just written has the manifest's strong hash, if there is one. Its parts came in no order, so
+/// it is read once more, from memory.
+pub(super) fn is_strongly_equal(file: &File, item: &Item) -> io::Result<bool> {
+    Ok(item.blake3.is_none() || is_equal(file, item)?)
+}
+
+/// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no
+/// restore of it was cut short.
+pub(super) fn is_in_place(
+    dir: &Beneath,
+    manifest: &Manifest,
+    equal: &HashSet<String>,
+    listing: &Listing,
+) -> io::Result<bool> {
+    if dir.look(RESTORING)?.is_some() || manifest.regular().any(|f| !equal.contains(&f.path)) {
+        return Ok(false);
+    }
+    for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {
+        let kind = listing.get(&item.path).map(|e| e.kind.clone());
+        let is_there = match (&kind, &item.target) {
+            (Some(Kind::Symlink(now)), Some(target)) => now == target,
+            (Some(Kind::Directory), None) => true,
+            _ => false,
+        };
+        if !is_there {
+            return Ok(false);
+        }
+    }
+    let named: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
+    let is_extra = |path: &str, kind: &Kind| *kind != Kind::Directory && !named.contains(path);
+    let extra = manifest.is_directory() && listing.below(&manifest.unit).iter().any(|e| is_extra(&e.path, &e.kind));
+    Ok(!extra)
+}

@@ -1,0 +1,108 @@
+//! The files of one commit held still while they are sent: by a second name where that can be had, and compared afterwards.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::mirror::{PINS, blocking};
+use super::send::Stop;
+use crate::edge::beneath::Beneath;
+use crate::edge::links;
+use crate::rules::checkpoint::names::Stamp;
+use crate::rules::checkpoint::{Entry, Kind};
+
+/// Where a file's bytes are read from while they are sent.
+#[derive(Debug, Clone)]
+pub(super) enum Held {
+    /// Beneath the checkpoint directory: by its second name, or its own.
+    Here(String),
+    /// At the end of a link, where no second name could be had.
+    Elsewhere(PathBuf),
+}
+
+impl Held {
+    pub(super) fn open(&self, dir: &Beneath) -> io::Result<File> {
+        match self {
+            Held::Here(path) => dir.read_file(path),
+            Held::Elsewhere(real) => links::open(real),
+        }
+    }
+
+    fn look(&self, dir: &Beneath) -> io::Result<Option<Entry>> {
+        match self {
+            Held::Here(path) => dir.look(path),
+            Held::Elsewhere(real) => links::look("", real),
+        }
+    }
+}
+
+/// Second names of ours, so that the framework may delete its own meanwhile.
+pub(super) struct Pins {
+    /// Where they are; `None` where the file system has no hard links or does not let us.
+    under: Option<String>,
+    /// Files at the ends of links that have none: they lie on another file system.
+    loose: HashSet<String>,
+}
+
+impl Pins {
+    /// Where this file's bytes are to be read.
+    pub(super) fn held(&self, entry: &Entry) -> Held {
+        match (&self.under, &entry.through) {
+            (Some(under), _) if !self.loose.contains(&entry.path) => Held::Here(format!("{under}/{}", entry.path)),
+            (_, Some(real)) => Held::Elsewhere(real.clone()),
+            (_, None) => Held::Here(entry.path.clone()),
+        }
+    }
+}
+
+/// Gives every file a second name.
+pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) -> io::Result<Pins> {
+    let (dir, under) = (Arc::clone(dir), format!("{PINS}/{stamp}"));
+    let files = entries.iter().filter(|e| e.kind == Kind::File);
+    let files: Vec<(String, Option<PathBuf>)> = files.map(|e| (e.path.clone(), e.through.clone())).collect();
+    blocking(move || {
+        dir.remove_tree(PINS)?;
+        let mut loose = HashSet::new();
+        for (path, through) in files {
+            let to = format!("{under}/{path}");
+            let linked = match &through {
+                Some(real) => dir.link_in(real, &to),
+                None => dir.link(&path, &to),
+            };
+            match linked {
+                Ok(()) => {}
+                // It vanished: the comparison that follows says so.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(_) if through.is_some() => drop(loose.insert(path)),
+                Err(_) => {
+                    dir.remove_tree(PINS)?;
+                    return Ok(Pins { under: None, loose });
+                }
+            }
+        }
+        Ok(Pins { under: Some(under), loose })
+    })
+    .await
+}
+
+/// Fails unless what is held still is what the walk saw.
+pub(super) async fn unchanged(dir: &Arc<Beneath>, entries: &[Entry], pins: &Pins) -> Result<(), Stop> {
+    let files = entries.iter().filter(|e| e.kind == Kind::File);
+    let pairs: Vec<(Entry, Held)> = files.map(|e| (e.clone(), pins.held(e))).collect();
+    let dir = Arc::clone(dir);
+    let changed = blocking(move || {
+        for (entry, held) in pairs {
+            if !held.look(&dir)?.is_some_and(|now| entry.same_bytes(&now)) {
+                return Ok(Some(entry.path));
+            }
+        }
+        Ok(None)
+    });
+    match changed.await {
+        Ok(None) => Ok(()),
+        Ok(Some(path)) => Err(Stop::Changed(format!("{path} changed while it was copied"))),
+        Err(error) => Err(Stop::Failed(format!("cannot look at the checkpoint again: {error}"))),
+    }
+}

@@ -1,0 +1,252 @@
+//! `trainit checkpoint` in the hands of somebody who does not know it: what it prints where, what it says of what is
+//! wrong, what it would do, and how it leaves.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::checkpoints::{Place, save_in, tree};
+use crate::support::{Finished, Trainit};
+
+fn json_of(done: &Finished) -> Value {
+    serde_json::from_str(&done.out()).unwrap()
+}
+
+#[track_caller]
+fn one_line(done: &Finished, words: &[&str]) {
+    let line = done.err();
+    assert_eq!((line.lines().count(), done.out().as_str()), (1, ""), "{line}");
+    assert!(words.iter().all(|word| line.contains(word)), "not all of {words:?} in {line}");
+}
+
+/// Everything that lies there, our own corner too.
+fn census(root: &Path) -> Vec<String> {
+    let mut found = vec![];
+    for entry in fs::read_dir(root).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        found.push(path.display().to_string());
+        found.extend(census(&path));
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_store_alone_is_enough_to_list_verify_and_prune_it() {
+    let place = Place::new();
+    for step in 1..=2 {
+        place.save(step);
+        place.push();
+    }
+    let url = place.url();
+    let run = |deed: &str| Trainit::new(["checkpoint", deed, "--checkpoint-store", &url]).output().expect_code(0).out();
+    assert!(run("list").contains("step-2") && !run("list").contains("LOCAL"), "{}", run("list"));
+    assert!(run("verify").contains("2 of 2 commits are whole"), "{}", run("verify"));
+    assert!(run("prune").contains("deleted 0 commits and 0 objects of none; 2 commits stay"), "{}", run("prune"));
+}
+
+#[test]
+fn one_mistake_is_one_complaint() {
+    let dir = ["--checkpoint-dir", "/x"];
+    for (args, word) in [
+        (&["list", "--checkpoint-store", "s4://b/x"][..], "unknown scheme"),
+        (&["push", dir[0], dir[1]], "--checkpoint-store: checkpoint push needs it"),
+        (&["pull", "--checkpoint-store", "file:///x"], "--checkpoint-dir: checkpoint pull needs it"),
+        (&["push", dir[0], dir[1], "--checkpoint-store", "file:///y", "--restore-step", "3"], "give --push-step"),
+        (&["pull", dir[0], dir[1], "--checkpoint-store", "file:///y", "--push-step", "3"], "give --restore-step"),
+        (&[], "not provided: <DEED>"),
+    ] {
+        one_line(&Trainit::new(["checkpoint"]).args(args).output().expect_code(125), &[word]);
+    }
+}
+
+#[test]
+fn an_empty_store_and_an_empty_directory_are_said_to_be_empty() {
+    let place = Place::new();
+    fs::create_dir(place.store()).unwrap();
+    let text = place.checkpoint("list").output().expect_code(0).out();
+    assert!(text.contains("no commits in file://") && text.contains("no checkpoints in /"), "{text}");
+    assert_eq!(json_of(&place.checkpoint("list").args(["--json"]).output()), json!({"commits": [], "local": []}));
+    assert!(place.checkpoint("verify").output().expect_code(0).out().starts_with("no commits in file://"));
+    assert_eq!(place.checkpoint("pull").output().expect_code(0).out(), "there is nothing to pull\n");
+}
+
+#[test]
+fn a_file_where_a_directory_should_be_is_named() {
+    let place = Place::new();
+    fs::write(place.path("file"), "").unwrap();
+    let (file, url) = (place.path("file"), format!("file://{}", place.path("file").display()));
+    let (file, words) = (file.to_str().unwrap(), ["Not a directory", "/file"]);
+    one_line(&Trainit::new(["checkpoint", "list", "--checkpoint-store", &url]).output().expect_code(204), &words);
+    one_line(&Trainit::new(["checkpoint", "list", "--checkpoint-dir", file]).output().expect_code(125), &words);
+    one_line(&place.checkpoint_in("push", Path::new(file)).output().expect_code(125), &words);
+}
+
+#[test]
+fn verify_names_every_file_that_is_no_good_and_list_those_whose_size_tells() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let data = place.store().join("step-1/0000000001-000001");
+    let mut bytes = fs::read(data.join("weights.bin")).unwrap();
+    bytes[100] ^= 1;
+    fs::write(data.join("weights.bin"), bytes).unwrap();
+    fs::remove_file(data.join("state.json")).unwrap();
+    place.save(2);
+    place.push();
+    let problems = |done: Finished| {
+        let value = json_of(&done);
+        assert_eq!(value["commits"][0]["complete"], true, "{value}");
+        let problems = value["commits"][1]["problems"].as_array().unwrap().clone();
+        problems.iter().map(|p| p["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(problems(place.checkpoint("list").args(["--json"]).output().expect_code(0)), ["step-1/state.json"]);
+    let verified = place.checkpoint("verify").args(["--json"]).output().expect_code(1);
+    assert_eq!(problems(verified), ["step-1/state.json", "step-1/weights.bin"]);
+    let text = place.checkpoint("verify").output().expect_code(1).out();
+    assert!(text.contains("state.json is missing from the store, and 1 more"), "{text}");
+    assert!(text.contains("1 of 2 commits are whole"), "{text}");
+}
+
+#[test]
+fn verify_goes_on_after_an_object_that_cannot_be_read() {
+    let place = Place::new();
+    for step in 1..=2 {
+        place.save(step);
+        place.push();
+    }
+    // A directory of that name has a size in no listing and no bytes to read.
+    let object = place.store().join("step-2/0000000002-000001/weights.bin");
+    fs::remove_file(&object).unwrap();
+    fs::create_dir(&object).unwrap();
+    let text = place.checkpoint("verify").output().expect_code(1).out();
+    assert!(text.contains("1 of 2 commits are whole"), "{text}");
+}
+
+#[test]
+fn what_the_newest_commit_holds_is_not_pushed_again() {
+    let place = Place::new();
+    for step in 1..=3 {
+        place.save(step);
+        place.push();
+    }
+    let before = census(&place.store());
+    let done = place.push();
+    assert!(
+        done.out().starts_with("nothing to push: the newest commit, 0000000003-000001, is step-3"),
+        "{}",
+        done.out()
+    );
+    let value = json_of(&place.checkpoint("push").args(["--json"]).output().expect_code(0));
+    assert_eq!(value["up_to_date"]["commit"], "0000000003-000001", "{value}");
+    assert_eq!(census(&place.store()), before, "no attempt is claimed, no older commit has to go");
+    fs::write(place.local().join("step-3/state.json"), "{\"step\": 3, \"again\": 1}").unwrap();
+    assert!(place.push().out().starts_with("committed step-3"));
+}
+
+#[test]
+fn nothing_to_push_makes_nothing_and_says_why() {
+    let place = Place::new();
+    let nowhere = place.path("nowhere");
+    for args in [&[][..], &["--dry-run"]] {
+        let done = place.checkpoint_in("push", &nowhere).args(args).output().expect_code(1);
+        one_line(&done, &["nothing was pushed", "is not there"]);
+    }
+    fs::create_dir_all(place.local().join("checkpoint-5")).unwrap();
+    fs::write(place.local().join("checkpoint-5/model.safetensors"), "cut").unwrap();
+    for args in [&[][..], &["--dry-run"]] {
+        let done = place.checkpoint("push").args(args).output().expect_code(1);
+        one_line(&done, &["checkpoint-5 is not complete: trainer_state.json is not there yet"]);
+    }
+    assert!(!nowhere.exists() && !place.store().exists());
+}
+
+#[test]
+fn a_named_step_is_pushed_and_is_then_the_newest() {
+    let place = Place::new();
+    place.save(1);
+    place.save(2);
+    let dry = place.checkpoint("push").args(["--push-step", "1", "--dry-run"]).output().expect_code(0);
+    assert!(dry.out().starts_with("would push step-1 (step 1, 3 files, "), "{}", dry.out());
+    assert!(!place.store().exists());
+    place.push();
+    place.checkpoint("push").args(["--push-step", "1"]).output().expect_code(0);
+    assert_eq!(place.steps(), [1, 2]);
+    let done = place.checkpoint("push").args(["--push-step", "7"]).output().expect_code(1);
+    one_line(&done, &["no complete checkpoint of step 7"]);
+}
+
+#[test]
+fn a_dry_pull_goes_as_far_as_the_real_one_would_and_writes_nothing() {
+    let place = Place::new();
+    place.save(1);
+    let there = place.path("there");
+    let dry = |args: &[&str]| place.checkpoint_in("pull", &there).args(["--dry-run"]).args(args).output();
+    place.push();
+    let done = dry(&[]).expect_code(0);
+    assert!(done.out().starts_with("would pull ") && done.out().contains(" bytes to fetch)"), "{}", done.out());
+    assert_eq!(json_of(&dry(&["--json"]))["would_pull"]["step"], 1);
+    assert!(!there.exists());
+    let real = place.checkpoint_in("pull", &there).args(["--restore-step", "9"]).output().expect_code(204).err();
+    assert_eq!(dry(&["--restore-step", "9"]).expect_code(204).err(), real);
+    assert!(real.contains("no complete checkpoint of step 9") && real.contains("committed are 1"), "{real}");
+    save_in(&there, 1);
+    fs::write(there.join("step-1/weights.bin"), "mine").unwrap();
+    let before = (census(&there), tree(&there));
+    let done = dry(&[]).expect_code(0);
+    assert!(done.err().contains("what lies at step-1 would be moved aside"), "{}", done.err());
+    assert_eq!((census(&there), tree(&there)), before);
+    place.checkpoint_in("pull", &there).output().expect_code(0);
+    assert!(dry(&[]).expect_code(0).out().contains("is in place already"), "{}", dry(&[]).out());
+}
+
+#[test]
+fn what_a_pull_moved_aside_is_named() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let there = place.path("there");
+    fs::create_dir_all(there.join("step-1")).unwrap();
+    fs::write(there.join("step-1/mine.txt"), "mine").unwrap();
+    let done = place.checkpoint_in("pull", &there).output().expect_code(0);
+    assert!(done.out().contains("step-1 is in place (step 1, commit 0000000001-000001, "), "{}", done.out());
+    let (_, aside) = done.err().split_once("is kept as ").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let aside = aside.split(';').next().unwrap();
+    assert_eq!(fs::read_to_string(there.join(aside).join("mine.txt")).unwrap(), "mine");
+    let linked = place.path("linked");
+    fs::create_dir_all(&linked).unwrap();
+    symlink(place.path("elsewhere"), linked.join(".trainit")).unwrap();
+    one_line(&place.checkpoint_in("pull", &linked).output().expect_code(204), &["symbolic link", "move it away"]);
+}
+
+#[test]
+fn prune_names_what_goes_and_counts_what_stays() {
+    let place = Place::new();
+    for step in 1..=3 {
+        place.save(step);
+        place.push();
+    }
+    let prune = |args: &[&str]| place.checkpoint("prune").args(["--keep-last", "1"]).args(args).output().expect_code(0);
+    let value = json_of(&prune(&["--json", "--dry-run", "--keep-every", "2"]));
+    assert_eq!((value["kept"].as_u64(), value["commits"].as_array().map(Vec::len)), (Some(2), Some(1)), "{value}");
+    let text = prune(&[]).out();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "deleted commit 0000000001-000001 (step 1)",
+            "deleted commit 0000000002-000001 (step 2)",
+            "deleted 2 commits and 0 objects of none; 1 commits stay"
+        ]
+    );
+}
+
+#[test]
+fn the_help_says_how_each_deed_ends() {
+    let help = Trainit::new(["checkpoint", "--help"]).output().expect_code(0).out();
+    for words in ["Exit codes: 0", "125", "204", "205", "verify", "standard output", "--push-step"] {
+        assert!(help.contains(words), "no {words:?} in {help}");
+    }
+}

@@ -1,0 +1,98 @@
+//! Symbolic links in a checkpoint: inside it they are links, out of it they are followed where that was asked for.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::support::checkpoints::{Place, tree};
+use crate::support::stopped;
+
+/// A checkpoint with links to a file and a directory elsewhere, and to a file of an older checkpoint.
+fn linked() -> Place {
+    let place = Place::new();
+    place.save(1);
+    place.save(2);
+    let (unit, base) = (place.local().join("step-2"), place.path("base"));
+    fs::create_dir_all(base.join("tokens/empty")).unwrap();
+    fs::write(base.join("tokens/vocabulary.txt"), "a b c").unwrap();
+    fs::write(base.join("frozen.bin"), vec![7; 100_000]).unwrap();
+    symlink(base.join("frozen.bin"), unit.join("frozen.bin")).unwrap();
+    symlink("../../base/tokens", unit.join("tokens")).unwrap();
+    symlink("../step-1/weights.bin", unit.join("before.bin")).unwrap();
+    symlink("weights.bin", unit.join("same.bin")).unwrap();
+    place
+}
+
+const FOLLOW: [&str; 1] = ["--follow-symlinks"];
+
+#[test]
+fn what_a_link_out_of_the_checkpoint_leads_to_is_copied_where_that_was_asked_for() {
+    let place = linked();
+    let done = place.checkpoint("push").output().expect_code(0);
+    assert!(done.err().contains("leaves the checkpoint") && done.err().contains("--follow-symlinks"), "{}", done.err());
+    assert_eq!(place.steps(), [1], "without the switch the older one is committed");
+    place.checkpoint("push").args(FOLLOW).output().expect_code(0);
+    let there = place.pull_afresh("elsewhere").join("step-2");
+    for name in ["frozen.bin", "tokens/vocabulary.txt", "before.bin"] {
+        assert!(!fs::symlink_metadata(there.join(name)).unwrap().is_symlink(), "{name}");
+        assert_eq!(fs::read(there.join(name)).unwrap(), fs::read(place.local().join("step-2").join(name)).unwrap());
+    }
+    assert!(there.join("tokens/empty").is_dir() && !there.join("tokens").is_symlink());
+    assert_eq!(fs::read_link(there.join("same.bin")).unwrap().to_str(), Some("weights.bin"), "a link inside stays one");
+    place.checkpoint("verify").output().expect_code(0);
+}
+
+#[test]
+fn what_was_copied_through_links_is_neither_pushed_nor_fetched_again() {
+    let place = linked();
+    place.checkpoint("push").args(FOLLOW).output().expect_code(0);
+    let before = tree(&place.local());
+    let done = place.checkpoint("push").args(FOLLOW).output().expect_code(0);
+    assert!(done.out().starts_with("nothing to push"), "{}", done.out());
+    let done = place.checkpoint("pull").args(FOLLOW).output().expect_code(0);
+    assert!(done.out().contains("in place already"), "{} {}", done.out(), done.err());
+    assert_eq!(tree(&place.local()), before, "the links are still links");
+    fs::write(place.path("base/frozen.bin"), vec![8; 100_000]).unwrap();
+    assert!(place.checkpoint("push").args(FOLLOW).output().expect_code(0).out().starts_with("committed step-2"));
+    fs::write(place.path("base/frozen.bin"), vec![9; 100_000]).unwrap();
+    place.checkpoint("pull").args(FOLLOW).output().expect_code(0);
+    let now = place.local().join("step-2/frozen.bin");
+    assert!(!now.is_symlink() && fs::read(now).unwrap() == vec![8; 100_000]);
+    assert_eq!(fs::read(place.path("base/frozen.bin")).unwrap(), vec![9; 100_000], "nothing elsewhere is written to");
+}
+
+#[test]
+fn a_link_to_nothing_and_one_that_leads_back_are_refused_by_name() {
+    for (target, words) in [
+        ("/nowhere/at/all", "a symbolic link to nothing"),
+        ("..", "leads back"),
+        ("../../around", "leads back to itself"),
+    ] {
+        let place = Place::new();
+        place.save(1);
+        symlink("around", place.path("around")).unwrap();
+        symlink(target, place.local().join("step-1/odd")).unwrap();
+        let done = place.checkpoint("push").args(FOLLOW).output().expect_code(1);
+        assert!(done.err().contains("step-1/odd") && done.err().contains(words), "{target}: {}", done.err());
+        assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    }
+}
+
+#[test]
+fn a_file_at_the_end_of_a_link_is_held_and_watched_like_any_other() {
+    let place = linked();
+    let frozen = place.path("base/frozen.bin");
+    let push = place.checkpoint("push").args(FOLLOW).env("TRAINIT_TEST_FAULT", "3:stop").start();
+    stopped(&push);
+    fs::remove_file(&frozen).unwrap();
+    push.signal(libc::SIGCONT);
+    push.finish().expect_code(0);
+    fs::write(&frozen, vec![8; 100_000]).unwrap();
+    let push = place.checkpoint("push").args(FOLLOW).env("TRAINIT_TEST_FAULT", "3:stop").start();
+    stopped(&push);
+    let time = fs::metadata(&frozen).unwrap().modified().unwrap() + std::time::Duration::from_secs(1);
+    fs::File::options().append(true).open(&frozen).unwrap().set_modified(time).unwrap();
+    push.signal(libc::SIGCONT);
+    let done = push.finish().expect_code(1);
+    assert!(done.err().contains("step-2/frozen.bin changed while it was copied"), "{}", done.err());
+    assert_eq!(place.steps(), [2]);
+}
