@@ -265,12 +265,18 @@ pub fn read_into(file: &File, from: u64, bytes: &mut [u8]) -> io::Result<usize> 
 /// Writes bytes at an offset, leaving runs of zeros as holes. The caller sets the length. Errors: as pwrite(2).
 pub fn write_sparsely(file: &File, from: u64, bytes: &[u8]) -> io::Result<()> {
     const BLOCK: usize = 64 << 10;
-    let mut at = from;
-    for block in bytes.chunks(BLOCK) {
-        if block.iter().any(|b| *b != 0) {
-            file.write_all_at(block, at)?;
+    let is_zero = |block: &&[u8]| block.iter().all(|b| *b == 0);
+    let mut at = 0;
+    while at < bytes.len() {
+        let blocks = bytes[at..].chunks(BLOCK);
+        let zeros: usize = blocks.take_while(is_zero).map(<[u8]>::len).sum();
+        let blocks = bytes[at + zeros..].chunks(BLOCK);
+        let data: usize = blocks.take_while(|block| !is_zero(block)).map(<[u8]>::len).sum();
+        let start = at + zeros;
+        if data > 0 {
+            file.write_all_at(&bytes[start..start + data], from + start as u64)?;
         }
-        at += block.len() as u64;
+        at = start + data;
     }
     Ok(())
 }

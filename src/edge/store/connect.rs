@@ -245,8 +245,8 @@ fn builder() -> hyper_util::client::legacy::Builder {
     builder
 }
 
-/// Bytes read from a connection at a time.
-const BUFFER: usize = 512 << 10;
+/// Bytes read from a connection at a time: as many as musl's heap serves from pages that stay.
+const BUFFER: usize = 112 << 10;
 
 fn error(kind: HttpErrorKind, text: String) -> HttpError {
     HttpError::new(kind, NoAnswer(text))

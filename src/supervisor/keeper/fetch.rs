@@ -4,11 +4,13 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::pin::pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
@@ -96,9 +98,9 @@ impl Mirror {
             let from = number as u64 * size;
             let length = size.min(item.size - from);
             // A chunk that came damaged is fetched once more, written without holes over what the first try left.
-            let mut crc = self.fetch_chunk(store, file, item, from..from + length, true, pool).await?.map_err(local)?;
+            let mut crc = self.fetch_chunk(store, file, item, from..from + length, true).await?.map_err(local)?;
             if hex(crc) != *wanted {
-                crc = self.fetch_chunk(store, file, item, from..from + length, false, pool).await?.map_err(local)?;
+                crc = self.fetch_chunk(store, file, item, from..from + length, false).await?.map_err(local)?;
             }
             if hex(crc) != *wanted {
                 return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
@@ -174,55 +176,44 @@ impl Mirror {
         item: &Item,
         run: Range<u64>,
         sparsely: bool,
-        pool: &Pool,
     ) -> Result<io::Result<u32>, Stop> {
-        let (mut crc, mut at, length) = (0, run.start, run.end - run.start);
-        let mut reading = store.read(&item.key, at, length).await.map_err(|error| unreadable(item, &error))?;
-        let mut gathered = pool.take();
-        while let Some(piece) = reading.next().await.map_err(|error| unreadable(item, &error))? {
-            if gathered.as_ref().is_empty() && piece.len() as u64 >= BLOCK {
-                let next = at + piece.len() as u64;
-                match write(file, at, piece, crc, sparsely).await {
-                    Ok((_, new)) => (at, crc) = (next, new),
+        let (mut crc, mut at) = (0, run.start);
+        let mut reading =
+            store.read(&item.key, at, run.end - run.start).await.map_err(|error| unreadable(item, &error))?;
+        let (mut pieces, mut held) = (Vec::new(), 0);
+        loop {
+            let piece = reading.next().await.map_err(|error| unreadable(item, &error))?;
+            let is_over = piece.is_none();
+            held += piece.as_ref().map_or(0, Bytes::len) as u64;
+            pieces.extend(piece);
+            if is_over || held >= BLOCK {
+                match write(file, at, mem::take(&mut pieces), crc, sparsely).await {
+                    Ok(new) => crc = new,
                     Err(error) => return Ok(Err(error)),
                 }
-                continue;
+                at += mem::take(&mut held);
             }
-            let mut rest = &piece[..];
-            while !rest.is_empty() {
-                rest = gathered.gather(rest);
-                if gathered.is_full() {
-                    match write(file, at, gathered, crc, sparsely).await {
-                        Ok((written, new)) => (gathered, crc) = (written, new),
-                        Err(error) => return Ok(Err(error)),
-                    }
-                    at += gathered.as_ref().len() as u64;
-                    gathered.clear();
-                }
+            if is_over {
+                return Ok(Ok(crc));
             }
         }
-        Ok(write(file, at, gathered, crc, sparsely).await.map(|(_, crc)| crc))
     }
 }
 
-/// Writes bytes at their place; returns them, and the checksum of what was written before with theirs.
-async fn write<B: AsRef<[u8]> + Send + 'static>(
-    file: &File,
-    at: u64,
-    bytes: B,
-    crc: u32,
-    sparsely: bool,
-) -> io::Result<(B, u32)> {
+/// Writes what came, piece after piece, at its place; returns the checksum of what was written before with theirs.
+async fn write(file: &File, mut at: u64, pieces: Vec<Bytes>, mut crc: u32, sparsely: bool) -> io::Result<u32> {
     let writer = file.try_clone()?;
     blocking(move || {
-        let data = bytes.as_ref();
-        if sparsely {
-            write_sparsely(&writer, at, data)?;
-        } else {
-            writer.write_all_at(data, at)?;
+        for piece in pieces {
+            if sparsely {
+                write_sparsely(&writer, at, &piece)?;
+            } else {
+                writer.write_all_at(&piece, at)?;
+            }
+            crc = crc32c::crc32c_append(crc, &piece);
+            at += piece.len() as u64;
         }
-        let crc = crc32c::crc32c_append(crc, data);
-        Ok((bytes, crc))
+        Ok(crc)
     })
     .await
 }

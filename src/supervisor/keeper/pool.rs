@@ -48,14 +48,6 @@ impl Buffer {
         self.filled += taken.len();
         rest
     }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.filled == self.bytes.len()
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.filled = 0;
-    }
 }
 
 impl AsRef<[u8]> for Buffer {
@@ -80,7 +72,6 @@ mod tests {
         let pool = Pool::new(8);
         let mut buffer = pool.take();
         assert_eq!(buffer.gather(b"0123456789"), b"89");
-        assert!(buffer.is_full());
         let place = buffer.as_ref().as_ptr();
         drop(buffer);
         let mut again = pool.take();
@@ -88,9 +79,6 @@ mod tests {
         assert_eq!(again.as_ref().as_ptr(), place, "a fresh buffer was made");
         again.fill(3, |room| Ok(room.len())).expect("fills");
         assert_eq!(again.as_ref().len(), 3);
-        again.clear();
-        assert_eq!(again.gather(b"ab"), b"");
-        assert_eq!(again.as_ref(), b"ab");
         assert_ne!(pool.take().as_ref().as_ptr(), place, "a buffer in use was given away");
     }
 }
