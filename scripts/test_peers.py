@@ -74,8 +74,9 @@ def trap(number, then):
 def family(quit_code=9):
     """A command and a child of it that both say what they hear of TERM; the command leaves when the child has had time."""
     child = "trap 'echo child; exit' TERM; echo ready; " + LOOP
-    return ("bash -c \"%s\" & trap 'echo parent; sleep 0.4; kill -KILL $! 2>/dev/null; exit %d' TERM; %s"
-            % (child, quit_code, LOOP))
+    # The trap first: the child may be ready before this bash is.
+    return ("trap 'echo parent; sleep 0.4; kill -KILL $! 2>/dev/null; exit %d' TERM; bash -c \"%s\" & %s"
+            % (quit_code, child, LOOP))
 
 
 def suspended(flags, number, script="", word=""):
