@@ -190,6 +190,32 @@ fn data_that_the_bucket_only_pretends_to_hold_is_never_committed() {
 }
 
 #[test]
+fn a_page_that_a_listing_loses_costs_no_checkpoint() {
+    for place in [google, amazon] {
+        let bucket = Bucket::start();
+        let place = place(&bucket);
+        place.save(1);
+        place.push();
+        let saved = place.save(2);
+        let lose = |what: &'static str| {
+            bucket.misbehave(move |r| {
+                let is_asked = r.key.is_empty() && r.query.get("prefix").is_some_and(|prefix| prefix.contains(what));
+                is_asked.then_some(Fault::LosePage)
+            });
+        };
+        lose("/step-");
+        place.push();
+        assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-2")), saved);
+        place.checkpoint("verify").output().expect_code(0);
+        lose("/.trainit/commits");
+        place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
+        bucket.behave();
+        assert_eq!(place.steps(), [2, 1]);
+        place.checkpoint("verify").output().expect_code(0);
+    }
+}
+
+#[test]
 fn bytes_that_change_on_the_way_are_never_committed_nor_restored() {
     let bucket = Bucket::start();
     let place = google(&bucket);

@@ -190,7 +190,7 @@ impl Manifest {
     }
 
     /// Regular files.
-    pub fn regular(&self) -> impl Iterator<Item = &Item> {
+    pub fn regular(&self) -> impl Iterator<Item = &Item> + Clone {
         self.files.iter().filter(|f| f.kind == ItemKind::File)
     }
 

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::claim::attempts;
 use super::mirror::Mirror;
 use super::send::sizes;
-use crate::edge::store::{Store, StoreError, Trouble};
+use crate::edge::store::{Object, Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, LIMIT, Manifest};
 use crate::rules::checkpoint::names::{COMMITS, CommitName, OWN, Stamp, stamp_of_data};
 use crate::rules::checkpoint::plan::{self, Retention};
@@ -31,10 +31,14 @@ pub struct Pruned {
 
 /// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says.
 pub async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
-    let objects = store.list(COMMITS).await?;
+    Ok(commits_among(&store.list(COMMITS).await?))
+}
+
+/// The commits among these objects, newest first.
+fn commits_among(objects: &[Object]) -> Vec<CommitName> {
     let mut names: Vec<CommitName> = objects.iter().filter_map(|o| CommitName::from_key(&o.key)).collect();
     names.sort_by(|a, b| b.cmp(a));
-    Ok(names)
+    names
 }
 
 /// Reads a manifest and looks whether all its objects are there with their sizes. The inner error says why the commit
@@ -162,8 +166,11 @@ async fn orphans(store: &Store, age: Duration) -> Result<Vec<String>, StoreError
     let objects = store.list("").await?;
     let mut named: HashSet<String> = HashSet::new();
     let mut kept: HashSet<Stamp> = HashSet::new();
-    for name in commits(store).await? {
-        kept.insert(name.stamp.clone());
+    // Either listing may have lost a page of them.
+    for name in commits(store).await?.into_iter().chain(commits_among(&objects)) {
+        if !kept.insert(name.stamp.clone()) {
+            continue;
+        }
         // Torn commits' files too: some of them may be all that is left.
         if let Ok(manifest) = read(store, &name).await? {
             named.extend(manifest.files.into_iter().map(|f| f.key));

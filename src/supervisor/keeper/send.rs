@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
+use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::known::{Known, Sent};
@@ -352,16 +352,21 @@ pub(super) async fn verify(store: &Store, items: &[Item]) -> Result<(), Stop> {
     }
 }
 
-/// What the store holds beside the objects of these files, with sizes: every commit that they come from is listed.
+/// What the store holds beside the objects of these files, with sizes: every commit that they come from is listed, and
+/// what no listing shows is asked for by its name, since a listing may have lost a page.
 pub(super) async fn sizes(
     store: &Store,
-    items: impl Iterator<Item = &Item>,
+    items: impl Iterator<Item = &Item> + Clone,
 ) -> Result<HashMap<String, u64>, StoreError> {
-    let prefixes: BTreeSet<&str> = items.map(|i| prefix_of_data(&i.key)).collect();
+    let prefixes: BTreeSet<&str> = items.clone().map(|i| prefix_of_data(&i.key)).collect();
     let mut there = HashMap::new();
     for prefix in prefixes {
         there.extend(store.list(prefix).await?.into_iter().map(|o| (o.key, o.size)));
     }
+    let lost: Vec<String> = items.map(|i| &i.key).filter(|key| !there.contains_key(*key)).cloned().collect();
+    let asked = lost.into_iter().map(|key| async move { Ok::<_, StoreError>((store.size(&key).await?, key)) });
+    let found: Vec<_> = stream::iter(asked).buffer_unordered(store.habits().at_once).try_collect().await?;
+    there.extend(found.into_iter().filter_map(|(size, key)| Some((key, size?))));
     Ok(there)
 }
 

@@ -40,6 +40,8 @@ pub enum Fault {
     Half,
     /// Flips a bit of what it stores or sends.
     Flip,
+    /// Lists nothing and says that this was all.
+    LosePage,
 }
 
 #[derive(Clone)]
@@ -237,6 +239,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
                 std::thread::park();
             },
             Some(Fault::Pretend) => Answer { headers: vec![("ETag", "\"x\"".into())], ..answer("200 OK") },
+            Some(Fault::LosePage) => xml("<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".into()),
             Some(Fault::Half) => {
                 half = true;
                 respond(request, shared)
