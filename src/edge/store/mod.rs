@@ -167,17 +167,25 @@ impl Store {
     /// Creates an object unless one is there; durable on return. On "there is one" it is read back and compared, since a
     /// retried request finds its own first try.
     pub async fn create(&self, key: &str, bytes: Vec<u8>) -> Result<Created, StoreError> {
-        let (at, bytes) = (self.key(key)?, Bytes::from(bytes));
+        let bytes = Bytes::from(bytes);
+        if !self.refuses(key, bytes.clone()).await? {
+            return Ok(Created::Ours);
+        }
+        let there = self.get(key, bytes.len() as u64 + 1).await?;
+        Ok(if there == bytes { Created::Ours } else { Created::Taken })
+    }
+
+    /// Creates an object, durable on return, unless the store says that there is one: that may be a try of ours whose
+    /// answer was lost.
+    pub async fn refuses(&self, key: &str, bytes: impl Into<Bytes>) -> Result<bool, StoreError> {
+        let (at, bytes) = (self.key(key)?, bytes.into());
         let (mut tries, mut mode) = (0, PutMode::Create);
         loop {
             tries += 1;
             let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
             match self.durable.put_opts(&at, PutPayload::from_bytes(bytes.clone()), options).await {
-                Ok(_) => return Ok(Created::Ours),
-                Err(object_store::Error::AlreadyExists { .. }) => {
-                    let there = self.get(key, bytes.len() as u64 + 1).await?;
-                    return Ok(if there == bytes { Created::Ours } else { Created::Taken });
-                }
+                Ok(_) => return Ok(false),
+                Err(object_store::Error::AlreadyExists { .. }) => return Ok(true),
                 Err(error) => {
                     let error = self.error("write", key, &error);
                     // As good as a store that ignores the condition, and found out as one.

@@ -1,31 +1,30 @@
 //! A run's place in the store: whether the store keeps two runs apart, and the attempt number that is this run's alone.
 
-use super::mirror::{MirrorError, away};
+use futures_util::future::{join, try_join};
+
 use crate::edge::clock;
 use crate::edge::store::{Created, Store, StoreError};
 use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, PROBES, hash16};
 use crate::rules::checkpoint::plan;
 
-/// Puts the same key twice: a store that lets both succeed does not keep two runs apart.
-pub(super) async fn probe(store: &Store) -> Result<bool, MirrorError> {
-    let key = format!("{PROBES}/{}", nonce());
-    let (first, second) = (nonce(), nonce());
-    let first = store.create(&key, first.into_bytes()).await.map_err(|e| away(&e))?;
-    let second = store.create(&key, second.into_bytes()).await.map_err(|e| away(&e))?;
+/// Claims the next free attempt number, and says whether the store keeps two runs apart. A store that lets the same key
+/// be put twice does not; then a random tag tells this run from another of the same number.
+pub(super) async fn claim(store: &Store) -> Result<(Attempt, bool), StoreError> {
+    let probe = format!("{PROBES}/{}", nonce());
+    let (first, before) = try_join(store.create(&probe, nonce().into_bytes()), attempts(store)).await?;
+    let honest = first == Created::Ours && store.refuses(&probe, nonce().into_bytes()).await?;
     // What is left of a probe costs nothing; failing to delete it is no reason to stop.
-    let _ = store.delete(&key).await;
-    Ok(first == Created::Ours && second == Created::Taken)
+    let (attempt, _) = join(claim_from(store, plan::next_number(&before), honest), store.delete(&probe)).await;
+    Ok((attempt?, honest))
 }
 
-/// Claims the next free attempt number.
-pub(super) async fn claim(store: &Store, honest: bool) -> Result<Attempt, MirrorError> {
+async fn claim_from(store: &Store, mut number: u64, honest: bool) -> Result<Attempt, StoreError> {
     let tag = if honest { None } else { u32::from_str_radix(&nonce()[..8], 16).ok() };
-    let mut number = plan::next_number(&attempts(store).await.map_err(|e| away(&e))?);
     loop {
         let attempt = Attempt { number, tag };
         let unix = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
         let body = serde_json::json!({ "nonce": nonce(), "started_unix": unix }).to_string();
-        match store.create(&attempt.key(), body.into_bytes()).await.map_err(|e| away(&e))? {
+        match store.create(&attempt.key(), body.into_bytes()).await? {
             Created::Ours => return Ok(attempt),
             Created::Taken => number += 1,
         }

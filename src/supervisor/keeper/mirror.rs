@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::claim::{claim, probe};
+use super::claim::claim;
 use super::known::Known;
 use super::restore::Brought;
 use super::transfer::Transfer;
@@ -233,13 +233,13 @@ impl Mirror {
             apart(&mirror.config.dir, root)?;
         }
         if mirror.config.claim {
-            let honest = probe(&store).await?;
+            let (attempt, honest) = claim(&store).await.map_err(|error| away(&error))?;
             if !honest {
                 mirror.note(format!(
                     "{address} ignores put-if-absent: two runs at once are told apart by a random tag only"
                 ));
             }
-            mirror.attempt = Some(claim(&store, honest).await?);
+            mirror.attempt = Some(attempt);
         }
         mirror.config.faults.point(1);
         mirror.store = Some(store);
