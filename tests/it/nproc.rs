@@ -173,8 +173,8 @@ fn a_stop_signal_reaches_each_of_them() {
 #[test]
 fn a_crash_starts_all_again_and_no_two_attempts_overlap() {
     let (dir, _) = folder();
-    let script = "mkdir \"$DIR/$RANK\" || { echo overlap; exit 99; }; echo attempt $TRAINIT_ATTEMPT\n\
-                  trap 'sleep 0.2; rmdir \"$DIR/$RANK\"; exit 0' TERM\n\
+    let script = "trap 'sleep 0.2; rmdir \"$DIR/$RANK\"; exit 0' TERM\n\
+                  mkdir \"$DIR/$RANK\" || { echo overlap; exit 99; }; echo attempt $TRAINIT_ATTEMPT\n\
                   [ $TRAINIT_ATTEMPT = 1 ] && [ $RANK = 1 ] && { rmdir \"$DIR/1\"; exit 3; }\n\
                   [ $TRAINIT_ATTEMPT = 1 ] && while :; do sleep 0.01; done\n\
                   rmdir \"$DIR/$RANK\"";

@@ -239,7 +239,9 @@ fn serve(stream: &TcpStream, shared: &Shared) {
                 std::thread::park();
             },
             Some(Fault::Pretend) => Answer { headers: vec![("ETag", "\"x\"".into())], ..answer("200 OK") },
-            Some(Fault::LosePage) => xml("<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".into()),
+            Some(Fault::LosePage) => {
+                xml("<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".into())
+            }
             Some(Fault::Half) => {
                 half = true;
                 respond(request, shared)
