@@ -1,26 +1,40 @@
-//! Hugging Face Accelerate: directories `checkpoint_N` with the states of each process, usually under `checkpoints`.
-//! There is no marker; N counts the saves.
+//! Hugging Face Accelerate's `save_state`: directories `checkpoint_N`, usually under `checkpoints`, where it names them
+//! itself, else of any name with a number (`step_100`, `epoch_3`, the `checkpoint-500` of diffusers' trainers). There is no
+//! marker; each process writes its `random_states_R.pkl` last.
 
-use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
+use std::collections::BTreeSet;
+
+use super::listing::{Entry, Kind, Listing};
+use super::unit::{Candidate, Layout, Scan, no_pointers, number_after, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const ACCELERATE: Layout = Layout {
     name: "accelerate",
-    evidence: "directories named checkpoint_N with random_states_*.pkl or an accelerator's other files",
+    evidence: "directories with random_states_*.pkl, or named checkpoint_N with an accelerator's other files",
     find,
     complete,
     pointers: no_pointers,
 };
 
-const TELLTALES: [&str; 6] =
-    ["optimizer.bin", "scheduler.bin", "model.safetensors", "pytorch_model.bin", "sampler.bin", "scaler.pt"];
+/// Under Accelerate's own names.
+const TELLTALES: [&str; 4] = ["optimizer.bin", "model.safetensors", "pytorch_model.bin", "scaler.pt"];
+/// Under any name; `Trainer` writes `scheduler.pt`.
+const PLAIN: [&str; 2] = ["scheduler.bin", "sampler.bin"];
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let is_telltale = |name: &str| TELLTALES.contains(&name) || is_random(name);
-    let units = scan.listing.directories().filter_map(|d| Some((d, number_after("checkpoint_", d.name())?)));
-    let ours = units
-        .filter(|(d, _)| scan.options.format.is_some() || scan.listing.within(&d.path).any(|e| is_telltale(e.name())));
-    ours.filter_map(|(d, n)| Some(Candidate::directory(scan.listing, &d.path, scan.step(&d.path, Some(n))?))).collect()
+    let within = |path: &str, wanted: &dyn Fn(&str) -> bool| scan.listing.within(path).any(|e| wanted(e.name()));
+    let is_plain = |name: &str| PLAIN.contains(&name) || is_random(name);
+    let unit = |directory: &Entry| {
+        let counted = number_after("checkpoint_", directory.name());
+        let number = counted.or_else(|| step_in_stem(directory.name()))?;
+        let is_ours = within(&directory.path, &is_plain)
+            || counted.is_some() && within(&directory.path, &|name| TELLTALES.contains(&name));
+        if !is_ours && (scan.options.format.is_none() || counted.is_none()) {
+            return None;
+        }
+        Some(Candidate::directory(scan.listing, &directory.path, scan.step(&directory.path, Some(number))?))
+    };
+    scan.listing.directories().filter_map(unit).collect()
 }
 
 fn is_random(name: &str) -> bool {
@@ -32,17 +46,48 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     // The last thing each process saves.
     let found = scan.listing.within(&candidate.unit).filter(|e| is_random(e.name())).count();
     match scan.options.world_size {
-        Some(world) if found != world as usize => Err(format!("{found} of {world} random_states files are there")),
-        _ if found == 0 => Err("no random_states file is there yet".to_owned()),
-        _ => Ok(()),
+        Some(world) if found != world as usize => {
+            return Err(format!("{found} of {world} random_states files are there"));
+        }
+        _ if found == 0 => return Err("no random_states file is there yet".to_owned()),
+        _ => {}
     }
+    whole_still(scan, candidate)
+}
+
+/// An old one may be on its way out, in any order: no state is missing that a newer one has.
+fn whole_still(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let is_weights =
+        |e: &Entry| e.kind == Kind::Directory || e.name().contains("model") || has_end(e, &["safetensors"]);
+    if !scan.listing.within(&candidate.unit).any(is_weights) {
+        return Err("no weights are in it".to_owned());
+    }
+    let here = states(scan.listing, &candidate.unit);
+    for newer in find(scan).iter().filter(|other| other.step > candidate.step) {
+        if let Some(missing) = states(scan.listing, &newer.unit).difference(&here).next() {
+            return Err(format!("{missing} is missing, which {} has", newer.unit));
+        }
+    }
+    Ok(())
+}
+
+/// The files of a unit, relative to it, that do not come and go with the number of processes or shards.
+fn states<'a>(listing: &'a Listing, unit: &str) -> BTreeSet<&'a str> {
+    let is_lasting = |e: &&Entry| {
+        has_end(e, &["bin", "pkl", "pt", "safetensors"]) && !e.name().bytes().any(|byte| byte.is_ascii_digit())
+    };
+    listing.below(unit).iter().filter(is_lasting).map(|e| &e.path[unit.len() + 1..]).collect()
+}
+
+fn has_end(entry: &Entry, extensions: &[&str]) -> bool {
+    entry.name().rsplit_once('.').is_some_and(|(_, extension)| extensions.contains(&extension))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::check::tests::safetensors_of;
     use super::super::listing::tests::Memory;
-    use super::super::tests::complete_units;
+    use super::super::tests::{complete_units, reason};
 
     #[test]
     fn each_process_random_state_completes_a_save() {
@@ -61,5 +106,35 @@ mod tests {
         assert_eq!(complete_units(&memory), []);
         let memory = memory.with("checkpoint_0/model-00002-of-00002.safetensors", safetensors_of(b"1"));
         assert_eq!(complete_units(&memory).len(), 1);
+    }
+
+    #[test]
+    fn one_that_is_being_deleted_is_not_taken_for_whole() {
+        let memory = ["checkpoint_1", "checkpoint_2"].iter().fold(Memory::default(), |memory, unit| {
+            let memory = memory.with(&format!("{unit}/model.safetensors"), safetensors_of(b"1"));
+            memory
+                .with(&format!("{unit}/optimizer.bin"), "o")
+                .with(&format!("{unit}/random_states_0.pkl"), b"\x80\x04.")
+        });
+        assert_eq!(complete_units(&memory).len(), 2);
+        let memory = memory.without("checkpoint_1/optimizer.bin");
+        assert!(reason(&memory, "checkpoint_1").contains("optimizer.bin is missing"));
+        assert_eq!(complete_units(&memory), [("checkpoint_2".into(), Some(2))]);
+        let memory = memory.without("checkpoint_2/model.safetensors");
+        assert!(reason(&memory, "checkpoint_2").contains("no weights"));
+    }
+
+    #[test]
+    fn under_a_trainers_own_names_too() {
+        for (unit, step) in [("step_100", 100), ("epoch_3", 3), ("checkpoint-500", 500)] {
+            let weights = format!("{unit}/unet/diffusion_pytorch_model.safetensors");
+            let memory = Memory::of(&[(format!("{unit}/optimizer.bin").as_str(), "o")])
+                .with(&weights, safetensors_of(b"1"))
+                .with(&format!("{unit}/model.safetensors"), safetensors_of(b"1"))
+                .with(&format!("{unit}/scheduler.bin"), "s");
+            assert!(reason(&memory, unit).contains("random_states"));
+            let memory = memory.with(&format!("{unit}/random_states_0.pkl"), b"\x80\x04.");
+            assert_eq!(complete_units(&memory), [(unit.into(), Some(step))]);
+        }
     }
 }

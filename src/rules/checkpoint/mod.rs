@@ -40,8 +40,8 @@ pub const LAYOUTS: &[&Layout] = &[
     &megatron::MEGATRON,
     &dlrover::DLROVER,
     // Shapes of directories.
-    &huggingface::HUGGINGFACE,
     &accelerate::ACCELERATE,
+    &huggingface::HUGGINGFACE,
     &orbax::ORBAX,
     &dcp::DCP,
     // Single files.
