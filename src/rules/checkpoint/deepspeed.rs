@@ -9,6 +9,8 @@ use super::listing::{Kind, join, name_of, parent_of};
 use super::unit::{Candidate, Layout, Pointer, Scan, number_after, step_in_stem};
 
 const POINTER: &str = "latest";
+/// The head of the model's states is read up to here: it names each tensor, in some hundred bytes.
+const MODEL_LIMIT: usize = 4 << 20;
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const DEEPSPEED: Layout = Layout {
@@ -41,46 +43,105 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     if named != tag && !is_past {
         return Err(format!("the pointer {path} names {named:?}"));
     }
-    let mut models = BTreeSet::new();
-    let mut shards: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-    for file in candidate.files(scan.listing) {
-        match rank_of(file.name()) {
-            Some((None, model)) => drop(models.insert(model)),
-            Some((Some(data), model)) if file.name().ends_with("_optim_states.pt") => {
-                shards.entry(model).or_default().insert(data);
-            }
-            _ => {}
-        }
-    }
-    gapless(&models, "mp_rank").map_err(|gap| format!("the model states of {gap} are missing"))?;
-    let widest = shards.values().filter_map(|s| s.last().copied()).max();
-    for (model, data) in &shards {
-        let wanted: BTreeSet<u64> = (0..=widest.unwrap_or(0)).collect();
-        if let Some(gap) = wanted.difference(data).next() {
-            return Err(format!("the optimizer states of zero_pp_rank_{gap}_mp_rank_{model:02} are missing"));
-        }
-    }
-    let count = shards.values().map(BTreeSet::len).sum::<usize>();
+    let files = Files::of(scan, candidate);
+    files.match_up()?;
+    let count = files.shards.values().map(BTreeSet::len).sum::<usize>();
     match scan.options.world_size {
         Some(world) if count > 0 && count != world as usize => {
             return Err(format!("{count} of {world} optimizer states are there"));
         }
         _ => {}
     }
-    if models.is_empty() && shards.is_empty() {
-        return Err("no rank's states are in it".to_owned());
-    }
     scan.all_whole(candidate)
+}
+
+/// Whose states are there.
+#[derive(Default)]
+struct Files {
+    /// Model ranks of `mp_rank_M_model_states.pt`.
+    models: BTreeSet<u64>,
+    /// Data and model ranks of `zero_pp_rank_D_mp_rank_M_model_states.pt` (ZeRO stage 3).
+    parts: BTreeSet<(u64, u64)>,
+    /// Data ranks, for each model rank, of `[bf16_]zero_pp_rank_D_mp_rank_M_optim_states.pt` (stages 1 to 3).
+    shards: BTreeMap<u64, BTreeSet<u64>>,
+    /// The number of data ranks, where the model's states say it.
+    data_ranks: Option<u64>,
+}
+
+impl Files {
+    fn of(scan: &Scan, candidate: &Candidate) -> Files {
+        let mut files = Files::default();
+        for file in candidate.files(scan.listing) {
+            let name = file.name();
+            let is_model = name.ends_with("_model_states.pt");
+            match ranks_of(name) {
+                Some((None, model)) if is_model => drop(files.models.insert(model)),
+                Some((Some(data), model)) if is_model => drop(files.parts.insert((data, model))),
+                Some((Some(data), model)) if name.ends_with("_optim_states.pt") => {
+                    files.shards.entry(model).or_default().insert(data);
+                }
+                _ => continue,
+            }
+            if is_model && files.data_ranks.is_none() {
+                let head = scan.peek.read(&file.path, 0, MODEL_LIMIT);
+                files.data_ranks = head.and_then(|head| data_ranks(&head));
+            }
+        }
+        files
+    }
+
+    /// Every rank has its states of the model and, unless nobody has any, of the optimizer.
+    fn match_up(&self) -> Result<(), String> {
+        gapless(&self.models, "mp_rank").map_err(|gap| format!("the model states of {gap} are missing"))?;
+        let widest = self.shards.values().filter_map(|s| s.last().copied()).max().unwrap_or(0);
+        let last = self.data_ranks.map_or(widest, |ranks| ranks.saturating_sub(1).max(widest));
+        for (model, data) in &self.shards {
+            if let Some(gap) = (0..=last).find(|rank| !data.contains(rank)) {
+                return Err(format!("the optimizer states of zero_pp_rank_{gap}_mp_rank_{model:02} are missing"));
+            }
+            let lacks = |rank: &&u64| !self.models.contains(model) && !self.parts.contains(&(**rank, *model));
+            if let Some(rank) = data.iter().find(lacks) {
+                return Err(format!("the model states of zero_pp_rank_{rank}_mp_rank_{model:02} are missing"));
+            }
+        }
+        if let Some((data, model)) =
+            self.parts.iter().find(|(data, m)| !self.shards.get(m).is_some_and(|s| s.contains(data)))
+        {
+            return Err(format!("the optimizer states of zero_pp_rank_{data}_mp_rank_{model:02} are missing"));
+        }
+        if self.models.is_empty() && self.shards.is_empty() {
+            Err("no rank's states are in it".to_owned())
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// Data rank (where it is a shard) and model rank: `mp_rank_00_model_states.pt`,
 /// `bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt`.
-fn rank_of(name: &str) -> Option<(Option<u64>, u64)> {
+fn ranks_of(name: &str) -> Option<(Option<u64>, u64)> {
     let (before, rest) = name.split_once("mp_rank_")?;
     let model = rest.split('_').next()?.parse().ok()?;
     match before.split_once("zero_pp_rank_") {
         Some((_, data)) => Some((Some(data.trim_end_matches('_').parse().ok()?), model)),
-        None => Some((None, model)),
+        None => before.is_empty().then_some((None, model)),
+    }
+}
+
+/// `dp_world_size` in the pickle at the head of the model's states: a string, its number among the pickle's memos, and an
+/// integer of one, two or four bytes (Python's pickletools, protocol 2).
+fn data_ranks(head: &[u8]) -> Option<u64> {
+    let key = b"\x0d\0\0\0dp_world_size";
+    let at = head.windows(key.len()).position(|window| window == key)?;
+    let rest = match &head[at + key.len()..] {
+        [b'q', _, rest @ ..] | [b'r', _, _, _, _, rest @ ..] => rest,
+        rest => rest,
+    };
+    match *rest {
+        [b'K', one, ..] => Some(u64::from(one)),
+        [b'M', low, high, ..] => Some(u64::from(u16::from_le_bytes([low, high]))),
+        [b'J', a, b, c, d, ..] => Some(u64::from(u32::from_le_bytes([a, b, c, d]))),
+        _ => None,
     }
 }
 
@@ -137,5 +198,33 @@ mod tests {
     #[test]
     fn without_the_pointer_nothing_is_finished() {
         assert_eq!(complete_units(&saved(&[20]).without("latest")), []);
+    }
+
+    #[test]
+    fn the_models_states_say_how_many_ranks_there_are() {
+        let model = |ranks: &[u8]| zip_of(&[b"X\x0d\0\0\0dp_world_sizeq\x04".as_slice(), ranks].concat(), b"");
+        let of = |ranks: &[u8]| saved(&[20]).with("global_step20/mp_rank_00_model_states.pt", model(ranks));
+        assert_eq!(complete_units(&of(b"K\x02X")).len(), 1);
+        for ranks in [b"K\x03X".as_slice(), b"M\x03\x01X", b"J\xff\xff\xff\xffX"] {
+            assert!(reason(&of(ranks), "global_step20").contains("zero_pp_rank_2_mp_rank_00"), "{ranks:?}");
+        }
+        assert_eq!(complete_units(&of(b"?")).len(), 1, "of another version");
+    }
+
+    #[test]
+    fn each_ranks_optimizer_has_a_model_and_the_other_way_round() {
+        let model = "global_step20/mp_rank_00_model_states.pt";
+        assert!(reason(&saved(&[20]).without(model), "global_step20").contains("the model states of zero_pp_rank_0"));
+        let stage_3 = |ranks: &[u64]| {
+            ranks.iter().fold(saved(&[20]).without(model), |memory, rank| {
+                let part = format!("global_step20/zero_pp_rank_{rank}_mp_rank_00_model_states.pt");
+                memory.with(&part, zip_of(b"m", b""))
+            })
+        };
+        assert_eq!(complete_units(&stage_3(&[0, 1])).len(), 1);
+        assert!(reason(&stage_3(&[0]), "global_step20").contains("the model states of zero_pp_rank_1"));
+        assert!(reason(&stage_3(&[0, 1, 2]), "global_step20").contains("the optimizer states of zero_pp_rank_2"));
+        let stage_0 = Memory::of(&[("latest", "global_step20")]).with(model, zip_of(b"m", b""));
+        assert_eq!(complete_units(&stage_0).len(), 1);
     }
 }
