@@ -169,6 +169,53 @@ class DistributedLopsided(Distributed):
     names = ("w0",)
 
 
+class DeepSpeed(TorchFile):
+    """DeepSpeed's engine of two processes, ZeRO stage 1."""
+
+    processes = 2
+    stage = 1
+
+    def prepare(self):
+        # It compiles a part of itself when it is first used, by the ninja beside this Python.
+        os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+        os.environ.update(DS_ACCELERATOR="cpu", GLOO_SOCKET_IFNAME="lo")
+        super().prepare()
+        import deepspeed
+        self.deepspeed = deepspeed
+
+    def unit(self, step):
+        return "global_step%d" % step
+
+    def save(self, directory, rank, say):
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(self.processes))
+        self.deepspeed.init_distributed(
+            "gloo", auto_mpi_discovery=False, init_method="file://%s.rendezvous" % directory, rank=rank,
+            world_size=self.processes)
+        model = self.torch.nn.ParameterDict(
+            {k: self.torch.nn.Parameter(self.torch.from_numpy(v)) for k, v in filled(self.numpy, 0).items()})
+        engine, _, _, _ = self.deepspeed.initialize(
+            model=model, model_parameters=model.parameters(),
+            config={"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": self.stage},
+                    "zero_allow_untested_optimizer": True, "optimizer": {"type": "Adam", "params": {"torch_adam": True}}})
+        step = 0
+        while True:
+            step += 1
+            for name, value in filled(self.numpy, step).items():
+                model[name].data.copy_(self.torch.from_numpy(value))
+            self.torch.distributed.barrier()
+            say("begin", step)
+            engine.save_checkpoint(directory, tag=self.unit(step))
+            say("done", step)
+
+    def load(self, directory, unit):
+        unit = os.path.join(directory, unit)
+        for rank in range(self.processes):
+            name = "zero_pp_rank_%d_mp_rank_00_optim_states.pt" % rank
+            self.torch.load(os.path.join(unit, name), weights_only=False)
+        state = self.torch.load(os.path.join(unit, "mp_rank_00_model_states.pt"), weights_only=False)
+        return step_of(self.numpy, {k: v.numpy() for k, v in state["module"].items()})
+
+
 class HuggingFace(Writer):
     """transformers.Trainer: a checkpoint each step, three kept."""
 
@@ -222,6 +269,94 @@ class HuggingFace(Writer):
             self.torch.load(os.path.join(unit, name), weights_only=False)
         with open(os.path.join(unit, "trainer_state.json")) as f:
             return json.load(f)["global_step"]
+
+
+class Accelerate(TorchFile):
+    """accelerate's save_state under automatic names, which count from 0, three kept."""
+
+    keep = 3
+
+    def prepare(self):
+        super().prepare()
+        import accelerate
+        import safetensors.torch
+        self.accelerate, self.safetensors = accelerate, safetensors.torch
+
+    def unit(self, step):
+        return "checkpoints/checkpoint_%d" % step
+
+    def save(self, directory, rank, say):
+        naming = self.accelerate.utils.ProjectConfiguration(
+            project_dir=directory, automatic_checkpoint_naming=True, total_limit=self.keep)
+        accelerator = self.accelerate.Accelerator(cpu=True, project_config=naming)
+        weights = self.torch.nn.ParameterDict(
+            {k: self.torch.nn.Parameter(self.torch.from_numpy(v)) for k, v in filled(self.numpy, 0).items()})
+        weights, _ = accelerator.prepare(weights, self.torch.optim.SGD(weights.parameters(), lr=0.1))
+        step = -1
+        while True:
+            step += 1
+            for name, value in filled(self.numpy, step).items():
+                weights[name].data.copy_(self.torch.from_numpy(value))
+            say("begin", step)
+            accelerator.save_state()
+            say("done", step)
+
+    def load(self, directory, unit):
+        unit = os.path.join(directory, unit)
+        for name in ("optimizer.bin", "random_states_0.pkl"):
+            self.torch.load(os.path.join(unit, name), weights_only=False)
+        state = self.safetensors.load_file(os.path.join(unit, "model.safetensors"))
+        return step_of(self.numpy, {k: v.numpy() for k, v in state.items()})
+
+
+class Lightning(TorchFile):
+    """lightning's ModelCheckpoint after every batch, all kept, and the link last.ckpt."""
+
+    def prepare(self):
+        super().prepare()
+        import lightning
+        self.lightning = lightning
+
+    def unit(self, step):
+        return "epoch=0-step=%d.ckpt" % step
+
+    def save(self, directory, rank, say):
+        torch, numpy, lightning = self.torch, self.numpy, self.lightning
+
+        class Model(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.automatic_optimization = False
+                for name, value in filled(numpy, 0).items():
+                    self.register_parameter(name, torch.nn.Parameter(torch.from_numpy(value)))
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+            def training_step(self, batch, number):
+                self.optimizers().step()
+                for name, value in filled(numpy, self.global_step).items():
+                    getattr(self, name).data.copy_(torch.from_numpy(value))
+                say("begin", self.global_step)
+
+            # The checkpoint's callback comes last of those at a batch's end.
+            def on_train_batch_start(self, batch, number):
+                if self.global_step:
+                    say("done", self.global_step)
+
+        point = lightning.pytorch.callbacks.ModelCheckpoint(
+            dirpath=directory, every_n_train_steps=1, save_top_k=-1, save_last="link")
+        trainer = lightning.Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+            callbacks=[point])
+        trainer.fit(Model(), torch.utils.data.DataLoader(range(10000)))
+
+    def load(self, directory, unit):
+        state = self.torch.load(os.path.join(directory, unit), weights_only=False)
+        step = step_of(self.numpy, {k: v.numpy() for k, v in state["state_dict"].items()})
+        if state["global_step"] != step:
+            raise ValueError("weights of step %d, global_step %d" % (step, state["global_step"]))
+        return step
 
 
 class TensorFlow(Writer):
@@ -347,6 +482,34 @@ class OrbaxAsync(Orbax):
     asynchronous = True
 
 
+class Flax(Writer):
+    """flax.training.checkpoints without Orbax, three kept."""
+
+    keep = 3
+
+    def prepare(self):
+        import flax
+        import numpy
+        from flax.training import checkpoints
+        flax.config.update("flax_use_orbax_checkpointing", False)
+        self.numpy, self.checkpoints = numpy, checkpoints
+
+    def unit(self, step):
+        return "checkpoint_%d" % step
+
+    def save(self, directory, rank, say):
+        step = 0
+        while True:
+            step += 1
+            tree = filled(self.numpy, step)
+            say("begin", step)
+            self.checkpoints.save_checkpoint(directory, tree, step, keep=self.keep)
+            say("done", step)
+
+    def load(self, directory, unit):
+        return step_of(self.numpy, self.checkpoints.restore_checkpoint(os.path.join(directory, unit), target=None))
+
+
 class XGBoost(Writer):
     """xgboost.callback.TrainingCheckPoint, a model each round."""
 
@@ -433,7 +596,8 @@ class Pickle(Numpy):
 
 WRITERS = {
     "torch-file": TorchFile, "torch-same": TorchSame, "safetensors": Safetensors, "dcp": Distributed, "dcp-lopsided": DistributedLopsided,
-    "huggingface": HuggingFace, "tensorflow": TensorFlow, "keras": Keras, "orbax": Orbax,
+    "deepspeed": DeepSpeed, "huggingface": HuggingFace, "accelerate": Accelerate, "lightning": Lightning, "flax": Flax,
+    "tensorflow": TensorFlow, "keras": Keras, "orbax": Orbax,
     "orbax-async": OrbaxAsync, "xgboost": XGBoost, "numpy": Numpy, "pickle": Pickle,
 }
 
