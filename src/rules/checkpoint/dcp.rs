@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 use regex::bytes::Regex;
 
 use super::listing::{join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Scan, no_pointers, step_in_stem};
+use super::torch_file;
+use super::unit::{Candidate, Layout, Scan, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const DCP: Layout = Layout {
@@ -17,8 +18,11 @@ pub const DCP: Layout = Layout {
     evidence: "directories with .metadata and files named __R_I.distcp",
     find,
     complete,
-    pointers: no_pointers,
+    pointers: torch_file::pointers,
 };
+
+/// What Lightning (`epoch=E-step=S.ckpt`) and its Fabric (any name) write after everything else.
+const LIGHTNINGS: &str = "meta.pt";
 
 /// The metadata is read up to here.
 const METADATA_LIMIT: usize = 64 << 20;
@@ -67,11 +71,19 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         let rank = |name: &str| str::from_utf8(&SHARD.captures(name.as_bytes())?[1]).ok()?.parse().ok();
         scan.everybody(&names.filter_map(rank).collect())?;
     }
+    let has_meta = |unit: &str| scan.listing.file(&join(unit, LIGHTNINGS)).is_some();
+    let name = name_of(&candidate.unit);
+    let is_named_so = name.ends_with(".ckpt") && (name.contains("step=") || name.starts_with("last"));
+    let is_lightnings = is_named_so || find(scan).iter().any(|other| has_meta(&other.unit));
+    if is_lightnings && !has_meta(&candidate.unit) {
+        return Err(format!("{} is not there yet", join(&candidate.unit, LIGHTNINGS)));
+    }
     scan.all_whole(candidate)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, complete_units_with, reason};
     use super::super::unit::Options;
@@ -111,5 +123,21 @@ mod tests {
         assert!(reason(&memory, "step-5").contains("step-5/optim/.metadata"));
         let memory = memory.with("step-5/optim/.metadata", "__0_0.distcp");
         assert_eq!(complete_units(&memory), [("step-5".into(), Some(5))]);
+    }
+
+    #[test]
+    fn lightning_writes_meta_pt_after_the_metadata() {
+        let of = |unit: &str| {
+            let memory = Memory::of(&[(format!("{unit}/__0_0.distcp").as_str(), "x")]);
+            memory.with(&format!("{unit}/.metadata"), "__0_0.distcp")
+        };
+        let lightnings = of("epoch=0-step=10.ckpt");
+        assert!(reason(&lightnings, "epoch=0-step=10.ckpt").contains("meta.pt is not there yet"));
+        let meta = zip_of(b"m", b"");
+        let lightnings = lightnings.with("epoch=0-step=10.ckpt/meta.pt", &meta);
+        assert_eq!(complete_units(&lightnings), [("epoch=0-step=10.ckpt".into(), Some(10))]);
+        assert_eq!(complete_units(&of("mine-10.ckpt")).len(), 1, "somebody else's");
+        let fabrics = of("step-10").with("step-5/.metadata", "..").with("step-5/meta.pt", &meta);
+        assert_eq!(complete_units(&fabrics), [("step-5".into(), Some(5))]);
     }
 }

@@ -1,12 +1,14 @@
 //! DeepSpeed: directories `global_stepN` (or any tag) and the pointer `latest`, which holds the newest tag.
 //!
 //! Rank 0 writes `latest` before the last barrier, so with several ranks the pointer alone proves nothing: the files of
-//! all ranks are counted. A `checkpoint-N` of Hugging Face that holds such directories is that layout's.
+//! all ranks are counted. A `checkpoint-N` of Hugging Face that holds such directories is that layout's. Lightning's
+//! checkpoints are directories `epoch=E-step=S.ckpt`, each with a pointer of its own and a tag `checkpoint`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::listing::{Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, number_after, step_in_stem};
+use super::torch_file;
+use super::unit::{Candidate, Layout, Pointer, Scan, number_after, step_in, step_in_stem};
 
 const POINTER: &str = "latest";
 /// The head of the model's states is read up to here: it names each tensor, in some hundred bytes.
@@ -28,19 +30,28 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         let has_states = scan.listing.within(&d.path).any(|e| is_state(e.name()));
         (has_states || number_after("global_step", d.name()).is_some()) && !is_others(&d.path)
     });
-    let unit =
-        |path: &str| Some(Candidate::directory(scan.listing, path, scan.step(path, step_in_stem(name_of(path)))?));
+    let unit = |path: &str| {
+        let path = if is_lightnings(path) { parent_of(path) } else { path };
+        Some(Candidate::directory(scan.listing, path, scan.step(path, step_in(name_of(path)))?))
+    };
     units.filter_map(|d| unit(&d.path)).collect()
 }
 
+/// Whether the directory is the one tag of a checkpoint of its own.
+fn is_lightnings(tag: &str) -> bool {
+    name_of(tag) == "checkpoint" && parent_of(tag).ends_with(".ckpt")
+}
+
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
-    let tag = name_of(&candidate.unit);
-    let path = join(parent_of(&candidate.unit), POINTER);
+    let inside = join(&candidate.unit, "checkpoint");
+    let is_inside = is_lightnings(&inside) && scan.listing.get(&inside).is_some();
+    let tag = if is_inside { &inside } else { &candidate.unit };
+    let path = join(parent_of(tag), POINTER);
     let named = scan.text(&path).ok_or_else(|| format!("the pointer {path} is not there yet"))?;
     let named = named.trim();
     // An older tag was named once; a higher number proves it.
     let is_past = matches!((step_in_stem(named), candidate.step), (Some(newest), Some(ours)) if newest > ours);
-    if named != tag && !is_past {
+    if named != name_of(tag) && !is_past {
         return Err(format!("the pointer {path} names {named:?}"));
     }
     let files = Files::of(scan, candidate);
@@ -155,6 +166,9 @@ pub(super) fn gapless(numbers: &BTreeSet<u64>, what: &str) -> Result<(), String>
 }
 
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
+    if candidate.unit.ends_with(".ckpt") {
+        return torch_file::pointers(scan, candidate);
+    }
     let path = join(parent_of(&candidate.unit), POINTER);
     let is_file = scan.listing.get(&path).is_some_and(|e| e.kind == Kind::File);
     let content = name_of(&candidate.unit).to_owned();
@@ -226,5 +240,22 @@ mod tests {
         assert!(reason(&stage_3(&[0, 1, 2]), "global_step20").contains("the optimizer states of zero_pp_rank_2"));
         let stage_0 = Memory::of(&[("latest", "global_step20")]).with(model, zip_of(b"m", b""));
         assert_eq!(complete_units(&stage_0).len(), 1);
+    }
+
+    #[test]
+    fn a_checkpoint_of_lightnings_is_its_whole_directory_with_the_link_to_it() {
+        let unit = "epoch=0-step=10.ckpt";
+        let memory = Memory::of(&[("last.ckpt", "-> epoch=0-step=5.ckpt")])
+            .with(&format!("{unit}/checkpoint/mp_rank_00_model_states.pt"), zip_of(b"m", b""))
+            .with(&format!("{unit}/zero_to_fp32.py"), "x");
+        assert!(reason(&memory, unit).contains("the pointer epoch=0-step=10.ckpt/latest is not there"));
+        let memory = memory.with(&format!("{unit}/latest"), "checkpoint");
+        assert_eq!(complete_units(&memory), [(unit.into(), Some(10))]);
+        let (listing, options) = (memory.listing(), Options::default());
+        let scan = super::Scan { listing: &listing, peek: &memory, options: &options };
+        let found = super::find(&scan);
+        assert!(found[0].paths.contains(&format!("{unit}/latest")));
+        let link = super::Pointer { path: "last.ckpt".into(), content: unit.into(), symlink: true };
+        assert_eq!(super::pointers(&scan, &found[0]), [link]);
     }
 }

@@ -36,7 +36,8 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     check::torch(scan.peek, file)
 }
 
-fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
+/// Lightning's link to the newest, be that a file or a directory.
+pub(super) fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
     let path = join(parent_of(&candidate.unit), "last.ckpt");
     let is_link = scan.listing.get(&path).is_some_and(|e| matches!(e.kind, Kind::Symlink(_)));
     let content = super::listing::name_of(&candidate.unit).to_owned();
