@@ -2,9 +2,7 @@
 //! itself, else of any name with a number (`step_100`, `epoch_3`, the `checkpoint-500` of diffusers' trainers). There is no
 //! marker; each process writes its `random_states_R.pkl` last.
 
-use std::collections::BTreeSet;
-
-use super::listing::{Entry, Kind, Listing};
+use super::listing::{Entry, Kind};
 use super::unit::{Candidate, Layout, Scan, no_pointers, number_after, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
@@ -55,28 +53,16 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     whole_still(scan, candidate)
 }
 
-/// An old one may be on its way out, in any order: no state is missing that a newer one has.
+/// Nobody is deleting it.
 fn whole_still(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let is_weights =
         |e: &Entry| e.kind == Kind::Directory || e.name().contains("model") || has_end(e, &["safetensors"]);
     if !scan.listing.within(&candidate.unit).any(is_weights) {
         return Err("no weights are in it".to_owned());
     }
-    let here = states(scan.listing, &candidate.unit);
-    for newer in find(scan).iter().filter(|other| other.step > candidate.step) {
-        if let Some(missing) = states(scan.listing, &newer.unit).difference(&here).next() {
-            return Err(format!("{missing} is missing, which {} has", newer.unit));
-        }
-    }
-    Ok(())
-}
-
-/// The files of a unit, relative to it, that do not come and go with the number of processes or shards.
-fn states<'a>(listing: &'a Listing, unit: &str) -> BTreeSet<&'a str> {
-    let is_lasting = |e: &&Entry| {
-        has_end(e, &["bin", "pkl", "pt", "safetensors"]) && !e.name().bytes().any(|byte| byte.is_ascii_digit())
-    };
-    listing.below(unit).iter().filter(is_lasting).map(|e| &e.path[unit.len() + 1..]).collect()
+    let is_saved = |other: &Candidate| scan.listing.within(&other.unit).any(|e| is_random(e.name()));
+    let saved: Vec<Candidate> = find(scan).into_iter().filter(is_saved).collect();
+    scan.nothing_lost(candidate, &saved, |e| has_end(e, &["bin", "pkl", "pt", "safetensors"]))
 }
 
 fn has_end(entry: &Entry, extensions: &[&str]) -> bool {
@@ -117,7 +103,10 @@ mod tests {
                 .with(&format!("{unit}/random_states_0.pkl"), b"\x80\x04.")
         });
         assert_eq!(complete_units(&memory).len(), 2);
-        let memory = memory.without("checkpoint_1/optimizer.bin");
+        let more =
+            memory.with("checkpoint_3/model.safetensors", safetensors_of(b"1")).with("checkpoint_3/scaler.pt", "s");
+        assert_eq!(complete_units(&more).len(), 2, "what is not saved yet says nothing about the others");
+        let memory = more.without("checkpoint_1/optimizer.bin");
         assert!(reason(&memory, "checkpoint_1").contains("optimizer.bin is missing"));
         assert_eq!(complete_units(&memory), [("checkpoint_2".into(), Some(2))]);
         let memory = memory.without("checkpoint_2/model.safetensors");

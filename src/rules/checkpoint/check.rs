@@ -25,7 +25,8 @@ pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     let verdict = match extension {
         "pt" | "pth" | "ckpt" => torch(peek, file),
-        "bin" if peek.read(&file.path, 0, 2).is_some_and(|head| head == b"PK") => zip(peek, file),
+        // torch.save under other names, as Accelerate's random_states_0.pkl.
+        "bin" | "pkl" | "pickle" if starts_as_zip(peek, file) => torch(peek, file),
         "keras" | "npz" | "zip" => zip(peek, file),
         "safetensors" => safetensors(peek, file),
         "h5" | "hdf5" => hdf5(peek, file),
@@ -65,6 +66,11 @@ pub fn is_weights(name: &str) -> bool {
     ];
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     EXTENSIONS.contains(&extension) || name.contains(".data-")
+}
+
+fn starts_as_zip(peek: &dyn Peek, file: &Entry) -> bool {
+    let head = peek.read(&file.path, 0, 4).unwrap_or_default();
+    !head.is_empty() && b"PK\x03\x04".starts_with(&head)
 }
 
 /// `torch.save`: a zip file, or a pickle of the time before; of the latter only the settling tells.
@@ -295,6 +301,8 @@ pub(crate) mod tests {
         vec![
             ("a.pt", zip_of(b"weights", b"")),
             ("b.ckpt", zip_of(b"weights", b"a comment")),
+            ("b.bin", zip_of(b"weights", b"")),
+            ("b.pkl", zip_of(b"states", b"")),
             ("c.npz", zip64_of(b"weights of many gigabytes")),
             ("d.safetensors", safetensors_of(b"12345678")),
             ("e.h5", hdf5_of(0, b"data", 0)),

@@ -42,9 +42,30 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     units.into_iter().filter_map(unit).collect()
 }
 
+#[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+static SHARD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"__(\d+)_\d+\.distcp").unwrap());
+
+/// The metadata in this directory is there with every file it names.
+pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {
+    let metadata = scan.listing.file(&join(home, ".metadata"));
+    let metadata = metadata.ok_or_else(|| format!("{} is not there yet", join(home, ".metadata")))?;
+    if metadata.size == 0 {
+        return Err(format!("{} is empty", metadata.path));
+    }
+    let text = scan.peek.read(&metadata.path, 0, METADATA_LIMIT).ok_or(".metadata cannot be read")?;
+    for shard in SHARD.find_iter(&text) {
+        let name = String::from_utf8_lossy(shard.as_bytes());
+        // A rank that had nothing to write leaves an empty file, which is not named.
+        match scan.listing.file(&join(home, &name)) {
+            Some(file) if file.size > 0 => {}
+            Some(_) => return Err(format!("{name} is empty, and .metadata names it")),
+            None => return Err(format!("{name} is missing, which .metadata names")),
+        }
+    }
+    Ok(())
+}
+
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static SHARD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"__(\d+)_\d+\.distcp").unwrap());
     let inside = |path: &str| path == candidate.unit || path.starts_with(&format!("{}/", candidate.unit));
     let homes = candidate.paths.iter().filter(|p| p.ends_with(".distcp")).map(|p| parent_of(p));
     let mut homes: BTreeSet<&str> = homes.filter(|h| inside(h)).collect();
@@ -52,21 +73,7 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         homes.insert(&candidate.unit);
     }
     for home in homes {
-        let metadata = scan.listing.file(&join(home, ".metadata"));
-        let metadata = metadata.ok_or_else(|| format!("{} is not there yet", join(home, ".metadata")))?;
-        if metadata.size == 0 {
-            return Err(format!("{} is empty", metadata.path));
-        }
-        let text = scan.peek.read(&metadata.path, 0, METADATA_LIMIT).ok_or(".metadata cannot be read")?;
-        for shard in SHARD.find_iter(&text) {
-            let name = String::from_utf8_lossy(shard.as_bytes());
-            // A rank that had nothing to write leaves an empty file, which is not named.
-            match scan.listing.file(&join(home, &name)) {
-                Some(file) if file.size > 0 => {}
-                Some(_) => return Err(format!("{name} is empty, and .metadata names it")),
-                None => return Err(format!("{name} is missing, which .metadata names")),
-            }
-        }
+        named_files_there(scan, home)?;
         let names = scan.listing.within(home).map(|e| e.name());
         let rank = |name: &str| str::from_utf8(&SHARD.captures(name.as_bytes())?[1]).ok()?.parse().ok();
         scan.everybody(&names.filter_map(rank).collect())?;

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use super::dcp::named_files_there;
 use super::deepspeed::gapless;
 use super::listing::{Kind, join, name_of, parent_of};
 use super::unit::{Candidate, Layout, Pointer, Scan, number_after};
@@ -45,7 +46,7 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     if ranks.is_empty() {
         let text = scan.text(&join(unit, "metadata.json")).ok_or("metadata.json is not there yet")?;
         let by_torch = text.contains("torch_dist");
-        return if by_torch && !has(".metadata") { Err(".metadata is not there yet".to_owned()) } else { Ok(()) };
+        return if by_torch || has(".metadata") { named_files_there(scan, unit) } else { Ok(()) };
     }
     // mp_rank_TT, or mp_rank_TT_PPP with a pipeline.
     let numbers =
@@ -93,6 +94,8 @@ mod tests {
         assert!(reason(&memory, "iter_0000030").contains("names"));
         let memory = memory.with("iter_0000020/metadata.json", r#"{"sharded_backend": "torch_dist"}"#);
         assert!(reason(&memory, "iter_0000020").contains(".metadata"));
+        let memory = memory.with("iter_0000020/.metadata", "..__1_0.distcp..");
+        assert!(reason(&memory, "iter_0000020").contains("__1_0.distcp is missing"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::unit::{Candidate, Layout, Scan, no_pointers};
 const TEMPORARY: &str = ".orbax-checkpoint-tmp";
 const METADATA: &str = "_CHECKPOINT_METADATA";
 const COMMIT: &str = "commit_success.txt";
+const TELLTALES: [&str; 5] = [METADATA, COMMIT, "_METADATA", "manifest.ocdbt", "_sharding"];
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const ORBAX: Layout = Layout {
@@ -19,9 +20,7 @@ pub const ORBAX: Layout = Layout {
 };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let telltale = |name: &str| {
-        [METADATA, COMMIT, "_METADATA", "manifest.ocdbt", "_sharding"].contains(&name) || name.contains(TEMPORARY)
-    };
+    let telltale = |name: &str| TELLTALES.contains(&name) || name.contains(TEMPORARY);
     let telltales: Vec<&str> =
         scan.listing.entries().iter().filter(|e| telltale(e.name())).map(|e| e.path.as_str()).collect();
     let mut units: Vec<Candidate> = Vec::new();
@@ -68,7 +67,10 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     if let Some(metadata) = scan.listing.file(&join(unit, METADATA)) {
         check::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
     }
-    scan.all_whole(candidate)
+    scan.all_whole(candidate)?;
+    let is_saved = |other: &Candidate| has(&other.unit, METADATA) || has(&other.unit, COMMIT);
+    let saved: Vec<Candidate> = find(scan).into_iter().filter(is_saved).collect();
+    scan.nothing_lost(candidate, &saved, |e| TELLTALES.contains(&e.name()))
 }
 
 #[cfg(test)]
@@ -102,5 +104,17 @@ mod tests {
     fn an_item_still_being_written_spoils_it() {
         let memory = Memory::of(&[("10/_CHECKPOINT_METADATA", "{}"), ("10/state.orbax-checkpoint-tmp-1/a", "x")]);
         assert!(reason(&memory, "10").contains("still being written"));
+    }
+
+    #[test]
+    fn an_old_one_that_is_being_deleted_is_not_taken_for_whole() {
+        let memory = ["1", "2"].iter().fold(Memory::default(), |memory, unit| {
+            let memory = memory.with(&format!("{unit}/_CHECKPOINT_METADATA"), "{}");
+            let memory = memory.with(&format!("{unit}/default/manifest.ocdbt"), "m");
+            memory.with(&format!("{unit}/default/d/{unit}f0e"), "d")
+        });
+        assert_eq!(complete_units(&memory).len(), 2, "the names of arrays do not count");
+        let memory = memory.without("1/default/manifest.ocdbt");
+        assert!(reason(&memory, "1").contains("default/manifest.ocdbt is missing, which 2 has"));
     }
 }

@@ -146,6 +146,27 @@ impl Scan<'_> {
         }
     }
 
+    /// Nobody is deleting the unit, which goes file by file in any order: none is missing that a newer one of `saved` has.
+    /// Names with digits come and go with ranks and shards and do not count, nor those that do not `matter`.
+    pub fn nothing_lost(
+        &self,
+        candidate: &Candidate,
+        saved: &[Candidate],
+        matter: impl Fn(&Entry) -> bool,
+    ) -> Result<(), String> {
+        let lasts =
+            |e: &&Entry| e.kind == Kind::File && matter(e) && !e.name().bytes().any(|byte| byte.is_ascii_digit());
+        for newer in saved.iter().filter(|other| other.step > candidate.step) {
+            let names = self.listing.below(&newer.unit).iter().filter(lasts).map(|e| &e.path[newer.unit.len() + 1..]);
+            for name in names {
+                if self.listing.get(&join(&candidate.unit, name)).is_none() {
+                    return Err(format!("{name} is missing, which {} has", newer.unit));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Every file of the unit passes the check of its type, and nothing in it is refused.
     pub fn all_whole(&self, candidate: &Candidate) -> Result<(), String> {
         let mut files = 0;
