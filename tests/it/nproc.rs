@@ -144,6 +144,8 @@ fn of_several_deaths_at_once_the_first_counts_and_not_the_lowest_rank() {
         let line = running.after_line(&format!("[rank {rank}] pid "));
         line.rsplit(' ').next().unwrap().trim().parse::<i32>().unwrap()
     });
+    // What they print is passed on before all are watched.
+    running.after_log("started sh, ranks 0 to 2");
     running.signal(libc::SIGSTOP);
     for rank in [2, 0] {
         fs::write(dir.path().join(rank.to_string()), "").unwrap();
@@ -215,7 +217,7 @@ fn a_checkpoint_of_several_ranks_is_committed_only_with_the_file_of_each() {
     let place = Place::new();
     let local = place.local();
     let script = r#"unit=$TRAINIT_CHECKPOINT_DIR/checkpoints/checkpoint_1; mkdir -p "$unit"; [ "$RANK" = "$SAVES" ] || [ "$SAVES" = all ] || exit 0
-        printf '\200\004.' >"$unit/random_states_$RANK.pkl""#;
+        echo w >"$unit/pytorch_model.bin"; printf '\200\004.' >"$unit/random_states_$RANK.pkl""#;
     for (saves, committed) in [("0", 0), ("all", 1)] {
         let run = ["--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
         ranks("2", &run, script).env("SAVES", saves).output().expect_code(0);
