@@ -29,6 +29,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::access::{Access, Heard};
 use super::error::{Failed, NoAnswer, Trouble};
+use super::prompt::Connector as Prompt;
 use super::tls::Roots;
 use crate::rules::when::http_date;
 
@@ -115,8 +116,8 @@ struct Service {
     heard: Heard,
     connect: Duration,
     is_plain_fine: bool,
-    plain: OnceLock<Client<Tcp, HttpRequestBody>>,
-    secure: OnceLock<Client<HttpsConnector<Tcp>, HttpRequestBody>>,
+    plain: OnceLock<Client<Prompt, HttpRequestBody>>,
+    secure: OnceLock<Client<HttpsConnector<Prompt>, HttpRequestBody>>,
 }
 
 impl fmt::Debug for Service {
@@ -185,11 +186,11 @@ impl Service {
         self.connect < CONNECT
     }
 
-    fn plain(&self) -> &Client<Tcp, HttpRequestBody> {
-        self.plain.get_or_init(|| builder().build(self.tcp()))
+    fn plain(&self) -> &Client<Prompt, HttpRequestBody> {
+        self.plain.get_or_init(|| builder().build(Prompt(self.tcp())))
     }
 
-    fn secure(&self) -> Result<&Client<HttpsConnector<Tcp>, HttpRequestBody>, HttpError> {
+    fn secure(&self) -> Result<&Client<HttpsConnector<Prompt>, HttpRequestBody>, HttpError> {
         if let Some(client) = self.secure.get() {
             return Ok(client);
         }
@@ -197,7 +198,7 @@ impl Service {
         let mut tcp = self.tcp();
         tcp.enforce_http(false);
         let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1();
-        Ok(self.secure.get_or_init(|| builder().build(https.wrap_connector(tcp))))
+        Ok(self.secure.get_or_init(|| builder().build(https.wrap_connector(Prompt(tcp)))))
     }
 
     fn tcp(&self) -> Tcp {

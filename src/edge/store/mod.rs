@@ -23,6 +23,7 @@ mod directory;
 mod error;
 mod google;
 mod profile;
+mod prompt;
 mod tls;
 
 pub use access::Access;

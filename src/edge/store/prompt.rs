@@ -1,0 +1,116 @@
+//! Connections whose other side need not wait for the kernel to acknowledge: a server that leaves Nagle's algorithm on
+//! keeps the rest of an answer back until then, 40 ms for each.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, TryFutureExt};
+use hyper::Uri;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tower_service::Service;
+
+/// Makes them.
+#[derive(Clone)]
+pub(super) struct Connector(pub(super) HttpConnector);
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Prompt>;
+    type Error = <HttpConnector as Service<Uri>>::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let prompt = |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt { tcp: tcp.into_inner(), owes: false });
+        self.0.call(to).map_ok(prompt).boxed()
+    }
+}
+
+/// Acknowledges what it has read once there is no more.
+pub(super) struct Prompt {
+    tcp: TcpStream,
+    /// Whether something was read that may not be acknowledged.
+    owes: bool,
+}
+
+impl AsyncRead for Prompt {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.tcp).poll_read(context, buffer);
+        if read.is_ready() {
+            self.owes = true;
+        } else if std::mem::take(&mut self.owes) {
+            // Where it cannot be, it is only slower.
+            let _ = self.tcp.set_quickack(true);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Prompt {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write_vectored(context, bytes)
+    }
+}
+
+impl Connection for Prompt {
+    fn connected(&self) -> Connected {
+        self.tcp.connected()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_read_is_acknowledged_before_more_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let tcp = TcpStream::connect(listener.local_addr().expect("has an address")).await.expect("connects");
+        let (mut server, _) = listener.accept().expect("accepts");
+        let mut prompt = Prompt { tcp, owes: false };
+        // As after a few questions and answers: the kernel lets acknowledgements wait.
+        prompt.tcp.set_quickack(false).expect("sets");
+        server.write_all(b"HTTP/1.1 200 OK").expect("writes");
+        let mut bytes = [0; 64];
+        assert_eq!(prompt.read(&mut bytes).await.expect("reads"), 15);
+        let mut reading = std::pin::pin!(prompt.read(&mut bytes));
+        assert!(futures_util::poll!(&mut reading).is_pending());
+        assert!(prompt.tcp.quickack().expect("asks"), "the other side waits for the kernel's timer");
+    }
+}
