@@ -25,16 +25,18 @@ use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::{Entry, Kind};
 
-/// Bytes read at a time; divides [`CHUNK`].
-const BLOCK: u64 = 8 << 20;
-/// Bytes of checkpoints in memory at most: eight parts.
-const MEMORY: u64 = 256 << 20;
-/// A file of so many bytes has a smaller buffer.
+/// Bytes of a large buffer, some huge pages; divides [`CHUNK`].
+const BLOCK: u64 = 4 << 20;
+/// A file of so many bytes has a smaller one.
 const SMALL: u64 = 256 << 10;
+/// Bytes of buffers in use at most: eight parts.
+const MEMORY: u64 = 256 << 20;
+/// They are counted in these; a small one counts as one.
+const UNIT: u64 = 1 << 20;
+/// A file of no more is hashed, to be found again whatever it is called.
+const HASHED: u64 = 8 << 20;
 /// Between two looks whether a cap was lifted.
 const LOOK_UP: Duration = Duration::from_millis(50);
-/// They are counted in these; a small file counts as one.
-const UNIT: u64 = 1 << 20;
 
 /// Why a commit was given up.
 pub(super) enum Stop {
@@ -150,7 +152,7 @@ impl Sending<'_> {
         if size <= self.habits.whole {
             self.take_turn(size).await;
             let _held = self.hold(size).await;
-            let sums = Sums::new(self.strong || size <= BLOCK);
+            let sums = Sums::new(self.strong || size <= HASHED);
             let read = blocking(move || read_blocks(&pools, &from.open(&dir)?, 0, size, sums, true));
             let (blocks, sums) = read.await.map_err(unreadable)?;
             entire(&blocks, size, entry)?;
@@ -165,6 +167,7 @@ impl Sending<'_> {
         let file = blocking(move || from.open(&dir)).await.map_err(unreadable)?;
         if self.known.may_hold(entry) {
             let reader = file.try_clone().map_err(unreadable)?;
+            let _held = self.hold(BLOCK).await;
             let sums = blocking(move || sums_of(&pools, &reader, size)).await.map_err(unreadable)?;
             let mut item = self.item_of(entry, key.clone(), sums);
             if self.find(entry, &mut item, None) {
@@ -266,12 +269,16 @@ impl Sending<'_> {
         Item { blake3, ..item_of(entry, key, sums) }
     }
 
-    /// Waits until so many bytes may be in memory.
+    /// Waits until the buffers for so many bytes may be in use.
     async fn hold(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
-        let units = bytes.div_ceil(UNIT).clamp(1, MEMORY / UNIT);
         // It is never closed.
-        self.budget.acquire_many(units as u32).await.ok()
+        self.budget.acquire_many(units_of(bytes).min(MEMORY / UNIT) as u32).await.ok()
     }
+}
+
+/// What [`read_blocks`] takes for so many bytes, in [`UNIT`]s.
+fn units_of(bytes: u64) -> u64 {
+    if bytes <= SMALL { 1 } else { bytes.next_multiple_of(BLOCK) / UNIT }
 }
 
 /// Reads a run of a file, summed, in blocks that are given back one by one.
@@ -398,4 +405,21 @@ pub(super) fn without_data(entries: &[Entry]) -> Vec<Item> {
         }
     }
     items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_take_no_more_than_was_counted_for_them() {
+        let file = tempfile::tempfile().expect("makes a file");
+        for bytes in [1, SMALL, SMALL + 1, UNIT, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + SMALL] {
+            file.set_len(bytes).expect("grows");
+            let pools = Pools::new();
+            let (blocks, _) = read_blocks(&pools, &file, 0, bytes, Sums::default(), false).expect("reads");
+            let taken: u64 = blocks.iter().map(|b| pools.of(b.len() as u64).length as u64).sum();
+            assert!(taken <= units_of(bytes) * UNIT, "{taken} bytes of buffers for {bytes} bytes");
+        }
+    }
 }
