@@ -1,5 +1,5 @@
 //! Connections whose other side need not wait for the kernel to acknowledge: a server that leaves Nagle's algorithm on
-//! keeps the rest of an answer back until then, 40 ms for each.
+//! keeps the rest of an answer back until then, up to 40 ms on a connection that was used before.
 
 use std::io;
 use std::pin::Pin;
