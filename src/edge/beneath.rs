@@ -225,21 +225,27 @@ impl Peek for Beneath {
 pub fn read_at(file: &File, from: u64, length: usize) -> io::Result<Vec<u8>> {
     let left = file.metadata()?.len().saturating_sub(from);
     let mut bytes = vec![0; length.min(usize::try_from(left).unwrap_or(usize::MAX))];
-    let read = read_into(file, from, &mut bytes)?;
+    let read = read_into(file, from, &mut bytes, |_| ())?;
     bytes.truncate(read);
     Ok(bytes)
 }
 
-/// Fills a buffer with the bytes from `from` on; returns how many, fewer only at the end. Holes are not read. Errors: as
-/// pread(2).
-pub fn read_into(file: &File, from: u64, bytes: &mut [u8]) -> io::Result<usize> {
+/// Fills a buffer with the bytes from `from` on; returns how many, fewer only at the end. Holes are not read. All of it is
+/// shown to `seen` in order, soon enough that the processor's cache still has it. Errors: as pread(2).
+pub fn read_into(file: &File, from: u64, bytes: &mut [u8], mut seen: impl FnMut(&[u8])) -> io::Result<usize> {
+    const PIECE: usize = 256 << 10;
     let metadata = file.metadata()?;
     let left = usize::try_from(metadata.len().saturating_sub(from)).unwrap_or(usize::MAX);
     let length = bytes.len().min(left);
     let bytes = &mut bytes[..length];
     // To ask where the next hole is takes a walk through all that the page cache has of the file.
     if metadata.blocks() * 512 >= metadata.len() {
-        file.read_exact_at(bytes, from)?;
+        let mut at = from;
+        for piece in bytes.chunks_mut(PIECE) {
+            file.read_exact_at(piece, at)?;
+            seen(piece);
+            at += piece.len() as u64;
+        }
         return Ok(length);
     }
     let end = from + length as u64;
@@ -259,6 +265,7 @@ pub fn read_into(file: &File, from: u64, bytes: &mut [u8]) -> io::Result<usize> 
         file.read_exact_at(&mut bytes[(data - from) as usize..(hole - from) as usize], data)?;
         at = hole;
     }
+    seen(bytes);
     Ok(length)
 }
 
@@ -325,6 +332,21 @@ mod tests {
     }
 
     #[test]
+    fn all_that_is_read_is_shown_in_order_and_in_pieces_that_a_cache_holds() {
+        let (_dir, beneath) = fixture();
+        let file = beneath.create_file("large").expect("creates");
+        let bytes: Vec<u8> = (0..700 << 10).map(|n: u32| (n % 251) as u8).collect();
+        file.write_all_at(&bytes, 0).expect("writes");
+        let (mut room, mut shown) = (vec![0; bytes.len()], Vec::new());
+        let read = read_into(&file, 5, &mut room, |piece| {
+            assert!(piece.len() <= 256 << 10, "{} bytes at once", piece.len());
+            shown.extend_from_slice(piece);
+        });
+        assert_eq!(read.expect("reads"), bytes.len() - 5);
+        assert!(shown == bytes[5..] && room[..shown.len()] == shown, "other bytes than the file's");
+    }
+
+    #[test]
     fn holes_are_neither_read_nor_written() {
         let (_dir, beneath) = fixture();
         let file = beneath.create_file("a/sparse").expect("creates");
@@ -339,9 +361,12 @@ mod tests {
         assert_eq!(read_at(&file, (64 << 20) - 3, 8).expect("reads").len(), 3);
         assert_eq!(read_at(&file, 1 << 40, 8).expect("reads").len(), 0);
         let mut used = [b'x'; 8];
-        assert_eq!(read_into(&file, (1 << 20) - 2, &mut used).expect("reads"), 8);
+        let mut shown = Vec::new();
+        let read = read_into(&file, (1 << 20) - 2, &mut used, |bytes| shown.extend_from_slice(bytes));
+        assert_eq!(read.expect("reads"), 8);
+        assert_eq!(shown, used);
         assert_eq!(&used, b"\0\0data\0\0", "what was in the buffer stands where the file has holes");
-        assert_eq!(read_into(&file, (64 << 20) - 3, &mut used).expect("reads"), 3);
+        assert_eq!(read_into(&file, (64 << 20) - 3, &mut used, |_| ()).expect("reads"), 3);
         assert_eq!(&used[..3], b"\0\0\0");
     }
 

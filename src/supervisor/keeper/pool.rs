@@ -4,8 +4,6 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::edge::heap::zeroed;
-
 type Free = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// Buffers of one length. It grows by what is in use at once, which the caller limits, and is gone with the transfer.
@@ -24,7 +22,7 @@ impl Pool {
     /// An empty buffer.
     pub(super) fn take(&self) -> Buffer {
         let used_before = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Buffer { bytes: used_before.unwrap_or_else(|| zeroed(self.length)), filled: 0, home: Arc::clone(&self.free) }
+        Buffer { bytes: used_before.unwrap_or_else(|| vec![0; self.length]), filled: 0, home: Arc::clone(&self.free) }
     }
 }
 

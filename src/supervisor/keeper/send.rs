@@ -25,7 +25,7 @@ use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::{Entry, Kind};
 
-/// Bytes of a large buffer, some huge pages; divides [`CHUNK`].
+/// Bytes of a large buffer; divides [`CHUNK`].
 const BLOCK: u64 = 4 << 20;
 /// A file of so many bytes has a smaller one.
 const SMALL: u64 = 256 << 10;
@@ -295,8 +295,7 @@ fn read_blocks(
     while at < from + length {
         let wanted = BLOCK.min(from + length - at);
         let mut block = pools.of(wanted).take();
-        block.fill(wanted, |room| read_into(file, at, room))?;
-        sums.add(block.as_ref());
+        block.fill(wanted, |room| read_into(file, at, room, |bytes| sums.add(bytes)))?;
         at += wanted;
         blocks.push(Bytes::from_owner(block));
     }
@@ -310,11 +309,10 @@ fn read_blocks(
 fn sums_of(pools: &Pools, file: &File, size: u64) -> io::Result<Sums> {
     let (mut sums, mut at, mut block) = (Sums::default(), 0, pools.blocks.take());
     while at < size {
-        block.fill(size - at, |room| read_into(file, at, room))?;
+        block.fill(size - at, |room| read_into(file, at, room, |bytes| sums.add(bytes)))?;
         if block.as_ref().is_empty() {
             break;
         }
-        sums.add(block.as_ref());
         at += block.as_ref().len() as u64;
     }
     Ok(sums)
