@@ -27,6 +27,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         inode: 1,
         device: 1,
         mode: 0o644,
+        through: None,
     };
     if let Err(why) = check::whole(&Memory(content), &entry) {
         assert!(!why.contains('\n') && why.len() < 1000, "{why:?}");
