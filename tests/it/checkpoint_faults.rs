@@ -14,7 +14,7 @@ const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 2..=12;
 /// From here on the new manifest is in the store.
 const COMMITTED: u32 = 9;
 /// Points of a restore, as in `checkpoint_restore`.
-const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 20..=29;
+const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 19..=29;
 
 /// `trainit run` in a directory; the script sees it as $D.
 fn run(place: &Place, dir: &Path, script: &str) -> Trainit {

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::support::checkpoints::{Place, save_in, tree};
+use crate::support::stopped;
 
 /// Points of a restore in src/supervisor/keeper/restore.rs at which a test may kill it.
-const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 20..=29;
+const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 19..=29;
 
 #[test]
 fn killed_at_any_point_of_a_restore_the_next_one_completes_it_and_nothing_local_is_lost() {
@@ -32,6 +33,35 @@ fn killed_at_any_point_of_a_restore_the_next_one_completes_it_and_nothing_local_
             fs::read_dir(other.join(".trainit/aside")).unwrap().map(|e| e.unwrap().path()).collect();
         let kept = aside.iter().filter_map(|a| fs::read_to_string(a.join("step-2/weights.bin")).ok());
         assert!(kept.collect::<Vec<_>>().contains(&"torn, but somebody's".to_owned()), "killed at point {point}");
+    }
+}
+
+/// What retention of a run that is being taken over from may do meanwhile.
+#[test]
+fn a_commit_that_vanishes_while_it_is_looked_at_gives_way_to_a_newer_one_not_to_an_older() {
+    for is_half_gone in [true, false] {
+        let place = Place::new();
+        place.save(1);
+        place.push();
+        place.save(2);
+        place.push();
+        let (manifest, data) = (place.manifest().0, place.store().join("step-2"));
+        let there = place.path("elsewhere");
+        let pull = place.checkpoint_in("pull", &there).env("TRAINIT_TEST_FAULT", "19:stop").start();
+        stopped(&pull);
+        let saved = place.save(3);
+        place.push();
+        if is_half_gone {
+            fs::remove_dir_all(data).unwrap()
+        } else {
+            fs::remove_file(manifest).unwrap()
+        }
+        pull.signal(libc::SIGCONT);
+        let done = pull.finish().expect_code(0);
+        assert!(done.err().contains("passed over commit 0000000002-000001"), "{}", done.err());
+        assert!(there.join("step-3").is_dir(), "{} {}", done.out(), done.err());
+        assert_eq!(tree(&there.join("step-3")), saved);
+        assert!(!there.join("step-1").exists());
     }
 }
 

@@ -4,7 +4,7 @@
 //! Killed anywhere, nothing local is lost, and the next restore begins again: files come into `.trainit/tmp`, what stood
 //! in their place is moved to `.trainit/aside`, and `.trainit/restoring.json` names what may be half in place meanwhile.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 
@@ -129,24 +129,13 @@ impl Mirror {
         look: &Look,
         which: Which,
     ) -> Result<Option<Resume>, MirrorError> {
-        let mut names = self.choices(store, which).await?;
-        let mut refused = Vec::new();
-        let mut next = 0;
+        let (mut names, mut tried, mut refused) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         loop {
-            let Some(name) = &names.get(next).cloned() else {
-                if refused.is_empty() {
-                    break;
-                }
-                // A run that we take over from may have committed once more, and let go of all that we knew of.
-                let now = self.choices(store, which).await?;
-                let fresh: Vec<CommitName> = now.into_iter().filter(|n| !names.contains(n)).collect();
-                if fresh.is_empty() {
-                    break;
-                }
-                names.extend(fresh);
-                continue;
-            };
-            next += 1;
+            // Anew before each: a run that we take over from may commit once more, and let go of what we knew of.
+            names.extend(self.choices(store, which).await?);
+            self.config.faults.point(19);
+            let Some(name) = &names.difference(&tried).last().cloned() else { break };
+            tried.insert(name.clone());
             // Where a local one may be newer, this one must be good before they are compared; else that is found out
             // while it is fetched.
             let judged = if look.newest.is_some() || self.config.dry {
@@ -204,7 +193,7 @@ impl Mirror {
         }
     }
 
-    /// Commits to choose from, newest first.
+    /// Commits to choose from.
     async fn choices(&self, store: &Store, which: Which) -> Result<Vec<CommitName>, MirrorError> {
         let mut names = commits(store).await.map_err(|error| away(&error))?;
         match which {
