@@ -23,6 +23,8 @@ use crate::rules::exit;
 
 /// How long the store has to say, when the time is up, whether the commit is through.
 const LAST_WORD: Duration = Duration::from_millis(200);
+/// How long a store that failed has to say whether that is because a newer run took over.
+const SECOND_WORD: Duration = Duration::from_secs(1);
 /// What is smaller says nothing about the store's throughput.
 const TELLING_BYTES: u64 = 1 << 20;
 
@@ -110,7 +112,13 @@ impl Mirror {
             },
             Err(Stop::Fenced(by)) => Outcome::Fenced { by },
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
-            Err(Stop::Failed(message)) => Outcome::Failed { message, code: exit::STORE },
+            // Its retention takes files away that we rely on, which looks like a store that lost them.
+            Err(Stop::Failed(message)) => {
+                match tokio::time::timeout(SECOND_WORD, self.overtaken()).await.ok().flatten() {
+                    Some(by) => Outcome::Fenced { by },
+                    None => Outcome::Failed { message, code: exit::STORE },
+                }
+            }
         }
     }
 
