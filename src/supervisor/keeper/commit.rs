@@ -112,7 +112,7 @@ impl Mirror {
             },
             Err(Stop::Fenced(by)) => Outcome::Fenced { by },
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
-            // Its retention takes files away that we rely on, which looks like a store that lost them.
+            // A newer run's retention takes files away that we rely on, which looks like a store that lost them.
             Err(Stop::Failed(message)) => {
                 match tokio::time::timeout(SECOND_WORD, self.overtaken()).await.ok().flatten() {
                     Some(by) => Outcome::Fenced { by },
