@@ -1,8 +1,9 @@
 //! Several runs of one job against one store, in one process, their steps interleaved as a seed says: between any two
-//! waits of one, another may do anything, be killed, or begin. What must hold whatever the schedule is checked after each
-//! turn. `TRAINIT_SCHEDULES=1000` for more of them, `TRAINIT_SCHEDULE_SEED=N` for that one alone.
+//! waits of one, another may do anything, be killed, or begin; trainers delete and rewrite what is being committed, and
+//! people pull and prune meanwhile. What must hold whatever the schedule is checked after each turn.
+//! `TRAINIT_SCHEDULES=1000` for more of them, `TRAINIT_SCHEDULE_SEED=N` for that one alone.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::future::{Future, poll_fn};
@@ -24,12 +25,16 @@ use trainit::rules::checkpoint::pace::Pace;
 use trainit::rules::checkpoint::plan::Retention;
 use trainit::rules::env::Env;
 use trainit::supervisor::keeper::commit::Outcome;
-use trainit::supervisor::keeper::mirror::{Mirror, MirrorConfig, Restore};
+use trainit::supervisor::keeper::mirror::{Mirror, MirrorConfig, Restore, Resume};
 
 /// Runs of one job in a schedule.
 const LIVES: u32 = 4;
 /// Checkpoints that each tries to commit.
 const SAVES: u64 = 3;
+/// The trainers write while there are commits, so two looks must agree.
+const SETTLE: Duration = Duration::from_millis(1);
+/// How often a trainer saves again what it spoilt itself while it was being committed.
+const SPOILT: u32 = 3;
 
 /// xorshift: the same on every machine.
 struct Dice(u64);
@@ -54,13 +59,34 @@ struct Book {
     objects: BTreeMap<PathBuf, (u64, u64, bool)>,
 }
 
-fn config(dir: &Path, store: &Path, keep: u64, claim: bool) -> MirrorConfig {
+impl Book {
+    fn newest(&self) -> Option<Stamp> {
+        self.committed.last_key_value().map(|(stamp, _)| stamp.clone())
+    }
+
+    /// What was restored is what was saved.
+    fn check(&self, resume: &Resume, who: &str) {
+        let mark = mark_of(&resume.from);
+        if let Some(committed) = resume.commit.as_ref().and_then(|stamp| self.committed.get(stamp)) {
+            assert_eq!(*committed, mark, "{who} restored {:?}", resume.commit);
+        }
+    }
+}
+
+/// `--keep` and `--keep-every`.
+#[derive(Clone, Copy)]
+struct Kept {
+    last: u64,
+    every: Option<u64>,
+}
+
+fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> MirrorConfig {
     MirrorConfig {
         dir: dir.to_owned(),
         store: Some(Address::parse(&format!("file://{}", store.display())).unwrap()),
         access: Access::new(Env::default(), false),
         options: Options::default(),
-        retention: Retention { last: keep, every: None, orphan_age: Duration::from_secs(86_400) },
+        retention: Retention { last: kept.last, every: kept.every, orphan_age: Duration::from_secs(86_400) },
         restore: Restore::Latest,
         strong: false,
         push_step: None,
@@ -82,8 +108,12 @@ fn save(dir: &Path, step: u64, mark: &str) {
     for name in ["a.bin", "b.bin"] {
         let file = unit.join(name);
         let _ = fs::remove_file(&file);
-        fs::write(file, format!("{mark} {}", "x".repeat(300))).unwrap();
+        fs::write(file, text(mark)).unwrap();
     }
+}
+
+fn text(mark: &str) -> String {
+    format!("{mark} {}", "x".repeat(300))
 }
 
 /// The one mark that all files of a unit have.
@@ -96,26 +126,32 @@ fn mark_of(unit: &Path) -> String {
     marks[0].clone()
 }
 
+/// What a trainer does to its checkpoint while it is being committed.
+fn spoil(unit: &Path, mark: &str, rewrites: bool) {
+    if rewrites {
+        ["a.bin", "b.bin"].iter().for_each(|name| fs::write(unit.join(name), text(&format!("{mark}-again"))).unwrap());
+    } else {
+        fs::remove_dir_all(unit).unwrap();
+    }
+}
+
+/// Which save it is that was just acknowledged; `None` if it has gone again.
+fn mark_in_store(store: &Path, step: u64, stamp: &Stamp) -> Option<String> {
+    let unit = store.join(format!("step-{step}/{stamp}"));
+    let is_there = ["a.bin", "b.bin"].iter().all(|name| unit.join(name).exists());
+    is_there.then(|| mark_of(&unit))
+}
+
 /// One run: claims, restores, trains, commits, until it has saved enough or is fenced.
-async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf, keep: u64) {
-    let mut mirror = Mirror::open(config(&dir, &store, keep, true)).await.unwrap();
+async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf, kept: Kept, mut dice: Dice) {
+    let mut mirror = Mirror::open(config(&dir, &store, kept, true)).await.unwrap();
     let attempt = mirror.incarnation().unwrap();
     let newest = {
         let mut book = book.borrow_mut();
         book.claimed = book.claimed.max(attempt);
-        book.committed.last_key_value().map(|(stamp, _)| stamp.clone())
+        book.newest()
     };
-    let resume = mirror.restore().await.unwrap_or_else(|error| panic!("attempt {attempt}: {error}"));
-    let mut step = 0;
-    if let Some(resume) = &resume {
-        let mark = mark_of(&resume.from);
-        step = resume.step.unwrap();
-        if let Some(stamp) = &resume.commit
-            && let Some(committed) = book.borrow().committed.get(stamp)
-        {
-            assert_eq!(*committed, mark, "attempt {attempt} restored {stamp}");
-        }
-    }
+    let mut resume = mirror.restore().await.unwrap_or_else(|error| panic!("attempt {attempt}: {error}"));
     if let Some(newest) = newest {
         let stamp = resume.as_ref().and_then(|r| r.commit.clone());
         assert!(
@@ -123,24 +159,73 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
             "attempt {attempt} restored {stamp:?} although {newest} was committed before"
         );
     }
+    if dice.below(6) == 0 {
+        // The trainer fails from it.
+        let older = mirror.fall_back().await.unwrap_or_else(|error| panic!("attempt {attempt}: {error}"));
+        resume = older.or(resume);
+    }
+    let mut step = 0;
+    if let Some(resume) = &resume {
+        book.borrow().check(resume, &format!("attempt {attempt}"));
+        step = resume.step.unwrap();
+    }
     for _ in 0..SAVES {
         step += 1;
         let mark = format!("life-{number}-step-{step}");
-        save(&dir, step, &mark);
-        let overtaken = book.borrow().claimed > attempt;
-        let outcome = mirror.commit_newest(Duration::ZERO, None, &|_, _| {}).await;
-        match outcome {
-            Outcome::Committed { .. } => {
-                assert!(!overtaken, "attempt {attempt} began a commit after a newer one had claimed the store");
-                let stamp = mirror.committed().unwrap().1.clone();
-                book.borrow_mut().committed.insert(stamp, mark);
+        for time in 0.. {
+            save(&dir, step, &mark);
+            if dice.below(3) == 0 {
+                // Frameworks keep the last few.
+                let _ = fs::remove_dir_all(dir.join(format!("step-{}", step - 1)));
             }
-            Outcome::Fenced { by } => {
-                assert!(by.number > attempt);
-                return;
+            let overtaken = book.borrow().claimed > attempt;
+            // When so many pieces are in the store; three at most.
+            let (when, rewrites) = (if time < SPOILT { dice.below(9) } else { u64::MAX }, dice.below(2) == 0);
+            let (unit, pieces) = (dir.join(format!("step-{step}")), Cell::new(0));
+            let progress = |_, _| {
+                pieces.set(pieces.get() + 1);
+                if pieces.get() == when {
+                    spoil(&unit, &mark, rewrites);
+                }
+            };
+            let outcome = mirror.commit_newest(SETTLE, None, &progress).await;
+            match outcome {
+                Outcome::Committed { .. } => {
+                    assert!(!overtaken, "attempt {attempt} began a commit after a newer one had claimed the store");
+                    let stamp = mirror.committed().unwrap().1.clone();
+                    let saved = mark_in_store(&store, step, &stamp).unwrap_or_else(|| mark.clone());
+                    assert!(saved.starts_with(&mark), "{stamp} is of {saved}, not of {mark}");
+                    book.borrow_mut().committed.insert(stamp, saved);
+                    break;
+                }
+                Outcome::Fenced { by } => {
+                    assert!(by.number > attempt);
+                    return;
+                }
+                // As above: it was deleted before anybody looked, and the one before is in the store.
+                Outcome::Changed { .. } | Outcome::NothingComplete { .. } | Outcome::UpToDate { .. }
+                    if time < SPOILT => {}
+                other => panic!("attempt {attempt}: {other:?}"),
             }
-            other => panic!("attempt {attempt}: {other:?}"),
         }
+    }
+}
+
+/// A person pulls into a directory of their own, or prunes.
+async fn by_hand(book: Rc<RefCell<Book>>, dir: PathBuf, store: PathBuf, kept: Kept, prunes: bool) {
+    let newest = book.borrow().newest();
+    let mut mirror = Mirror::open(config(&dir, &store, kept, false)).await.unwrap();
+    if prunes {
+        // What goes away meanwhile, because a run prunes too, may make it fail; never may it delete too much.
+        let _ = mirror.prune(false).await;
+        return;
+    }
+    match mirror.restore().await.unwrap_or_else(|error| panic!("pulled by hand: {error}")) {
+        Some(resume) => {
+            book.borrow().check(&resume, "pulled by hand");
+            assert!(resume.commit >= newest, "pulled {:?} although {newest:?} was there", resume.commit);
+        }
+        None => assert_eq!(newest, None),
     }
 }
 
@@ -218,10 +303,12 @@ async fn schedule(seed: u64) {
     };
     let place = place.unwrap();
     let store = place.path().join("store");
+    fs::create_dir(&store).unwrap();
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let keep = 1 + dice.below(2);
+    let kept = Kept { last: 1 + dice.below(2), every: [None, Some(2)][dice.below(2) as usize] };
     let book = Rc::new(RefCell::new(Book::default()));
     let (mut begun, mut running, mut free): (u32, Vec<Running>, Vec<PathBuf>) = (0, Vec::new(), Vec::new());
+    let mut hands = 0;
     while begun < LIVES || !running.is_empty() {
         if begun < LIVES && (running.is_empty() || dice.below(6) == 0) {
             // On another machine, or on one where a run has ended.
@@ -229,9 +316,17 @@ async fn schedule(seed: u64) {
             let at = dice.below(free.len() as u64 + 1) as usize;
             let dir = if at < free.len() { free.remove(at) } else { fresh };
             let ready = Arc::new(Ready { is: AtomicBool::new(true), ..Ready::default() });
-            let life = Box::pin(life(Rc::clone(&book), begun, dir.clone(), store.clone(), keep));
+            let luck = Dice(dice.below(u64::MAX) | 1);
+            let life = Box::pin(life(Rc::clone(&book), begun, dir.clone(), store.clone(), kept, luck));
             running.push(Running { dir, ready, life });
             begun += 1;
+        }
+        if !running.is_empty() && dice.below(20) == 0 {
+            let dir = place.path().join(format!("hand-{hands}"));
+            let ready = Arc::new(Ready { is: AtomicBool::new(true), ..Ready::default() });
+            let life = Box::pin(by_hand(Rc::clone(&book), dir.clone(), store.clone(), kept, dice.below(2) == 0));
+            running.push(Running { dir, ready, life });
+            hands += 1;
         }
         let at = dice.below(running.len() as u64) as usize;
         if dice.below(25) == 0 {
@@ -248,14 +343,89 @@ async fn schedule(seed: u64) {
         check_store(&mut book.borrow_mut(), &store);
     }
     let last = place.path().join("last");
-    life(Rc::clone(&book), LIVES, last, store.clone(), keep).await;
+    life(Rc::clone(&book), LIVES, last, store.clone(), kept, dice).await;
     check_store(&mut book.borrow_mut(), &store);
-    let reader = Mirror::open(config(&place.path().join("reader"), &store, keep, false)).await.unwrap();
-    let told = std::cell::Cell::new((0, 0));
+    let reader = Mirror::open(config(&place.path().join("reader"), &store, kept, false)).await.unwrap();
+    let told = Cell::new((0, 0));
     let judged = reader.verified(&|done, all| told.set((done, all))).await.unwrap();
     assert_eq!(told.get().0, told.get().1, "every byte is told of");
     assert!(judged.iter().all(|j| j.problems.is_empty()), "{judged:?}");
     assert_eq!(judged[0].manifest.as_ref().map(|m| m.stamp()).as_ref(), book.borrow().committed.keys().last());
+}
+
+#[test]
+fn what_no_time_is_left_for_is_not_taken_for_committed_because_the_one_before_is() {
+    let place = tempfile::tempdir().unwrap();
+    let (dir, store) = (place.path().join("checkpoints"), place.path().join("store"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut mirror = Mirror::open(config(&dir, &store, Kept { last: 2, every: None }, true)).await.unwrap();
+        save(&dir, 1, "first");
+        let outcome = mirror.commit_newest(Duration::ZERO, None, &|_, _| {}).await;
+        assert!(matches!(outcome, Outcome::Committed { step: Some(1), .. }), "{outcome:?}");
+        save(&dir, 2, "second");
+        // Over before it has settled.
+        let (settle, limit) = (Duration::from_secs(60), Duration::from_millis(50));
+        let outcome = mirror.commit_newest(settle, Some(limit), &|_, _| {}).await;
+        assert!(matches!(outcome, Outcome::OutOfTime { .. }), "{outcome:?}");
+    });
+}
+
+/// A machine with one run is frozen after so many turns of a commit, with what the run has asked of the disk undone; the
+/// commit shares a file with the one before. A newer run takes over and commits, and the older ones are pruned. Then the
+/// first goes on. True if it was frozen before its commit was through.
+async fn freeze_in_a_commit(turns: usize) -> bool {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let kept = Kept { last: 1, every: Some(2) };
+    let mut old = Mirror::open(config(&at("old"), &at("store"), kept, true)).await.unwrap();
+    save(&at("old"), 1, "old-1");
+    old.commit_newest(Duration::ZERO, None, &|_, _| {}).await;
+    save(&at("old"), 2, "old-2");
+    // One thread does all that is asked of the disk, and may be told to wait.
+    let machine = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap();
+    let inside = machine.handle().clone();
+    let mut commit = Box::pin(async move { old.commit_newest(Duration::ZERO, None, &|_, _| {}).await });
+    let life = Box::pin(poll_fn(move |context| {
+        let _inside = inside.enter();
+        commit.as_mut().poll(context).map(drop)
+    }));
+    let ready = Arc::new(Ready { is: AtomicBool::new(true), ..Ready::default() });
+    let mut frozen = Running { dir: at("old"), ready, life };
+    for _ in 0..turns {
+        if frozen.turn().await {
+            machine.shutdown_background();
+            return false;
+        }
+    }
+    let (thaw, asleep) = std::sync::mpsc::channel::<()>();
+    machine.spawn_blocking(move || asleep.recv());
+    let done = frozen.turn().await;
+    let mut new = Mirror::open(config(&at("new"), &at("store"), kept, true)).await.unwrap();
+    new.restore().await.unwrap();
+    save(&at("new"), 3, "new-3");
+    let outcome = new.commit_newest(Duration::ZERO, None, &|_, _| {}).await;
+    assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+    // It spares the one that it came from; people do not.
+    let person = Mirror::open(config(&at("person"), &at("store"), kept, false)).await.unwrap();
+    person.prune(false).await.unwrap();
+    drop(thaw);
+    if !done {
+        while !frozen.turn().await {}
+    }
+    machine.shutdown_background();
+    let judged = new.verified(&|_, _| {}).await.unwrap();
+    let torn: Vec<_> = judged.iter().filter(|j| !j.problems.is_empty()).map(|j| (&j.name, &j.problems)).collect();
+    assert!(torn.is_empty(), "frozen after {turns} turns: {torn:?}");
+    assert_eq!(mark_of(&place.path().join(format!("store/step-3/{}", judged[0].name.stamp))), "new-3");
+    true
+}
+
+#[test]
+fn a_run_that_is_frozen_anywhere_in_a_commit_while_a_newer_one_commits_leaves_no_torn_commit() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let frozen = (0..).take_while(|turns| runtime.block_on(freeze_in_a_commit(*turns))).count();
+    assert!(frozen > 10, "only {frozen} places");
 }
 
 #[test]

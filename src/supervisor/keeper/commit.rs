@@ -17,7 +17,7 @@ use super::send::{Pools, Sending, Stop, verify, without_data};
 use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
-use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key};
+use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, stamp_of_data};
 use crate::rules::checkpoint::{Kind, plan};
 use crate::rules::exit;
 
@@ -89,12 +89,13 @@ impl Mirror {
         limit: Option<Duration>,
         progress: &dyn Fn(u64, u64),
     ) -> Outcome {
+        let before = self.seq;
         let commit = self.try_commit(settle, limit, progress);
         let done = match limit {
             None => commit.await,
             Some(limit) => match tokio::time::timeout(limit, commit).await {
                 Ok(done) => done,
-                Err(_) => self.cut_short(limit).await,
+                Err(_) => self.cut_short(limit, before).await,
             },
         };
         if done.is_err() {
@@ -183,12 +184,14 @@ impl Mirror {
     }
 
     /// The time was up; but the manifest may just have been on its way, and what is committed is to be known.
-    async fn cut_short(&mut self, limit: Duration) -> Result<Outcome, Stop> {
+    /// `before`: our commit before this one.
+    async fn cut_short(&mut self, limit: Duration, before: u64) -> Result<Outcome, Stop> {
         let ours = self.attempt.clone().map(|attempt| Stamp { attempt, seq: self.seq });
+        let ours = ours.filter(|stamp| stamp.seq > before);
         let names = async { commits(self.store.as_ref()?).await.ok() };
         let names = tokio::time::timeout(LAST_WORD, names).await.ok().flatten().unwrap_or_default();
         match names.into_iter().find(|name| Some(&name.stamp) == ours.as_ref()) {
-            Some(name) => Ok(Outcome::UpToDate { step: Some(name.step) }),
+            Some(_) => Ok(Outcome::UpToDate { step: self.waiting.and_then(|(step, _)| step) }),
             None => Err(Stop::OutOfTime(format!(
                 "no time left after {:.1} s to commit the newest checkpoint; the last committed one stands",
                 limit.as_secs_f64()
@@ -302,11 +305,23 @@ impl Mirror {
             return Err(Stop::Failed(format!("{} is in the store already and is not ours", name.key())));
         }
         faults.point(9);
+        self.make_way(store, &name, &manifest).await?;
         if let Err(error) = dir.remove_tree(PINS) {
             self.note(format!("cannot remove {PINS}: {error}"));
         }
         self.known = Known::new(sent);
         Ok(stamp)
+    }
+
+    /// Takes our commit back where a newer run has committed too: whoever lists what may go before ours is there, and
+    /// deletes after it, takes away what ours shares with an older one.
+    async fn make_way(&self, store: &Store, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
+        let newest = commits(store).await.ok().and_then(|names| names.into_iter().next());
+        let Some(newest) = newest.filter(|newest| newest.stamp.attempt > name.stamp.attempt) else { return Ok(()) };
+        let shared = manifest.regular().map(|item| item.key.clone());
+        let shared = shared.filter(|key| stamp_of_data(key).as_ref() != Some(&name.stamp)).collect();
+        self.delete(store, name, &shared).await?;
+        Err(Stop::Fenced(newest.stamp.attempt))
     }
 
     fn manifest(&self, local: &Local, stamp: &Stamp, files: Vec<Item>, total_bytes: u64) -> Manifest {

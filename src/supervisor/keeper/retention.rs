@@ -141,7 +141,13 @@ impl Mirror {
         Ok(going)
     }
 
-    async fn delete(&self, store: &Store, name: &CommitName, needed: &HashSet<String>) -> Result<(), StoreError> {
+    /// Deletes a commit; `needed`: keys that stay.
+    pub(super) async fn delete(
+        &self,
+        store: &Store,
+        name: &CommitName,
+        needed: &HashSet<String>,
+    ) -> Result<(), StoreError> {
         let manifest = store.get(&name.key(), LIMIT + 1).await;
         let manifest = manifest.ok().and_then(|bytes| Manifest::read(name, &bytes).ok());
         store.delete(&name.key()).await?;
