@@ -4,6 +4,7 @@
 
 use serde::Deserialize;
 
+use super::check;
 use super::listing::{Kind, Listing, join};
 use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
 
@@ -62,7 +63,7 @@ struct Best {
 /// The step that `trainer_state.json` calls the best: `best_model_checkpoint` is the path of its directory, wherever it was
 /// when it was written.
 pub(super) fn best_step(scan: &Scan, candidate: &Candidate) -> Option<u64> {
-    let best: Best = serde_json::from_str(&scan.text(&join(&candidate.unit, "trainer_state.json"))?).ok()?;
+    let best: Best = check::python_json(scan.text(&join(&candidate.unit, "trainer_state.json"))?.into()).ok()?;
     number_after("checkpoint-", super::listing::name_of(best.best_model_checkpoint?.trim_end_matches('/')))
 }
 
@@ -74,7 +75,8 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     }
     let state = scan.listing.file(&join(unit, "trainer_state.json")).ok_or("trainer_state.json is not there yet")?;
     let text = scan.peek.read(&state.path, 0, state.size as usize).ok_or("trainer_state.json cannot be read")?;
-    let state: State = serde_json::from_slice(&text).map_err(|_| "trainer_state.json is cut short or no JSON")?;
+    let state: State =
+        check::python_json(text).map_err(|error| format!("trainer_state.json is cut short or no JSON ({error})"))?;
     let named = number_after("checkpoint-", super::listing::name_of(unit));
     if named != Some(state.global_step) {
         return Err(format!("trainer_state.json speaks of step {}", state.global_step));
@@ -180,6 +182,12 @@ mod tests {
         for nothing in ["null", "7", r#""""#, r#""out/final""#, r#""checkpoint-x""#] {
             assert_eq!(named(nothing), None, "{nothing}");
         }
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_spoils_nothing() {
+        let state = r#"{"global_step": 1000, "log_history": [{"grad_norm": NaN, "loss": Infinity}]}"#;
+        assert_eq!(complete_units(&saved().with("checkpoint-1000/trainer_state.json", state)).len(), 2);
     }
 
     #[test]

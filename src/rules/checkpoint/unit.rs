@@ -250,13 +250,26 @@ pub fn step_in(name: &str) -> Option<u64> {
     }
 }
 
-/// The step in a directory's name or a prefix: `step=S`, `step-S` or `step_S`, else the last integer.
+/// The step in a directory's name or a prefix: what follows the word `step`, else `iter` or `iteration`, else `epoch`,
+/// else the last integer. Decimals, powers of ten and dates are a metric's, a learning rate's, a clock's.
 pub fn step_in_stem(name: &str) -> Option<u64> {
+    const WORDS: [&str; 4] = [
+        r"(?i-u:step)[=_-]?([0-9]+)",
+        r"(?i-u:iter|iteration)[=_-]?([0-9]+)",
+        r"(?i-u:epoch)[=_-]?([0-9]+)",
+        r"([0-9]+)[^0-9]*$",
+    ];
+    const OTHERS: &str = concat!(
+        r"[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-][0-9]+",
+        r"|(?:19|20)[0-9]{2}-[0-9]{2}-[0-9]{2}(?:[T_ -]+[0-9]{2}[-_:.]?[0-9]{2}(?:[-_:.]?[0-9]{2})?)?",
+        r"|(?:19|20)[0-9]{6}[T_-][0-9]{4,6}"
+    );
+    #[expect(clippy::unwrap_used, reason = "constant expressions, compiled by every test")]
+    static STEP: LazyLock<[Regex; 4]> = LazyLock::new(|| WORDS.map(|word| Regex::new(word).unwrap()));
     #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static STEP: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i-u:step)[=_-]?(\d+)").unwrap());
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static LAST: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(\d+)[^\d]*$").unwrap());
-    let found = STEP.captures_iter(name).last().or_else(|| LAST.captures(name))?;
+    static OTHER: LazyLock<Regex> = LazyLock::new(|| Regex::new(OTHERS).unwrap());
+    let name = OTHER.replace_all(name, "/");
+    let found = STEP.iter().find_map(|step| step.captures_iter(&name).last())?;
     found[1].parse().ok()
 }
 
@@ -272,9 +285,11 @@ pub fn is_temporary(path: &str) -> bool {
     name.starts_with('.')
         || name.starts_with("tmp")
         || name.ends_with('~')
-        || [".tmp", ".part", ".temp", ".incomplete", "tempstate", "-tmp", "_tmp", "_temp"]
-            .iter()
-            .any(|w| name.contains(w))
+        || [".tmp", ".incomplete", "tempstate", "-tmp", "_tmp"].iter().any(|w| name.contains(w))
+        // No `chat_template`, no `partition`.
+        || [".part", ".temp", "_temp"].iter().any(|w| {
+            name.match_indices(w).any(|(at, _)| !name[at + w.len()..].starts_with(|c: char| c.is_ascii_alphabetic()))
+        })
 }
 
 #[cfg(test)]
@@ -292,10 +307,32 @@ mod tests {
             ("weights.0012.h5", Some(12)),
             ("checkpoint.30", Some(30)),
             ("best.pt", None),
+            ("model.01-0.99.keras", Some(1)),
+            ("weights.02-0.50.weights.h5", Some(2)),
+            ("sample-mnist-epoch=02-val_loss=0.50.ckpt", Some(2)),
+            ("epoch3_acc63.pth", Some(3)),
+            ("resnet_epoch3_acc0.63.pth", Some(3)),
+            ("checkpoint_2000_lr3e-6.pt", Some(2000)),
+            ("iter_500_epoch_2.pth", Some(500)),
+            ("model_2024-05-02_00-10.pt", None),
+            ("model_20240502-001000.pt", None),
+            ("run_2024-05-02_step=7.pt", Some(7)),
+            ("loss=0.50", None),
             ("model.h5", None),
             ("99999999999999999999999", None),
         ] {
             assert_eq!(step_in(name), step, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_ends_in_a_word_for_it_is_temporary_and_not_what_only_begins_like_one() {
+        for name in ["a.tmp", "a.tmp12", "a.pt.part", "a.part3", "x_temp", "x_temp-1", ".a", "tmpab3", "a~", "a.tmpk3j"]
+        {
+            assert!(is_temporary(name), "{name}");
+        }
+        for name in ["spatio_temporal_100.pt", "net.partition_3.pt", "chat_template_5.pt", "part-3.pt"] {
+            assert!(!is_temporary(name), "{name}");
         }
     }
 
