@@ -10,6 +10,7 @@ mod fetch;
 pub mod foresight;
 mod in_place;
 mod known;
+mod look;
 pub mod mirror;
 mod model;
 mod pins;

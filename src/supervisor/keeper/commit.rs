@@ -10,7 +10,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::claim::attempts;
 use super::known::{Known, Sent};
-use super::mirror::{Committed, Local, Mirror, PINS, beneath, blocking, same_bytes};
+use super::look::{Local, same_bytes};
+use super::mirror::{Committed, Mirror, PINS, beneath, blocking};
 use super::pins::{pin, unchanged};
 use super::retention::commits;
 use super::send::{Pools, Sending, Stop, verify, without_data};

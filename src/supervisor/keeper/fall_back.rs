@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::mirror::{Local, Look, Mirror, MirrorError, Resume, beneath};
+use super::look::{Local, Look};
+use super::mirror::{Mirror, MirrorError, Resume, beneath};
 use super::restore::{Which, point, set_aside};
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::names::{Attempt, BAD};

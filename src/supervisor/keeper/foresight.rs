@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use super::fetch::Stop;
 use super::in_place::{equal_files, is_in_place, own};
-use super::mirror::{Local, Look, Mirror, MirrorConfig, MirrorError};
+use super::look::{Local, Look};
+use super::mirror::{Mirror, MirrorConfig, MirrorError};
 use super::restore::Brought;
 use super::retention::{commits, judge};
 use crate::edge::beneath::Beneath;

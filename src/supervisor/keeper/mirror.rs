@@ -20,14 +20,12 @@ use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::Clock;
 use crate::edge::fault::Faults;
-use crate::edge::links::Files;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
-use crate::edge::{links, walk};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{Attempt, OWN, Stamp};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::{Age, Retention};
-use crate::rules::checkpoint::{Candidate, Entry, Layout, Listing, Options, Pointer, Scan, best_step, recognise};
+use crate::rules::checkpoint::{Entry, Options};
 use crate::rules::exit;
 
 /// Whether to resume at the start.
@@ -158,32 +156,6 @@ pub(crate) struct Committed {
     pub(crate) stamp: Stamp,
 }
 
-/// A complete local checkpoint.
-#[derive(Debug, Clone)]
-pub(crate) struct Local {
-    pub(crate) layout: &'static Layout,
-    pub(crate) candidate: Candidate,
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) pointers: Vec<Pointer>,
-    /// The step that the trainer itself calls the best.
-    pub(crate) best: Option<u64>,
-    pub(crate) age: Age,
-}
-
-/// One look at the directory.
-#[derive(Debug)]
-pub(crate) struct Look {
-    pub(crate) listing: Listing,
-    /// The newest complete checkpoint among those asked for.
-    pub(crate) newest: Option<Local>,
-    /// How new every unit is, finished or not.
-    pub(crate) ages: BTreeMap<String, Age>,
-    /// Units that a restore which was cut short may have left half in place.
-    pub(crate) half: Vec<String>,
-    /// Why newer ones are not complete, newest first; or why there is nothing.
-    pub(crate) passed: Vec<String>,
-}
-
 /// `.trainit/attempt.json` in the checkpoint directory: which run used it last.
 #[derive(Debug, Serialize, Deserialize)]
 struct Lineage {
@@ -198,7 +170,8 @@ const LINEAGE: &str = ".trainit/attempt.json";
 pub(crate) const RESTORING: &str = ".trainit/restoring.json";
 pub(crate) const TEMPORARY: &str = ".trainit/tmp";
 pub(crate) const PINS: &str = ".trainit/pin";
-const SMALL: u64 = 1 << 20;
+/// Small files of our own are read up to here, bytes.
+pub(crate) const SMALL: u64 = 1 << 20;
 
 impl Mirror {
     /// Opens both sides. With a store and `claim`: makes the checkpoint directory, tries the store out and claims the
@@ -322,82 +295,6 @@ impl Mirror {
         let dir = std::path::absolute(&self.config.dir).unwrap_or_else(|_| self.config.dir.clone());
         Resume { from: dir.join(unit), step: age.step, written_ns: age.newest_ns, commit }
     }
-
-    /// Walks the directory and finds the newest complete checkpoint, of the given step if one is given.
-    pub(crate) async fn look(&self, step: Option<u64>) -> io::Result<Look> {
-        let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
-        let mut ignored = self.ignored.clone();
-        blocking(move || {
-            // What a killed restore may have left half in place is no checkpoint, however complete it looks.
-            let half = Beneath::open(&dir).ok().and_then(|b| b.read(RESTORING, SMALL).ok());
-            let half: Vec<String> = half.and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
-            let listing = walked(&dir, &options)?;
-            for unit in &half {
-                ignored.insert(unit.clone(), newest_of(&listing, unit));
-            }
-            Ok(Look { half, ..look(&dir, listing, &options, &ignored, step) })
-        })
-        .await
-    }
-}
-
-/// The newest modification time of the files of a unit.
-pub(crate) fn newest_of(listing: &Listing, unit: &str) -> i64 {
-    let ours = listing.files().filter(|f| f.path.starts_with(unit));
-    ours.map(|f| f.mtime_ns).max().unwrap_or(0)
-}
-
-/// The directory's listing, links followed where that was asked for.
-pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
-    let listing = walk::walk(dir)?;
-    if !options.follow {
-        return Ok(listing);
-    }
-    let listing = links::follow(dir, &listing, &links::leading_out(dir, &listing));
-    let Ok(beneath) = Beneath::open(dir) else { return Ok(listing) };
-    // Those that lead to another checkpoint are only known once it is known what a checkpoint is.
-    let scan = Scan { listing: &listing, peek: &Files { beneath: &beneath, listing: &listing }, options };
-    let found = recognise(&scan).map(|found| found.candidates).unwrap_or_default();
-    let leaving = found.iter().flat_map(|unit| unit.leaving(&listing)).map(str::to_owned).collect();
-    Ok(links::follow(dir, &listing, &leaving))
-}
-
-fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<String, i64>, step: Option<u64>) -> Look {
-    let mut look = Look { listing, newest: None, ages: BTreeMap::new(), half: Vec::new(), passed: Vec::new() };
-    let Ok(beneath) = Beneath::open(dir) else {
-        look.passed.push(format!("{} is not there", dir.display()));
-        return look;
-    };
-    let files = Files { beneath: &beneath, listing: &look.listing };
-    let scan = Scan { listing: &look.listing, peek: &files, options };
-    let Some(found) = recognise(&scan) else {
-        let format = options.format.as_ref().map_or(String::new(), |f| format!(" of the format {f}"));
-        look.passed.push(format!("nothing{format} in {} looks like a checkpoint", dir.display()));
-        return look;
-    };
-    for candidate in found.candidates {
-        let age = Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
-        look.ages.insert(candidate.unit.clone(), age);
-        let is_wanted = step.is_none_or(|s| candidate.step == Some(s));
-        if look.newest.is_some() || !is_wanted || ignored.get(&candidate.unit) == Some(&age.newest_ns) {
-            continue;
-        }
-        match (found.layout.complete)(&scan, &candidate) {
-            Ok(()) => {
-                let entries = candidate.entries(&look.listing).cloned().collect();
-                let pointers = (found.layout.pointers)(&scan, &candidate);
-                let best = best_step(found.layout, &scan, &candidate);
-                look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, best, age });
-            }
-            Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
-        }
-    }
-    look
-}
-
-/// Whether two looks saw the same files with the same bytes.
-pub(crate) fn same_bytes(before: &[Entry], after: &[Entry]) -> bool {
-    before.len() == after.len() && before.iter().zip(after).all(|(b, a)| b.path == a.path && b.same_bytes(a))
 }
 
 /// Runs file work off the runtime's one thread.

@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use super::fetch::Stop;
 use super::in_place::{equal_files, is_in_place, own};
-use super::mirror::{
-    Committed, Local, Look, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away, newest_of, same_bytes,
-};
+use super::look::{Local, Look, newest_of, same_bytes};
+use super::mirror::{Committed, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away};
 use super::retention::{commits, judge, lacks, read};
 use crate::edge::beneath::Beneath;
 use crate::edge::store::Store;

@@ -2,13 +2,11 @@
 
 use std::io;
 
-use super::mirror::{Mirror, MirrorError, RESTORING, blocking, walked};
+use super::look::walked;
+use super::mirror::{Mirror, MirrorError, RESTORING, SMALL, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::rules::checkpoint::{Candidate, Layout, Scan, recognise};
-
-/// The names of units that a restore may have left half in place are read up to here, bytes.
-const SMALL: u64 = 1 << 20;
 
 /// A local unit and what the rules say of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
