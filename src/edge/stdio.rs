@@ -5,14 +5,16 @@
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
+use crate::rules::plain::plain;
+
 /// Writes all of it to standard output. Errors: as write(2), EPIPE included.
 pub fn print(text: &str) -> io::Result<()> {
     write_all(libc::STDOUT_FILENO, text.as_bytes())
 }
 
-/// Writes one line to standard error; a closed or full one is no reason to fail.
+/// Writes one line to standard error, whatever it quotes; a closed or full one is no reason to fail.
 pub fn complain(line: &str) {
-    let _ = write_all(libc::STDERR_FILENO, format!("{line}\n").as_bytes());
+    let _ = write_all(libc::STDERR_FILENO, format!("{}\n", plain(line)).as_bytes());
 }
 
 /// Writes to standard error as it is, without an end of line.

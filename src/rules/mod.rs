@@ -10,6 +10,7 @@ pub mod gpu;
 pub mod job;
 pub mod lines;
 pub mod metric;
+pub mod plain;
 pub mod preempt;
 pub mod progress;
 pub mod signal;

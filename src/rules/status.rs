@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 
 use super::gpu::Gpu;
 use super::gpu::ledger::XidCount;
-use super::gpu::table::plain;
 use super::gpu::watch::Sample;
 use super::job::{Told, Uptime};
+use super::plain::plain;
 
 /// Samples of each GPU in an answer: ten minutes at the default interval. The answer has to fit a socket's buffer.
 const SAMPLES: usize = 60;

@@ -117,8 +117,7 @@ impl Line {
             Level::WARN => "warning: ",
             _ => "",
         };
-        // A line is a line, whatever is quoted in it.
-        let mut text = format!("{clock} trainit: {word}{}", self.message.replace('\n', "\\n").replace('\r', "\\r"));
+        let mut text = format!("{clock} trainit: {word}{}", self.message);
         let shown: Vec<String> = self.fields.iter().map(|(name, value)| format!("{name}={}", plain(value))).collect();
         if !shown.is_empty() {
             let _ = write!(text, " [{}]", shown.join(" "));
@@ -181,9 +180,9 @@ mod tests {
     }
 
     #[test]
-    fn a_text_line_stays_one_line_and_ends_with_its_fields() {
+    fn a_text_line_ends_with_its_fields() {
         let text = line().text(Level::ERROR, "2026-01-02T03:04:05.678Z");
-        assert_eq!(text, "03:04:05 trainit: error: a\\nb [code=bad_address pid=7]");
+        assert_eq!(text, "03:04:05 trainit: error: a\nb [code=bad_address pid=7]");
     }
 
     #[test]

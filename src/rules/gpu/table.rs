@@ -2,6 +2,7 @@
 
 use super::ledger::XidCount;
 use super::{Discovery, Gpu, Health, Source, throttle_names};
+use crate::rules::plain::plain;
 
 const HEADER: [&str; 12] =
     ["GPU", "NAME", "UUID", "MEMORY", "UTIL", "TEMP", "POWER", "ECC", "THROTTLE", "MIG", "NVLINK", "HEALTH"];
@@ -81,11 +82,6 @@ fn row(gpu: &Gpu) -> [String; 12] {
         or_dash(gpu.nvlinks_active.map(|links| links.to_string())),
         health.to_owned(),
     ]
-}
-
-/// Without what could move a terminal's cursor.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ fn a_preemption_is_told_with_its_deadline_and_is_healthy() {
 fn a_failing_gpu_is_unhealthy_and_an_unknown_one_is_not() {
     let told_failing = Told { leaving: Some("GPU 1: lost\n".into()), is_failing: true, ..told() };
     let status = object(&told_failing, &facts());
-    assert_eq!(check(&status), (false, "unhealthy: GPU 1: lost\u{fffd}".to_owned()));
+    assert_eq!(check(&status), (false, "unhealthy: GPU 1: lost\\n".to_owned()));
     let gpus = Gpus { blind: Some("nvmlInit_v2 did not return in 5 s".into()), ..Gpus::default() };
     let blind = object(&told(), &Facts { gpus: Some(gpus), ..facts() });
     assert!(check(&blind).0);
