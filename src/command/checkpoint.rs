@@ -14,6 +14,7 @@ use crate::edge::stdio;
 use crate::edge::store::StoreError;
 use crate::rules::env::Env;
 use crate::rules::exit;
+use crate::rules::plain::plain;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::layers::hint;
 use crate::settings::{Complaint, Reader, Values};
@@ -60,6 +61,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
             return match next {
                 Ok(next) if next.held.is_none() && !dry => {
                     let mut mirror = Mirror::open(config(true)).await?;
+                    // Who says 0 knows that nobody writes.
+                    let settle = Some(settle).filter(|settle| !settle.is_zero());
                     let outcome = mirror.commit_newest(settle, None, &*shown("pushing")).await;
                     tell(&mirror);
                     Ok(pushed(&mirror, outcome, as_json))
@@ -129,17 +132,15 @@ fn would_push(mirror: &Mirror, next: Result<Next, String>, as_json: bool) -> u8 
     match next {
         Ok(next) => {
             tell_passed(mirror);
-            let step = step_text(next.step);
+            let (unit, step) = (plain(&next.unit), step_text(next.step));
             let value = json!({"unit": next.unit, "step": next.step, "files": next.files, "bytes": next.bytes, "commit": next.held.as_ref().map(ToString::to_string)});
             match next.held {
                 Some(held) => {
-                    let text =
-                        format!("nothing to push: the newest commit, {held}, is {} ({step}) already\n", next.unit);
+                    let text = format!("nothing to push: the newest commit, {held}, is {unit} ({step}) already\n");
                     show(as_json, &json!({ "up_to_date": value }), &text)
                 }
                 None => {
-                    let text =
-                        format!("would push {} ({step}, {} files, {} bytes)\n", next.unit, next.files, next.bytes);
+                    let text = format!("would push {unit} ({step}, {} files, {} bytes)\n", next.files, next.bytes);
                     show(as_json, &json!({ "would_push": value }), &text)
                 }
             }
@@ -162,7 +163,8 @@ fn pushed(mirror: &Mirror, outcome: Outcome, as_json: bool) -> u8 {
                 as_json,
                 &json!({"committed": {"unit": unit, "step": step, "bytes": bytes, "seconds": seconds, "commit": stamp}}),
                 &format!(
-                    "committed {unit} ({}, {bytes} bytes, {seconds:.2} s) as {}\n",
+                    "committed {} ({}, {bytes} bytes, {seconds:.2} s) as {}\n",
+                    plain(&unit),
                     step_text(step),
                     stamp.unwrap_or_default()
                 ),
@@ -196,7 +198,7 @@ async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) 
         (None, _) if restore == Resuming::None => "nothing was pulled: --restore is none\n".to_owned(),
         (None, _) => "there is nothing to pull\n".to_owned(),
         (Some(r), brought) => {
-            let (place, step) = (r.from.display(), step_text(r.step));
+            let (place, step) = (plain(&r.from.to_string_lossy()), step_text(r.step));
             let commit = r.commit.as_ref().map(ToString::to_string).unwrap_or_default();
             match brought {
                 None => format!("{place} stays ({step}): no newer one is committed\n"),
@@ -231,7 +233,8 @@ async fn verify(mirror: &Mirror, as_json: bool) -> Result<u8, MirrorError> {
     let mut table = mirror.place().map_or(String::new(), |store| commits_table(&commits, store));
     let whole = commits.iter().filter(|c| c.problems.is_empty()).count();
     if !commits.is_empty() {
-        table.push_str(&format!("{whole} of {} commits are whole, every byte read and summed\n", commits.len()));
+        let is = if commits.len() == 1 { "commit is" } else { "commits are" };
+        table.push_str(&format!("{whole} of {} {is} whole, every byte read and summed\n", commits.len()));
     }
     let code = show(as_json, &value, &table);
     Ok(if whole < commits.len() { 1 } else { code })

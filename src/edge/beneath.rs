@@ -172,6 +172,18 @@ impl Beneath {
         }
     }
 
+    /// Removes a directory if nothing is in it; one that is not there is fine. Errors: as rmdir(2).
+    pub fn remove_empty(&self, path: &str) -> io::Result<()> {
+        let parent = match self.directory(parent_of(path), false) {
+            Err(error) if is_absent(&error) => return Ok(()),
+            parent => parent?,
+        };
+        match unlinkat(parent, name_of(path), UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// Makes everything on this file system durable. Errors: as syncfs(2).
     pub fn sync_all(&self) -> io::Result<()> {
         Ok(syncfs(&self.top)?)

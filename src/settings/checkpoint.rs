@@ -90,7 +90,12 @@ impl Checkpoints {
             Ok(n) if n > 0 => Ok(n),
             _ => Err(format!("expected a whole number from 1, found {text:?}")),
         });
+        let restore_step = reader.count("restore-step");
         let words = [("latest", Resuming::Latest), ("required", Resuming::Required), ("none", Resuming::None)];
+        let restore = reader.choice("restore", &words).unwrap_or(Resuming::Latest);
+        if restore == Resuming::None && restore_step.is_some() {
+            reader.complain("restore-step", "with --restore none nothing is restored; give one of the two".to_owned());
+        }
         Checkpoints {
             dir,
             store,
@@ -110,8 +115,8 @@ impl Checkpoints {
                 every,
                 orphan_age: reader.parse("orphan-age", duration::parse).unwrap_or(ORPHAN_AGE),
             },
-            restore: reader.choice("restore", &words).unwrap_or(Resuming::Latest),
-            restore_step: reader.count("restore-step"),
+            restore,
+            restore_step,
             strong: reader.switch("strong-hash"),
             push_step: reader.count("push-step"),
         }
@@ -143,6 +148,12 @@ mod tests {
         let read = Checkpoints::read(&mut reader);
         read.needs_directory(&mut reader);
         (read, reader.complaints)
+    }
+
+    #[test]
+    fn from_scratch_and_from_a_step_are_not_asked_for_together() {
+        let (_, complaints) = read(&[("restore", "none"), ("restore-step", "10")]);
+        assert!(complaints[0].message.contains("give one of the two"), "{complaints:?}");
     }
 
     #[test]

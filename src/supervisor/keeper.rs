@@ -41,6 +41,8 @@ use transfer::log_lines;
 
 /// How long to wait before looking again at a checkpoint that changed under the last commit of a run.
 const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// What was not complete at so many looks in a row is not being written.
+const STALE_LOOKS: u32 = 10;
 /// So often; with an empty process tree only somebody outside can be writing.
 const LAST_LOOKS: u32 = 4;
 /// Between two words of progress to the supervisor.
@@ -97,12 +99,27 @@ struct Keeper {
     /// The last complaint and how far behind the store was, so that a store that stays away is one line now and then and
     /// not one each interval.
     said: (String, Duration),
+    /// What the checkpoints were said to be.
+    taken_for: &'static str,
+    /// Why the newest checkpoint was not taken, and at how many looks in a row.
+    passed: (String, u32),
 }
 
 impl Keeper {
     fn new(Keep { checkpoints, model }: Keep, teller: Teller, clock: Clock) -> Keeper {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.settle, c.interval));
-        Keeper { checkpoints, model, settle, interval, mirror: None, teller, clock, said: Default::default() }
+        Keeper {
+            checkpoints,
+            model,
+            settle,
+            interval,
+            mirror: None,
+            teller,
+            clock,
+            said: Default::default(),
+            taken_for: "",
+            passed: Default::default(),
+        }
     }
 
     async fn work(mut self, mut orders: UnboundedReceiver<Order>) {
@@ -204,7 +221,7 @@ impl Keeper {
     /// The tree is empty after a crash: what is complete is committed, and the newest is where the next attempt goes on,
     /// fetched from the store again where the crash left nothing whole.
     async fn refresh(&mut self) {
-        let outcome = self.commit(Duration::ZERO, None).await;
+        let outcome = self.commit(None, None).await;
         match outcome {
             Some(Outcome::Fenced { by }) => return self.tell_fenced(&by.to_string()),
             Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => self.complain(message),
@@ -232,7 +249,9 @@ impl Keeper {
 
     /// One look while training goes on. How long to wait for the next.
     async fn look(&mut self) -> Duration {
-        match self.commit(self.settle, None).await {
+        let outcome = self.commit(Some(self.settle), None).await;
+        self.tell_look(false);
+        match outcome {
             Some(Outcome::Committed { step, seconds, lag, .. }) => {
                 self.said = Default::default();
                 let (took, lag) = (Duration::from_secs_f64(seconds), Duration::from_secs_f64(lag));
@@ -255,7 +274,9 @@ impl Keeper {
     async fn flush(&mut self, by: Option<Duration>) {
         for last in (0..LAST_LOOKS).map(|n| n + 1 == LAST_LOOKS) {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
-            let flushed = match self.commit(Duration::ZERO, left).await {
+            let outcome = self.commit(None, left).await;
+            self.tell_look(true);
+            let flushed = match outcome {
                 None => Flushed::Done { step: None },
                 Some(Outcome::Committed { step, bytes, seconds, .. }) => {
                     tracing::debug!(bytes, seconds, "the last commit is through");
@@ -309,7 +330,7 @@ impl Keeper {
         }
     }
 
-    async fn commit(&mut self, settle: Duration, left: Option<Duration>) -> Option<Outcome> {
+    async fn commit(&mut self, settle: Option<Duration>, left: Option<Duration>) -> Option<Outcome> {
         let progress = self.progress("committing the checkpoint");
         Some(self.mirror.as_mut()?.commit_newest(settle, left, &progress).await)
     }
@@ -317,11 +338,32 @@ impl Keeper {
     fn complain(&mut self, message: String) {
         let (steps, lag) = self.mirror.as_ref().and_then(Mirror::behind).unwrap_or_default();
         let is_worse = lag >= SAID_AGAIN && lag >= self.said.1 * 2;
-        if self.said.0 != message || is_worse {
+        // Each try has a number of its own, and names it.
+        let gist: String = message.chars().filter(|c| !c.is_ascii_digit()).collect();
+        if self.said.0 != gist || is_worse {
             let lag_seconds = lag.as_secs();
             tracing::warn!(code = "commit_failed", lag_steps = steps, lag_seconds, "{message}");
-            self.said = (message, lag);
+            self.said = (gist, lag);
         }
+    }
+
+    /// What the checkpoints are taken for, once; and why the newest is not taken, once, when it is no save under way any
+    /// more.
+    fn tell_look(&mut self, last: bool) {
+        let Some((name, evidence)) = self.mirror.as_ref().and_then(Mirror::taken_for) else { return };
+        let Some(mirror) = &self.mirror else { return };
+        if name != self.taken_for {
+            self.taken_for = name;
+            tracing::info!("checkpoints in {} are taken for {name}: {evidence}", mirror.directory().display());
+        }
+        let why = mirror.passed().first().cloned().unwrap_or_default();
+        let looks = if self.passed.0 == why { self.passed.1.saturating_add(1) } else { 1 };
+        let is_due = looks == STALE_LOOKS || last && looks < STALE_LOOKS;
+        if !why.is_empty() && is_due {
+            let committed_step = mirror.committed().and_then(|(step, _)| step);
+            tracing::warn!(code = "checkpoint_passed_over", committed_step, "{why}; it is not committed");
+        }
+        self.passed = (why, if last { STALE_LOOKS } else { looks });
     }
 
     fn tell_notes(&mut self) {

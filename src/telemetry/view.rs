@@ -43,7 +43,9 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             tracing::info!(step, lag_seconds = (lag.as_secs_f64() * 10.0).round() / 10.0, "checkpoint committed");
         }
         Event::Flushed(Flushed::OutOfTime(why)) => tracing::warn!("{why}"),
-        Event::Flushed(Flushed::Done { step: Some(step) }) => tracing::info!(step, "the newest checkpoint is safe"),
+        Event::Flushed(Flushed::Done { step: Some(step) }) => {
+            tracing::info!(step, "the newest complete checkpoint is safe")
+        }
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
         Event::Pulse(_) if actions.contains(&Action::DumpStacks) => {

@@ -238,7 +238,7 @@ fn prune_names_what_goes_and_counts_what_stays() {
         [
             "deleted commit 0000000001-000001 (step 1)",
             "deleted commit 0000000002-000001 (step 2)",
-            "deleted 2 commits and 0 objects of none; 1 commits stay"
+            "deleted 2 commits and 0 objects of none; 1 commit stays"
         ]
     );
 }

@@ -206,3 +206,94 @@ fn three_runs_of_which_one_sleeps_and_one_dies_leave_a_whole_newest_checkpoint()
         }
     }
 }
+
+/// Where the store has the one file of a step that the run of this attempt committed first.
+fn data(place: &Place, attempt: u32, step: u64) -> String {
+    place.store().join(format!("ckpt-{step}.json/{attempt:010}-000001/ckpt-{step}.json")).display().to_string()
+}
+
+#[test]
+fn a_restart_whose_newest_commit_is_no_good_any_more_goes_on_from_the_one_before_it() {
+    let place = Place::new();
+    for step in [10, 20] {
+        run(&place, &[], &saves(step)).expect_code(0);
+    }
+    let script = format!(
+        r#"echo "from ${{TRAINIT_RESUME_FROM:-scratch}}"; [ "$TRAINIT_ATTEMPT" = 2 ] && exit 0
+           : >"$D/ckpt-20.json"; : >"$D/ckpt-10.json"; : >{}; exit 5"#,
+        data(&place, 2, 20)
+    );
+    let done = run(&place, &["--max-restarts", "1", "--restore", "required"], &script).expect_code(0);
+    let from = |step| format!("from {}/ckpt-{step}.json\n", place.local().display());
+    assert_eq!(done.out(), from(20) + &from(10), "{}", done.err());
+}
+
+#[test]
+fn a_restart_for_which_no_commit_is_whole_is_204_and_never_from_scratch() {
+    for spoil in [data, |place: &Place, _, _| place.store().join(".trainit/commits/*").display().to_string()] {
+        let place = Place::new();
+        run(&place, &[], &saves(10)).expect_code(0);
+        let script = format!(
+            r#"echo "from ${{TRAINIT_RESUME_FROM:-scratch}}"; : >"$D/ckpt-10.json"; rm {}; exit 5"#,
+            spoil(&place, 1, 10)
+        );
+        let done = run(&place, &["--max-restarts", "1"], &script).expect_code(204);
+        assert_eq!(done.out(), format!("from {}/ckpt-10.json\n", place.local().display()), "{}", done.err());
+    }
+}
+
+#[test]
+fn a_store_that_is_gone_is_not_made_anew_on_the_disk_below() {
+    let place = Place::new();
+    let (store, away) = (place.store(), place.path("away"));
+    let script = format!(
+        r#"echo {{}} >"$D/ckpt-10.json"
+           until ls {store}/.trainit/commits/*-000000000010-* >/dev/null 2>&1; do sleep 0.01; done
+           mv {store} {away}; echo {{}} >"$D/ckpt-20.json""#,
+        store = store.display(),
+        away = away.display()
+    );
+    let done = run(&place, &[], &script).expect_code(204);
+    assert!(done.err().contains("no longer holds this run's claim"), "{}", done.err());
+    assert!(!store.exists(), "nothing is made where the store was");
+    fs::rename(away, store).unwrap();
+    assert_eq!(place.steps(), [10]);
+}
+
+#[test]
+fn a_newer_checkpoint_that_is_refused_is_named_once_and_not_called_safe() {
+    let place = Place::new();
+    let script = r#"mkdir "$D/ck-10"; echo w >"$D/ck-10/w"; sleep 0.5
+                    mkdir "$D/ck-20"; echo w >"$D/ck-20/w"; ln -s /etc/hostname "$D/ck-20/base"; sleep 0.5"#;
+    let done = run(&place, &[], script).expect_code(0);
+    let err = done.err();
+    let told: Vec<&str> = err.lines().filter(|line| line.contains("ck-20")).collect();
+    assert_eq!(told.len(), 1, "{}", done.err());
+    assert!(told[0].contains("WARN") && told[0].contains("symbolic link") && told[0].contains("not committed"));
+    assert!(done.err().contains("are taken for generic"), "{}", done.err());
+    assert_eq!(place.steps(), [10]);
+}
+
+#[test]
+fn what_was_pulled_by_hand_and_trained_on_is_gone_on_from() {
+    let place = Place::new();
+    run(&place, &[], &saves(10)).expect_code(0);
+    fs::remove_dir_all(place.local()).unwrap();
+    fs::create_dir(place.local()).unwrap();
+    place.checkpoint("pull").output().expect_code(0);
+    fs::write(place.local().join("ckpt-20.json"), "{}").unwrap();
+    let done = run(&place, &[], &saves(30)).expect_code(0);
+    resumed(&place, &done, 20);
+}
+
+#[test]
+fn a_file_that_is_open_for_writing_is_not_committed_however_short_the_settling() {
+    let place = Place::new();
+    let script = format!(
+        r#"exec 3>"$D/ckpt-10.json"; echo {{}} >&3; sleep 0.5; ls {}/.trainit/commits 2>/dev/null; echo looked"#,
+        place.store().display()
+    );
+    let done = run(&place, &["--settle", "0s"], &script).expect_code(0);
+    assert_eq!(done.out(), "looked\n", "{}", done.err());
+    assert_eq!(place.steps(), [10], "once it is closed");
+}

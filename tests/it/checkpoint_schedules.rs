@@ -188,7 +188,7 @@ async fn life(book: Rc<RefCell<Book>>, number: u32, dir: PathBuf, store: PathBuf
                     spoil(&unit, &mark, rewrites);
                 }
             };
-            let outcome = mirror.commit_newest(SETTLE, None, &progress).await;
+            let outcome = mirror.commit_newest(Some(SETTLE), None, &progress).await;
             match outcome {
                 Outcome::Committed { .. } => {
                     assert!(!overtaken, "attempt {attempt} began a commit after a newer one had claimed the store");
@@ -361,12 +361,12 @@ fn what_no_time_is_left_for_is_not_taken_for_committed_because_the_one_before_is
     runtime.block_on(async {
         let mut mirror = Mirror::open(config(&dir, &store, Kept { last: 2, every: None }, true)).await.unwrap();
         save(&dir, 1, "first");
-        let outcome = mirror.commit_newest(Duration::ZERO, None, &|_, _| {}).await;
+        let outcome = mirror.commit_newest(None, None, &|_, _| {}).await;
         assert!(matches!(outcome, Outcome::Committed { step: Some(1), .. }), "{outcome:?}");
         save(&dir, 2, "second");
         // Over before it has settled.
         let (settle, limit) = (Duration::from_secs(60), Duration::from_millis(50));
-        let outcome = mirror.commit_newest(settle, Some(limit), &|_, _| {}).await;
+        let outcome = mirror.commit_newest(Some(settle), Some(limit), &|_, _| {}).await;
         assert!(matches!(outcome, Outcome::OutOfTime { .. }), "{outcome:?}");
     });
 }
@@ -380,12 +380,12 @@ async fn freeze_in_a_commit(turns: usize) -> bool {
     let kept = Kept { last: 1, every: Some(2) };
     let mut old = Mirror::open(config(&at("old"), &at("store"), kept, true)).await.unwrap();
     save(&at("old"), 1, "old-1");
-    old.commit_newest(Duration::ZERO, None, &|_, _| {}).await;
+    old.commit_newest(None, None, &|_, _| {}).await;
     save(&at("old"), 2, "old-2");
     // One thread does all that is asked of the disk, and may be told to wait.
     let machine = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build().unwrap();
     let inside = machine.handle().clone();
-    let mut commit = Box::pin(async move { old.commit_newest(Duration::ZERO, None, &|_, _| {}).await });
+    let mut commit = Box::pin(async move { old.commit_newest(None, None, &|_, _| {}).await });
     let life = Box::pin(poll_fn(move |context| {
         let _inside = inside.enter();
         commit.as_mut().poll(context).map(drop)
@@ -404,7 +404,7 @@ async fn freeze_in_a_commit(turns: usize) -> bool {
     let mut new = Mirror::open(config(&at("new"), &at("store"), kept, true)).await.unwrap();
     new.restore().await.unwrap();
     save(&at("new"), 3, "new-3");
-    let outcome = new.commit_newest(Duration::ZERO, None, &|_, _| {}).await;
+    let outcome = new.commit_newest(None, None, &|_, _| {}).await;
     assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
     // It spares the one that it came from; people do not.
     let person = Mirror::open(config(&at("person"), &at("store"), kept, false)).await.unwrap();

@@ -207,3 +207,47 @@ fn with_too_few_descriptors_it_fails_in_one_line_and_nothing_is_lost() {
         assert_eq!(place.steps()[0] == 2, done.code() == 0, "limit {limit}");
     }
 }
+
+#[test]
+fn two_pushes_at_once_leave_the_newer_ones_commit() {
+    let place = Place::new();
+    place.save(1);
+    let start = || place.checkpoint("push").env("TRAINIT_TEST_FAULT", "3:stop").start();
+    let first = start();
+    stopped(&first);
+    let second = start();
+    stopped(&second);
+    first.signal(libc::SIGCONT);
+    assert!(first.finish().expect_code(205).err().contains("taken over"));
+    second.signal(libc::SIGCONT);
+    second.finish().expect_code(0);
+    assert_eq!(place.steps(), [1]);
+    assert!(!place.local().join(".trainit/pin").exists());
+}
+
+#[test]
+fn a_directory_in_the_place_of_a_pointer_is_moved_aside() {
+    let place = Place::new();
+    fs::write(place.local().join("epoch=0-step=10.ckpt"), "weights").unwrap();
+    std::os::unix::fs::symlink("epoch=0-step=10.ckpt", place.local().join("last.ckpt")).unwrap();
+    place.push();
+    let there = place.path("there");
+    fs::create_dir_all(there.join("last.ckpt/inside")).unwrap();
+    let done = place.checkpoint_in("pull", &there).output().expect_code(0);
+    assert!(done.err().contains("last.ckpt") && done.err().contains(".trainit/aside"), "{}", done.err());
+    assert_eq!(fs::read_to_string(there.join("last.ckpt")).unwrap(), "weights");
+    assert!(there.join(".trainit/aside/pull-1/last.ckpt/inside").exists());
+}
+
+#[test]
+fn what_a_name_says_to_a_terminal_is_not_shown_to_it() {
+    let place = Place::new();
+    let name = "step-10\u{1b}[31m\nx.bin";
+    fs::write(place.local().join(name), "x").unwrap();
+    place.push();
+    for deed in ["list", "verify", "pull"] {
+        let done = place.checkpoint(deed).output().expect_code(0);
+        let text = done.out().to_owned() + &done.err();
+        assert!(text.contains("step-10\u{fffd}[31m\\nx.bin") && !text.contains('\u{1b}'), "{deed}: {text:?}");
+    }
+}

@@ -6,6 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::rules::checkpoint::address::Address;
+use crate::rules::plain::plain;
 use crate::supervisor::keeper::audit::Audited;
 use crate::supervisor::keeper::retention::Pruned;
 use crate::supervisor::keeper::survey::Surveyed;
@@ -50,13 +51,13 @@ pub(super) fn commits_table(commits: &[Audited], store: &Address) -> String {
     let mut table =
         format!("{:<18} {:>10} {:<20} {:>7} {:>15}  {}\n", "COMMIT", "STEP", "COMMITTED", "FILES", "BYTES", "UNIT");
     for commit in commits {
-        let problem = problem(commit).map_or(String::new(), |why| format!("not usable: {why}"));
+        let problem = problem(commit).map_or(String::new(), |why| format!("not usable: {}", plain(&why)));
         let name = &commit.name;
         let (step, rest) = match &commit.manifest {
             Some(m) => {
                 let gap = if problem.is_empty() { "" } else { "  " };
                 let (files, time) = (m.regular().count(), time(m.created_unix));
-                (m.step, format!("{time:<20} {files:>7} {:>15}  {}{gap}{problem}", m.total_bytes, m.unit))
+                (m.step, format!("{time:<20} {files:>7} {:>15}  {}{gap}{problem}", m.total_bytes, plain(&m.unit)))
             }
             None => (Some(name.step), format!("{:<20} {:>7} {:>15}  {problem}", "-", "-", "-")),
         };
@@ -92,10 +93,13 @@ pub(super) fn local_table(local: &[Surveyed], dir: &Path) -> String {
     table.push_str(&format!("{:<18} {:>10} {:>7} {:>15}  {}\n", "LOCAL", "STEP", "FILES", "BYTES", "UNIT"));
     for unit in local {
         let step = unit.step.map_or("-".to_owned(), |s| s.to_string());
-        let problem = unit.problem.as_ref().map_or(String::new(), |why| format!("  not complete: {why}"));
+        let problem = unit.problem.as_ref().map_or(String::new(), |why| format!("  not complete: {}", plain(why)));
         table.push_str(&format!(
             "{:<18} {step:>10} {:>7} {:>15}  {}{problem}\n",
-            unit.framework, unit.files, unit.bytes, unit.unit
+            unit.framework,
+            unit.files,
+            unit.bytes,
+            plain(&unit.unit)
         ));
     }
     table
@@ -105,9 +109,12 @@ pub(super) fn pruned_text(pruned: &Pruned, dry: bool) -> String {
     let verb = if dry { "would delete" } else { "deleted" };
     let mut text = String::new();
     for name in &pruned.commits {
-        text.push_str(&format!("{verb} commit {} (step {})\n", name.stamp, name.step));
+        let step = step_text(Some(name.step).filter(|step| *step > 0));
+        text.push_str(&format!("{verb} commit {} ({step})\n", name.stamp));
     }
-    let (gone, orphans) = (pruned.commits.len(), pruned.orphans.len());
-    text.push_str(&format!("{verb} {gone} commits and {orphans} objects of none; {} commits stay\n", pruned.kept));
+    let commits = |n: usize| format!("{n} commit{}", if n == 1 { "" } else { "s" });
+    let (gone, kept, orphans) = (commits(pruned.commits.len()), commits(pruned.kept), pruned.orphans.len());
+    let stay = if pruned.kept == 1 { "stays" } else { "stay" };
+    text.push_str(&format!("{verb} {gone} and {orphans} objects of none; {kept} {stay}\n"));
     text
 }

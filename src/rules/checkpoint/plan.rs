@@ -18,9 +18,24 @@ pub fn next_number<'a>(attempts: impl IntoIterator<Item = &'a Attempt>) -> u64 {
     attempts.into_iter().map(|a| a.number).max().unwrap_or(0).saturating_add(1)
 }
 
-/// The newest attempt above ours: it has taken over, and we may commit no more.
-pub fn fenced_by(ours: &Attempt, attempts: impl IntoIterator<Item = Attempt>) -> Option<Attempt> {
-    attempts.into_iter().filter(|a| a > ours).max()
+/// What the claims in a store say of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It is the newest.
+    Newest,
+    /// This newer one has taken over, and we may commit no more.
+    Overtaken(Attempt),
+    /// It is not there: the store was emptied, or this is not the one that we claimed.
+    Gone,
+}
+
+/// Where our attempt stands among those of the store.
+pub fn standing(ours: &Attempt, attempts: &[Attempt]) -> Standing {
+    match attempts.iter().max() {
+        Some(newest) if newest > ours => Standing::Overtaken(newest.clone()),
+        _ if attempts.contains(ours) => Standing::Newest,
+        _ => Standing::Gone,
+    }
 }
 
 /// Whether the local checkpoint is to be kept rather than the newest commit restored: it was written by a run that came
@@ -75,7 +90,8 @@ pub fn expendable(
     let Some((last_kept, _)) = whole.take(keep).nth(keep - 1) else { return Vec::new() };
     let older = newest_first[last_kept + 1..].iter().map(|(name, _)| name);
     let best = newest_first.iter().map(|(name, _)| name).find(|name| best == Some(name.step));
-    let is_multiple = |name: &CommitName| retention.every.is_some_and(|n| name.step.is_multiple_of(n));
+    // 0 is the step of those that have none, too.
+    let is_multiple = |name: &CommitName| name.step > 0 && retention.every.is_some_and(|n| name.step.is_multiple_of(n));
     let mut going: Vec<CommitName> = older
         .filter(|name| name.stamp.attempt <= *ours && spared != Some(&name.stamp))
         .filter(|name| best != Some(*name) && !is_multiple(name))
@@ -103,8 +119,10 @@ mod tests {
 
     #[test]
     fn a_larger_attempt_fences_ours_and_a_smaller_one_does_not() {
-        assert_eq!(fenced_by(&attempt(3), [attempt(1), attempt(3)]), None);
-        assert_eq!(fenced_by(&attempt(3), [attempt(5), attempt(4)]), Some(attempt(5)));
+        assert_eq!(standing(&attempt(3), &[attempt(1), attempt(3)]), Standing::Newest);
+        assert_eq!(standing(&attempt(3), &[attempt(5), attempt(4)]), Standing::Overtaken(attempt(5)));
+        assert_eq!(standing(&attempt(3), &[attempt(2)]), Standing::Gone);
+        assert_eq!(standing(&attempt(3), &[]), Standing::Gone);
         assert_eq!(next_number(&[attempt(2), attempt(7)]), 8);
         assert_eq!(next_number(&[]), 1);
     }
@@ -140,6 +158,13 @@ mod tests {
         assert_eq!(steps(expendable(&all, keep(0, None), &us, None, None)).len(), 5, "one is always kept");
         assert_eq!(steps(expendable(&all, keep(3, Some(20)), &us, None, None)), [10, 30]);
         assert_eq!(steps(expendable(&all, keep(3, None), &us, Some(&all[5].0.stamp), None)), [20, 30]);
+    }
+
+    #[test]
+    fn commits_without_a_step_are_no_multiple_of_anything() {
+        let all: Vec<(CommitName, bool)> = (1..=6).rev().map(|s| (commit(1, s, 0), true)).collect();
+        let keep = Retention { last: 2, every: Some(1000), orphan_age: Duration::ZERO };
+        assert_eq!(expendable(&all, keep, &attempt(1), None, None).len(), 4);
     }
 
     #[test]

@@ -12,14 +12,15 @@ use super::claim::attempts;
 use super::known::{Known, Sent};
 use super::look::{Local, same_bytes};
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking};
-use super::pins::{pin, unchanged};
+use super::pins::{pin, unchanged, unpin};
 use super::retention::commits;
 use super::send::{Pools, Sending, Stop, verify, without_data};
 use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
+use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
 use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, stamp_of_data};
-use crate::rules::checkpoint::{Kind, plan};
+use crate::rules::checkpoint::plan::{self, Standing};
 use crate::rules::exit;
 
 /// How long the store has to say, when the time is up, whether the commit is through.
@@ -81,12 +82,12 @@ pub enum Outcome {
 
 impl Mirror {
     /// Commits the newest complete checkpoint if the store does not hold it. `settle`: it must have lain unchanged for
-    /// this long (zero when the process tree is empty and nobody can write). `limit`: give up after this long, and do not
+    /// this long, and nobody may have it open for writing; `None` where nobody can write any more. `limit`: give up after this long, and do not
     /// begin what the last throughput says cannot be done in it; nothing old is deleted then either. `progress` hears
     /// bytes done and bytes in all.
     pub async fn commit_newest(
         &mut self,
-        settle: Duration,
+        settle: Option<Duration>,
         limit: Option<Duration>,
         progress: &dyn Fn(u64, u64),
     ) -> Outcome {
@@ -103,7 +104,9 @@ impl Mirror {
             // Where something is missing, everything is sent next time.
             self.known = Known::default();
             // They would keep the space of what the framework deletes.
-            let _ = beneath(&self.config.dir).and_then(|dir| dir.remove_tree(PINS));
+            if let (Ok(dir), Some(attempt)) = (beneath(&self.config.dir), &self.attempt) {
+                let _ = unpin(&dir, attempt);
+            }
         }
         match done {
             Ok(outcome) => outcome,
@@ -126,7 +129,7 @@ impl Mirror {
 
     async fn try_commit(
         &mut self,
-        settle: Duration,
+        settle: Option<Duration>,
         limit: Option<Duration>,
         progress: &dyn Fn(u64, u64),
     ) -> Result<Outcome, Stop> {
@@ -136,6 +139,7 @@ impl Mirror {
         }
         let look = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
         self.passed = look.passed;
+        self.layout = look.layout;
         let Some(local) = look.newest else {
             return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
@@ -147,7 +151,10 @@ impl Mirror {
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
         self.waiting = Some((local.age.step, since));
-        let local = if settle.is_zero() { local } else { self.settled(local, settle).await? };
+        let local = match settle {
+            Some(settle) => self.settled(local, settle).await?,
+            None => local,
+        };
         let bytes = local.entries.iter().map(|e| e.size).sum::<u64>();
         if let (Some(limit), Some(throughput)) = (limit, self.throughput) {
             let left = limit.saturating_sub(self.clock.now().saturating_sub(begun));
@@ -163,7 +170,7 @@ impl Mirror {
         // Waiting for the checkpoint to settle is no part of what its commit takes.
         let sending = self.clock.now();
         // The trainer's network is spared while there is a trainer and time.
-        let is_training = !settle.is_zero() && limit.is_none();
+        let is_training = settle.is_some() && limit.is_none();
         let stamp = self.commit(&local, bytes, is_training, progress).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
         let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
@@ -202,7 +209,19 @@ impl Mirror {
 
     async fn overtaken(&self) -> Option<Attempt> {
         let (store, attempt) = (self.store.as_ref()?, self.attempt.as_ref()?);
-        plan::fenced_by(attempt, attempts(store).await.ok()?)
+        match plan::standing(attempt, &attempts(store).await.ok()?) {
+            Standing::Overtaken(by) => Some(by),
+            _ => None,
+        }
+    }
+
+    /// May we still commit?
+    async fn fence(&self, store: &Store, ours: &Attempt) -> Result<(), Stop> {
+        match plan::standing(ours, &attempts(store).await?) {
+            Standing::Newest => Ok(()),
+            Standing::Overtaken(by) => Err(Stop::Fenced(by)),
+            Standing::Gone => Err(Stop::Failed(self.unclaimed(ours))),
+        }
     }
 
     fn unreadable(&self, error: &io::Error) -> Stop {
@@ -252,7 +271,7 @@ impl Mirror {
         let pins = pin(&dir, &stamp, &local.entries).await.map_err(|error| self.unreadable(&error))?;
         unchanged(&dir, &local.entries, &pins).await?;
         faults.point(2);
-        fence(store, attempt).await?;
+        self.fence(store, attempt).await?;
         faults.point(3);
 
         let unit = &local.candidate.unit;
@@ -292,7 +311,7 @@ impl Mirror {
         faults.point(6);
         unchanged(&dir, &local.entries, &pins).await?;
         faults.point(7);
-        fence(store, attempt).await?;
+        self.fence(store, attempt).await?;
 
         items.extend(without_data(&local.entries));
         items.sort_by(|a, b| a.path.cmp(&b.path));
@@ -307,20 +326,23 @@ impl Mirror {
         }
         faults.point(9);
         self.make_way(store, &name, &manifest).await?;
-        if let Err(error) = dir.remove_tree(PINS) {
+        if let Err(error) = unpin(&dir, attempt) {
             self.note(format!("cannot remove {PINS}: {error}"));
         }
         self.known = Known::new(sent);
         Ok(stamp)
     }
 
-    /// Takes our commit back where a newer run has committed too: whoever lists what may go before ours is there, and
-    /// deletes after it, takes away what ours shares with an older one.
+    /// Takes our commit back where it shares files with an older one and a newer run has committed too: whoever listed
+    /// what may go before ours was there, and deletes after it, takes them away.
     async fn make_way(&self, store: &Store, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
+        let shared = manifest.regular().map(|item| item.key.clone());
+        let shared: HashSet<String> = shared.filter(|key| stamp_of_data(key).as_ref() != Some(&name.stamp)).collect();
+        if shared.is_empty() {
+            return Ok(());
+        }
         let newest = commits(store).await.ok().and_then(|names| names.into_iter().next());
         let Some(newest) = newest.filter(|newest| newest.stamp.attempt > name.stamp.attempt) else { return Ok(()) };
-        let shared = manifest.regular().map(|item| item.key.clone());
-        let shared = shared.filter(|key| stamp_of_data(key).as_ref() != Some(&name.stamp)).collect();
         self.delete(store, name, &shared).await?;
         Err(Stop::Fenced(newest.stamp.attempt))
     }
@@ -349,12 +371,5 @@ impl Mirror {
             files,
             pointers: pointers.collect(),
         }
-    }
-}
-
-async fn fence(store: &Store, ours: &Attempt) -> Result<(), Stop> {
-    match plan::fenced_by(ours, attempts(store).await?) {
-        Some(by) => Err(Stop::Fenced(by)),
-        None => Ok(()),
     }
 }

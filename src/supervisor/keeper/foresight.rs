@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::fetch::Stop;
-use super::in_place::{equal_files, is_in_place, own};
+use super::in_place::{equal_files, holds, is_in_place, own};
 use super::look::{Local, Look};
 use super::mirror::{Mirror, MirrorConfig, MirrorError};
 use super::restore::Brought;
@@ -74,9 +74,7 @@ impl Mirror {
         for name in commits(store).await? {
             let Ok(manifest) = judge(store, &name).await? else { continue };
             let is_same = manifest.unit == local.candidate.unit && seems_same(&manifest, local);
-            let Some(dir) = Beneath::open(&self.config.dir).ok().filter(|_| is_same).map(Arc::new) else { break };
-            let equal = equal_files(&dir, &manifest, &look.listing).await.unwrap_or_default();
-            let is_held = is_in_place(&dir, &manifest, &equal, &look.listing).unwrap_or(false);
+            let is_held = is_same && holds(&self.config.dir, &manifest, &look.listing).await;
             return Ok(is_held.then_some(name.stamp));
         }
         Ok(None)

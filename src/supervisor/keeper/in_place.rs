@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::mirror::{RESTORING, blocking};
@@ -73,6 +73,13 @@ fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
 /// it is read once more, from memory.
 pub(super) fn is_strongly_equal(file: &File, item: &Item) -> io::Result<bool> {
     Ok(item.blake3.is_none() || is_equal(file, item)?)
+}
+
+/// Whether the directory holds the commit's unit byte for byte; what cannot be read is taken for different.
+pub(super) async fn holds(dir: &Path, manifest: &Manifest, listing: &Listing) -> bool {
+    let Ok(dir) = Beneath::open(dir).map(Arc::new) else { return false };
+    let equal = equal_files(&dir, manifest, listing).await.unwrap_or_default();
+    is_in_place(&dir, manifest, &equal, listing).unwrap_or(false)
 }
 
 /// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no

@@ -26,6 +26,8 @@ pub(crate) struct Local {
 /// One look at the directory.
 #[derive(Debug)]
 pub(crate) struct Look {
+    /// How the checkpoints are written, where there are any, finished or not.
+    pub(crate) layout: Option<&'static Layout>,
     pub(crate) listing: Listing,
     /// The newest complete checkpoint among those asked for.
     pub(crate) newest: Option<Local>,
@@ -78,7 +80,8 @@ pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
 }
 
 fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<String, i64>, step: Option<u64>) -> Look {
-    let mut look = Look { listing, newest: None, ages: BTreeMap::new(), half: Vec::new(), passed: Vec::new() };
+    let mut look =
+        Look { layout: None, listing, newest: None, ages: BTreeMap::new(), half: Vec::new(), passed: Vec::new() };
     let Ok(beneath) = Beneath::open(dir) else {
         look.passed.push(format!("{} is not there", dir.display()));
         return look;
@@ -90,6 +93,7 @@ fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<Stri
         look.passed.push(format!("nothing{format} in {} looks like a checkpoint", dir.display()));
         return look;
     };
+    look.layout = Some(found.layout);
     for candidate in found.candidates {
         let age = Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
         look.ages.insert(candidate.unit.clone(), age);

@@ -25,7 +25,7 @@ use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{Attempt, OWN, Stamp};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::{Age, Retention};
-use crate::rules::checkpoint::{Entry, Options};
+use crate::rules::checkpoint::{Entry, Layout, Options};
 use crate::rules::exit;
 
 /// Whether to resume at the start.
@@ -125,6 +125,8 @@ pub struct Mirror {
     pub(crate) ignored: BTreeMap<String, i64>,
     /// The commit that the run resumed from.
     pub(crate) parent: Option<Stamp>,
+    /// The newest commit of runs before that this one may go back to.
+    pub(crate) origin: Option<Stamp>,
     /// Commits that the trainer failed from twice: never to be restored again by this run.
     pub(crate) bad: Vec<Stamp>,
     /// What the store holds of the local directory.
@@ -141,6 +143,8 @@ pub struct Mirror {
     pub(crate) transfer: Transfer,
     /// Why checkpoints that may be newer were not taken at the last look, newest first.
     pub(crate) passed: Vec<String>,
+    /// How the checkpoints of the last look are written.
+    pub(crate) layout: Option<&'static Layout>,
     /// A complete checkpoint that is not in the store: its step, and since when it is known.
     pub(crate) waiting: Option<(Option<u64>, Duration)>,
     /// What the last restore did, or would do.
@@ -186,6 +190,7 @@ impl Mirror {
             lineage: None,
             ignored: BTreeMap::new(),
             parent: None,
+            origin: None,
             bad: Vec::new(),
             committed: None,
             known: Known::default(),
@@ -194,6 +199,7 @@ impl Mirror {
             begun: false,
             transfer: Transfer::default(),
             passed: Vec::new(),
+            layout: None,
             waiting: None,
             brought: Cell::new(None),
             notes: RefCell::default(),
@@ -253,12 +259,11 @@ impl Mirror {
 
     /// Writes down that the directory is ours now. Only once the restore is done: before, it may hold what another run
     /// left.
-    pub(crate) fn write_lineage(&mut self, beneath: &Beneath) -> io::Result<()> {
-        let (Some(attempt), Some(address)) = (&self.attempt, &self.config.store) else { return Ok(()) };
-        let lineage =
-            Lineage { store: address.to_string(), attempt: attempt.to_string(), ignored: self.ignored.clone() };
+    pub(crate) fn write_lineage(&mut self, beneath: &Beneath, whose: Attempt) -> io::Result<()> {
+        let Some(address) = &self.config.store else { return Ok(()) };
+        let lineage = Lineage { store: address.to_string(), attempt: whose.to_string(), ignored: self.ignored.clone() };
         beneath.replace(LINEAGE, serde_json::to_string(&lineage).unwrap_or_default().as_bytes(), 0o644)?;
-        self.lineage = Some(attempt.clone());
+        self.lineage = Some(whose);
         Ok(())
     }
 
@@ -289,6 +294,15 @@ impl Mirror {
 
     pub(crate) fn note(&self, line: String) {
         self.notes.borrow_mut().push(line);
+    }
+
+    /// The line for a store that does not know this run, although it was claimed.
+    pub(crate) fn unclaimed(&self, ours: &Attempt) -> String {
+        let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
+        format!(
+            "{place} no longer holds this run's claim {}: it was emptied, or is not mounted any more; nothing goes into it or comes from it until the claim is there again; see that the store is the one of the start",
+            ours.key()
+        )
     }
 
     pub(crate) fn resume(&self, unit: &str, age: Age, commit: Option<Stamp>) -> Resume {

@@ -10,7 +10,7 @@ use super::mirror::{PINS, blocking};
 use super::send::Stop;
 use crate::edge::beneath::Beneath;
 use crate::edge::links;
-use crate::rules::checkpoint::names::Stamp;
+use crate::rules::checkpoint::names::{Attempt, Stamp};
 use crate::rules::checkpoint::{Entry, Kind};
 
 /// Where a file's bytes are read from while they are sent.
@@ -57,13 +57,20 @@ impl Pins {
     }
 }
 
+/// Lets go of this run's second names. Another's are left alone: one that took over may be copying in this directory.
+pub(super) fn unpin(dir: &Beneath, ours: &Attempt) -> io::Result<()> {
+    dir.remove_tree(&format!("{PINS}/{ours}"))?;
+    dir.remove_empty(PINS)
+}
+
 /// Gives every file a second name.
 pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) -> io::Result<Pins> {
-    let (dir, under) = (Arc::clone(dir), format!("{PINS}/{stamp}"));
+    let (dir, ours) = (Arc::clone(dir), stamp.attempt.clone());
+    let under = format!("{PINS}/{ours}/{}", stamp.seq);
     let files = entries.iter().filter(|e| e.kind == Kind::File);
     let files: Vec<(String, Option<PathBuf>)> = files.map(|e| (e.path.clone(), e.through.clone())).collect();
     blocking(move || {
-        dir.remove_tree(PINS)?;
+        unpin(&dir, &ours)?;
         let mut loose = HashSet::new();
         for (path, through) in files {
             let to = format!("{under}/{path}");
@@ -77,7 +84,7 @@ pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) ->
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                 Err(_) if through.is_some() => drop(loose.insert(path)),
                 Err(_) => {
-                    dir.remove_tree(PINS)?;
+                    unpin(&dir, &ours)?;
                     return Ok(Pins { under: None, loose });
                 }
             }

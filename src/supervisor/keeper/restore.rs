@@ -8,8 +8,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 
+use super::claim::attempts;
 use super::fetch::Stop;
-use super::in_place::{equal_files, is_in_place, own};
+use super::in_place::{equal_files, holds, is_in_place, own};
 use super::look::{Local, Look, newest_of, same_bytes};
 use super::mirror::{Committed, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away};
 use super::retention::{commits, judge, lacks, read};
@@ -17,8 +18,8 @@ use crate::edge::beneath::Beneath;
 use crate::edge::store::Store;
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::Manifest;
-use crate::rules::checkpoint::names::{Attempt, CommitName};
-use crate::rules::checkpoint::plan::{self, Age};
+use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp};
+use crate::rules::checkpoint::plan::{self, Age, Standing};
 
 pub(super) const ASIDE: &str = ".trainit/aside";
 /// What a restore did, or would do.
@@ -35,11 +36,11 @@ const RESTORED: &str = ".trainit/restored.json";
 const NAMED: usize = 10;
 
 /// Which commits may be restored.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
     /// Any, or those of a step: at the start of a run.
     First(Option<u64>),
-    /// Those of this run.
+    /// Those of this run, and those before it that it could have begun with.
     Later,
     /// Those before the ones that do no good.
     Older,
@@ -63,14 +64,16 @@ impl Mirror {
             match self.store.take() {
                 None => self.local_only(look.newest.clone(), &look.passed),
                 Some(store) => {
-                    let which = if first { Which::First(step) } else { Which::Later };
-                    let chosen = self.choose(&store, &look, which).await;
+                    let chosen = match first {
+                        true => self.choose(&store, &look, Which::First(step)).await,
+                        false => self.choose_again(&store, &look).await,
+                    };
                     self.store = Some(store);
                     chosen?
                 }
             }
         };
-        if first && resume.is_none() && (self.config.restore == Restore::Required || step.is_some()) {
+        if resume.is_none() && (self.config.restore == Restore::Required || step.is_some()) {
             return Err(self.nothing_there(step).await);
         }
         self.settle_account(&look, resume.as_ref(), never).map_err(|error| self.unusable(&error))?;
@@ -118,8 +121,17 @@ impl Mirror {
     }
 
     pub(super) fn local_only(&mut self, newest: Option<Local>, passed: &[String]) -> Option<Resume> {
-        passed.iter().filter(|_| newest.is_some()).for_each(|why| self.note(format!("passed over {why}")));
+        passed.iter().filter(|_| newest.is_some()).for_each(|why| self.note(format!("passed over: {why}")));
         newest.map(|local| self.resume(&local.candidate.unit, local.age, None))
+    }
+
+    async fn choose_again(&mut self, store: &Store, look: &Look) -> Result<Option<Resume>, MirrorError> {
+        if let Some(ours) = &self.attempt
+            && plan::standing(ours, &attempts(store).await.map_err(|error| away(&error))?) == Standing::Gone
+        {
+            return Err(MirrorError::store(self.unclaimed(ours)));
+        }
+        self.choose(store, look, Which::Later).await
     }
 
     pub(super) async fn choose(
@@ -150,17 +162,29 @@ impl Mirror {
                     continue;
                 }
             };
+            // A name says 0 where there is none.
+            if matches!(which, Which::First(Some(step)) if manifest.step != Some(step)) {
+                continue;
+            }
             let committed = Age { step: manifest.step, newest_ns: manifest.newest_ns() };
+            let may_be_it = |local: &Local| local.candidate.unit == manifest.unit && local.age.step == manifest.step;
             if let Some(local) = &look.newest
                 && plan::prefers_local(self.lineage.as_ref(), local.age, &name.stamp, committed)
+                // Copied about, it has newer times and the same bytes.
+                && !(may_be_it(local) && holds(&self.config.dir, &manifest, &look.listing).await)
             {
+                self.go_from(which, &name.stamp);
                 return Ok(self.local_only(Some(local.clone()), &look.passed));
             }
             if let Some(local) = &look.newest
                 && local.age.step > manifest.step
             {
+                let why = match self.lineage.as_ref().is_none_or(|lineage| *lineage < name.stamp.attempt) {
+                    true => "is of a later run",
+                    false => "was written later, by the times of their files",
+                };
                 self.note(format!(
-                    "{} in {} is left alone: the store's commit {name} is of a later run",
+                    "{} in {} is left alone: the store's commit {name} {why}",
                     local.candidate.unit,
                     self.config.dir.display()
                 ));
@@ -171,6 +195,8 @@ impl Mirror {
             };
             match brought {
                 Ok(brought) => {
+                    self.go_from(which, &name.stamp);
+                    self.note_passed(look);
                     self.brought.set(Some(brought));
                     self.remember(name, &manifest).await;
                     return Ok(Some(self.resume(&manifest.unit, committed, Some(name.stamp.clone()))));
@@ -182,13 +208,48 @@ impl Mirror {
                 Err(Stop::Fatal(error)) => return Err(error),
             }
         }
-        match refused.first() {
-            Some(why) if look.newest.is_none() && matches!(which, Which::First(_)) => Err(MirrorError::store(format!(
-                "none of the {} commits in {} can be restored (the newest: {why}); nothing was started; trainit checkpoint verify says what each lacks; repair the store, or start from scratch with --restore none",
-                names.len(),
-                self.config.store.as_ref().map_or(String::new(), ToString::to_string),
-            ))),
-            _ => Ok(self.local_only(look.newest.clone(), &look.passed)),
+        // Never from scratch without a word where there was something to go on from.
+        let had_one = !refused.is_empty() || which == Which::Later && self.committed.is_some();
+        if look.newest.is_none() && which != Which::Older && had_one {
+            return Err(self.none_good(which, names.len(), refused.first()));
+        }
+        Ok(self.local_only(look.newest.clone(), &look.passed))
+    }
+
+    /// There are commits and none that can be restored, or there were some.
+    fn none_good(&self, which: Which, tried: usize, why: Option<&String>) -> MirrorError {
+        let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
+        let Some(why) = why else {
+            return MirrorError::store(format!(
+                "the commits of this run are gone from {place}, and nothing lies in {} to go on from; nothing was started; find out who deleted them, or start again, from scratch",
+                self.config.dir.display()
+            ));
+        };
+        let (which, way_out) = match which {
+            Which::First(Some(step)) => (
+                format!("no commit of step {step}"),
+                "give another --restore-step, or none for the newest that can be restored",
+            ),
+            _ => {
+                (format!("none of the {tried} commits"), "repair the store, or start from scratch with --restore none")
+            }
+        };
+        MirrorError::store(format!(
+            "{which} in {place} can be restored (the newest: {why}); nothing was started; trainit checkpoint verify says what each lacks; {way_out}"
+        ))
+    }
+
+    /// Local checkpoints that may be newer than the commit that is restored, and are not whole.
+    fn note_passed(&self, look: &Look) {
+        if !look.ages.is_empty() {
+            look.passed.iter().take(NAMED).for_each(|why| self.note(format!("passed over: {why}")));
+        }
+    }
+
+    /// From now on the run may go back to this commit and what is older, if another made it.
+    fn go_from(&mut self, which: Which, stamp: &Stamp) {
+        if which != Which::Later && Some(&stamp.attempt) != self.attempt.as_ref() {
+            self.origin = Some(stamp.clone());
         }
     }
 
@@ -197,9 +258,10 @@ impl Mirror {
         let mut names = commits(store).await.map_err(|error| away(&error))?;
         match which {
             Which::First(step) => names.retain(|n| step.is_none_or(|step| n.step == step)),
-            // What this run made, or what it came from.
-            Which::Later => names
-                .retain(|n| Some(&n.stamp.attempt) == self.attempt.as_ref() || Some(&n.stamp) == self.parent.as_ref()),
+            Which::Later => names.retain(|n| {
+                let is_before = self.origin.as_ref().is_some_and(|origin| n.stamp <= *origin);
+                is_before || Some(&n.stamp.attempt) == self.attempt.as_ref()
+            }),
             Which::Older => {
                 let oldest = self.bad.iter().min().cloned();
                 names.retain(|n| oldest.as_ref().is_none_or(|bad| n.stamp < *bad));
@@ -242,9 +304,11 @@ impl Mirror {
             .iter()
             .filter(|(unit, age)| self.ignored.get(*unit) == Some(&age.newest_ns) || left_behind(unit.as_str(), age));
         self.ignored = units.map(|(unit, age)| (unit.clone(), age.newest_ns)).collect();
-        if self.attempt.is_some() {
+        // Who pulls by hand goes on from the run whose commit that is.
+        let pulled = resume.and_then(|r| r.commit.as_ref()).filter(|_| !self.config.dry).map(|stamp| &stamp.attempt);
+        if let Some(whose) = self.attempt.as_ref().or(pulled).cloned() {
             let dir = Beneath::create(&self.config.dir)?;
-            self.write_lineage(&dir)?;
+            self.write_lineage(&dir, whose)?;
             dir.remove_file(RESTORING)?;
         }
         Ok(())
@@ -292,6 +356,9 @@ impl Mirror {
         }
         faults.point(26);
         for pointer in &manifest.pointers {
+            if dir.look(&pointer.path).map_err(local)?.is_some_and(|there| there.kind == Kind::Directory) {
+                self.clear(&dir, &pointer.path).map_err(local)?;
+            }
             point(&dir, &pointer.path, &pointer.content, pointer.symlink).map_err(local)?;
         }
         faults.point(27);
@@ -323,20 +390,26 @@ impl Mirror {
         dir.replace(RESTORING, serde_json::json!([manifest.unit]).to_string().as_bytes(), 0o644)?;
         faults.point(23);
         let there: Vec<&str> = moved.iter().copied().filter(|p| matches!(dir.look(p), Ok(Some(_)))).collect();
-        // Each run has its own place aside, and none is ever emptied: it is what the trainer wrote.
-        let attempt = self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string);
         for path in &there {
-            let aside = set_aside(dir, &attempt, path)?;
-            self.note(format!(
-                "what lay at {path} in {} was in the way of the restore and is kept as {aside}; delete it when nobody needs it",
-                self.config.dir.display()
-            ));
+            self.clear(dir, path)?;
             faults.point(24);
         }
         for path in &moved {
             dir.rename(&format!("{temporary}/{path}"), path)?;
             faults.point(25);
         }
+        Ok(())
+    }
+
+    /// Moves what lies at the path aside. Each run has its own place for that, and none is ever emptied: it is what the
+    /// trainer wrote.
+    fn clear(&self, dir: &Beneath, path: &str) -> io::Result<()> {
+        let attempt = self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string);
+        let aside = set_aside(dir, &attempt, path)?;
+        self.note(format!(
+            "what lay at {path} in {} was in the way of the restore and is kept as {aside}; delete it when nobody needs it",
+            self.config.dir.display()
+        ));
         Ok(())
     }
 }

@@ -144,10 +144,7 @@ impl Sending<'_> {
     /// Copies one file to its key, or finds the key under which its bytes lie already.
     pub(super) async fn send(&self, entry: &Entry, from: Held, key: String) -> Result<Sent, Stop> {
         let (dir, pools) = (Arc::clone(self.dir), self.pools.clone());
-        let unreadable = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => Stop::Changed(format!("{} vanished while it was copied", entry.path)),
-            _ => Stop::Failed(format!("cannot read {}: {error}", entry.path)),
-        };
+        let unreadable = |error: io::Error| unread(entry, &error);
         let size = entry.size;
         if size <= self.habits.whole {
             self.take_turn(size).await;
@@ -236,7 +233,7 @@ impl Sending<'_> {
                     held = &mut held => break held,
                 }
             };
-            let failed = |error: io::Error| Stop::Failed(format!("cannot read {}: {error}", entry.path));
+            let failed = |error: io::Error| unread(entry, &error);
             let (reader, is_last) = (file.try_clone().map_err(failed)?, at + wanted == entry.size);
             let (so_far, pools) = (std::mem::take(&mut sums), self.pools.clone());
             let read = blocking(move || read_blocks(&pools, &reader, at, wanted, so_far, is_last));
@@ -333,6 +330,18 @@ fn item_of(entry: &Entry, key: String, sums: Sums) -> Item {
         crc32c,
         chunks,
         blake3: None,
+    }
+}
+
+/// What a file that cannot be read means for its checkpoint.
+fn unread(entry: &Entry, error: &io::Error) -> Stop {
+    let path = &entry.path;
+    match error.kind() {
+        io::ErrorKind::NotFound => Stop::Changed(format!("{path} vanished while it was copied")),
+        io::ErrorKind::PermissionDenied => Stop::Failed(format!(
+            "cannot read {path}: {error}; its checkpoint is not committed; trainit's user must be allowed to read what the trainer writes"
+        )),
+        _ => Stop::Failed(format!("cannot read {path}: {error}; its checkpoint is not committed")),
     }
 }
 

@@ -55,6 +55,11 @@ impl Mirror {
         &self.passed
     }
 
+    /// What the checkpoints were taken for when one was last looked for: the layout's name, and what gives it away.
+    pub fn taken_for(&self) -> Option<(&'static str, &'static str)> {
+        self.layout.map(|layout| (layout.name, layout.evidence))
+    }
+
     /// How far the store is behind the directory: steps, where both are known, and for how long. `None`: not at all, as
     /// of the last look.
     pub fn behind(&self) -> Option<(Option<u64>, Duration)> {
