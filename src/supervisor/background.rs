@@ -32,6 +32,9 @@ pub struct Work {
     pub peers: Option<Peers>,
 }
 
+/// When a stop ends that nobody set an end: late, but it is a stop, and nothing is done that can wait.
+const NO_END: Duration = Duration::from_secs(365 * 86_400);
+
 /// What the thread is asked to do.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Order {
@@ -197,7 +200,8 @@ impl Background {
         self.order(Order::Publish);
     }
 
-    pub(super) fn flush(&mut self, left: Option<Duration>) {
+    pub(super) fn flush(&mut self, left: Option<Duration>, leaving: bool) {
+        let left = left.or(leaving.then_some(NO_END));
         let by = self.thread.as_ref().and_then(|t| Some(t.clock.now() + left?));
         self.order(Order::Flush(by));
     }

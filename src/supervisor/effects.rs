@@ -103,7 +103,9 @@ impl Effects {
             Action::FallBack => self.background.fall_back(),
             Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
             Action::Hasten { notice } => self.background.hasten(notice),
-            Action::Flush { deadline } => self.background.flush(deadline.map(|at| at.saturating_sub(now))),
+            Action::Flush { deadline, leaving } => {
+                self.background.flush(deadline.map(|at| at.saturating_sub(now)), leaving);
+            }
             Action::AwaitPeers => self.background.await_peers(),
             Action::Spawn { attempt, ref resume } => return self.spawn(attempt, resume.as_ref()),
             Action::Announce { deadline } => self.announce(deadline.saturating_sub(now)),

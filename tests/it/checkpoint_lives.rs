@@ -297,3 +297,18 @@ fn a_file_that_is_open_for_writing_is_not_committed_however_short_the_settling()
     assert_eq!(done.out(), "looked\n", "{}", done.err());
     assert_eq!(place.steps(), [10], "once it is closed");
 }
+
+#[test]
+fn nothing_old_is_deleted_on_the_way_out() {
+    let place = Place::new();
+    let script = format!(
+        r#"trap 'echo {{}} >"$D/ckpt-20.json"; exit 0' TERM; echo {{}} >"$D/ckpt-10.json"
+           until ls {}/.trainit/commits/*-000000000010-* >/dev/null 2>&1; do sleep 0.01; done
+           kill -TERM $PPID; sleep 60 & wait"#,
+        place.store().display()
+    );
+    run(&place, &["--keep-last", "1"], &script).expect_code(143);
+    assert_eq!(place.steps(), [20, 10]);
+    run(&place, &["--keep-last", "1"], &saves(30)).expect_code(0);
+    assert_eq!(place.steps(), [30, 20], "the one that this run came from stays");
+}

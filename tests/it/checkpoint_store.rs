@@ -132,6 +132,7 @@ fn a_file_that_changes_during_the_copy_drops_the_commit_and_the_next_one_takes_i
     let done = push.finish().expect_code(1);
     assert!(done.err().contains("changed while it was copied"), "{}", done.err());
     assert_eq!(place.commits().len(), 0);
+    assert!(!place.store().join("step-1").exists(), "what was sent of it is deleted");
     place.push();
     let there = place.pull_afresh("elsewhere");
     assert_eq!(tree(&there), tree(&place.local()));

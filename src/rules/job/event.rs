@@ -230,6 +230,8 @@ pub enum Action {
     Flush {
         /// When it must be through, if that is known.
         deadline: Option<Uptime>,
+        /// Whether the job was told to stop: then nothing old is deleted.
+        leaving: bool,
     },
     /// Copy the finished model; answer with `Flushed`.
     Publish,

@@ -19,7 +19,7 @@ use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
-use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, stamp_of_data};
+use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, data_prefix, stamp_of_data};
 use crate::rules::checkpoint::plan::{self, Standing};
 use crate::rules::exit;
 
@@ -171,7 +171,15 @@ impl Mirror {
         let sending = self.clock.now();
         // The trainer's network is spared while there is a trainer and time.
         let is_training = settle.is_some() && limit.is_none();
-        let stamp = self.commit(&local, bytes, is_training, progress).await?;
+        self.seq += 1;
+        let sent = match self.upload(&local, bytes, is_training, progress).await {
+            Err(stop) if limit.is_none() => {
+                self.discard(&local.candidate.unit).await;
+                return Err(stop);
+            }
+            uploaded => uploaded?,
+        };
+        let stamp = self.name(&local, bytes, sent).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
         let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
         if bytes >= TELLING_BYTES && !is_capped {
@@ -254,27 +262,23 @@ impl Mirror {
         }
     }
 
-    async fn commit(
-        &mut self,
+    /// Copies the unit's files, each under a key that no manifest names yet.
+    async fn upload(
+        &self,
         local: &Local,
         bytes: u64,
         is_training: bool,
         progress: &dyn Fn(u64, u64),
-    ) -> Result<Stamp, Stop> {
-        let (Some(store), Some(attempt)) = (&self.store, &self.attempt) else {
-            return Err(Stop::Failed("no --checkpoint-store is set".to_owned()));
-        };
-        self.seq += 1;
-        let stamp = Stamp { attempt: attempt.clone(), seq: self.seq };
+    ) -> Result<Vec<Sent>, Stop> {
+        let (store, stamp) = self.ours()?;
         let faults = &self.config.faults;
         let dir = beneath(&self.config.dir).map_err(|error| self.unreadable(&error))?;
         let pins = pin(&dir, &stamp, &local.entries).await.map_err(|error| self.unreadable(&error))?;
         unchanged(&dir, &local.entries, &pins).await?;
         faults.point(2);
-        self.fence(store, attempt).await?;
+        self.fence(store, &stamp.attempt).await?;
         faults.point(3);
 
-        let unit = &local.candidate.unit;
         let done = Cell::new(0);
         let told = |more: u64| {
             done.set(done.get() + more);
@@ -294,7 +298,8 @@ impl Mirror {
             told: &told,
         };
         let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
-            let (sending, from, key) = (&sending, pins.held(entry), data_key(unit, &stamp, &entry.path));
+            let key = data_key(&local.candidate.unit, &stamp, &entry.path);
+            let (sending, from) = (&sending, pins.held(entry));
             async move {
                 let sent = sending.send(entry, from, key).await;
                 faults.point(4);
@@ -303,34 +308,58 @@ impl Mirror {
         });
         let all = stream::iter(files).buffer_unordered(sending.habits.at_once);
         let sent: Vec<Sent> = all.try_collect().await?;
-        let mut items: Vec<Item> = sent.iter().map(|sent| sent.item.clone()).collect();
         faults.point(5);
-        let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
+        let keys: Vec<String> = sent.iter().map(|sent| sent.item.key.clone()).collect();
         store.make_durable(&keys).await?;
-        verify(store, &items).await?;
+        verify(store, &sent).await?;
         faults.point(6);
         unchanged(&dir, &local.entries, &pins).await?;
         faults.point(7);
-        self.fence(store, attempt).await?;
+        self.fence(store, &stamp.attempt).await?;
+        Ok(sent)
+    }
 
+    /// Puts the manifest: from here on there is a commit.
+    async fn name(&mut self, local: &Local, bytes: u64, sent: Vec<Sent>) -> Result<Stamp, Stop> {
+        let (store, stamp) = self.ours()?;
+        let faults = &self.config.faults;
+        let mut items: Vec<Item> = sent.iter().map(|sent| sent.item.clone()).collect();
         items.extend(without_data(&local.entries));
         items.sort_by(|a, b| a.path.cmp(&b.path));
         let manifest = self.manifest(local, &stamp, items, bytes);
-        let text = manifest.bytes().map_err(|why| Stop::Failed(format!("cannot commit {unit}: {why}")))?;
+        let cannot = |why: String| Stop::Failed(format!("cannot commit {}: {why}", local.candidate.unit));
+        let text = manifest.bytes().map_err(cannot)?;
         let name = CommitName::of(stamp.clone(), local.age.step, &text);
         // What we would not restore we do not commit.
-        Manifest::read(&name, &text).map_err(|why| Stop::Failed(format!("cannot commit {unit}: {why}")))?;
+        Manifest::read(&name, &text).map_err(cannot)?;
         faults.point(8);
         if store.create(&name.key(), text).await? == Created::Taken {
             return Err(Stop::Failed(format!("{} is in the store already and is not ours", name.key())));
         }
         faults.point(9);
         self.make_way(store, &name, &manifest).await?;
-        if let Err(error) = unpin(&dir, attempt) {
+        if let Err(error) = beneath(&self.config.dir).and_then(|dir| unpin(&dir, &stamp.attempt)) {
             self.note(format!("cannot remove {PINS}: {error}"));
         }
         self.known = Known::new(sent);
         Ok(stamp)
+    }
+
+    /// The store, and the stamp of the commit under way.
+    fn ours(&self) -> Result<(&Store, Stamp), Stop> {
+        let (Some(store), Some(attempt)) = (&self.store, &self.attempt) else {
+            return Err(Stop::Failed("no --checkpoint-store is set".to_owned()));
+        };
+        Ok((store, Stamp { attempt: attempt.clone(), seq: self.seq }))
+    }
+
+    /// Deletes what was sent of a commit that is not to be: no manifest names it, and none ever will. What stays, a prune
+    /// finds.
+    async fn discard(&self, unit: &str) {
+        let Ok((store, stamp)) = self.ours() else { return };
+        let objects = store.list(&data_prefix(unit, &stamp)).await.unwrap_or_default();
+        let deletions = objects.iter().map(|object| store.delete(&object.key));
+        let _ = stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await;
     }
 
     /// Takes our commit back where it shares files with an older one and a newer run has committed too: whoever listed

@@ -355,9 +355,10 @@ fn entire(blocks: &[Bytes], wanted: u64, entry: &Entry) -> Result<(), Stop> {
 }
 
 /// Every object is there with its size, those of earlier commits too.
-pub(super) async fn verify(store: &Store, items: &[Item]) -> Result<(), Stop> {
-    let there = sizes(store, items.iter()).await?;
-    match items.iter().find(|i| there.get(&i.key) != Some(&i.size)) {
+pub(super) async fn verify(store: &Store, sent: &[Sent]) -> Result<(), Stop> {
+    let items = || sent.iter().map(|sent| &sent.item);
+    let there = sizes(store, items()).await?;
+    match items().find(|i| there.get(&i.key) != Some(&i.size)) {
         Some(item) => Err(Stop::Failed(format!(
             "the store acknowledged {} and does not hold it whole; the checkpoint is not committed",
             item.key

@@ -20,7 +20,10 @@ impl Machine {
             return self.publish_or_finish(now);
         }
         self.state = State::Flushing;
-        vec![self.flush_limit(now), Action::Flush { deadline: self.leave_by.map(|(_, gone)| gone) }]
+        vec![
+            self.flush_limit(now),
+            Action::Flush { deadline: self.leave_by.map(|(_, gone)| gone), leaving: self.stop.is_some() },
+        ]
     }
 
     /// As long as bytes move, but never beyond the end that was announced.

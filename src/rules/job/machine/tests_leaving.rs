@@ -83,7 +83,7 @@ fn a_notice_in_the_pause_or_the_look_before_a_restart_still_commits() {
         feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
         feed(&mut machine, 100.0, events);
         let actions = machine.step(secs(100.0), notice(30.0));
-        assert!(actions.contains(&Action::Flush { deadline: Some(secs(128.0)) }), "{actions:?}");
+        assert!(actions.contains(&Action::Flush { deadline: Some(secs(128.0)), leaving: true }), "{actions:?}");
         let end = outcome(machine.step(secs(101.0), Event::Flushed(Flushed::Done { step: Some(7) })));
         assert_eq!((end.reason, end.committed_step), (Reason::Preempted, Some(7)));
     }
