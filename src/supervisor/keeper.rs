@@ -249,9 +249,7 @@ impl Keeper {
 
     /// One look while training goes on. How long to wait for the next.
     async fn look(&mut self) -> Duration {
-        let outcome = self.commit(Some(self.settle), None).await;
-        self.tell_look(false);
-        match outcome {
+        match self.commit(Some(self.settle), None).await {
             Some(Outcome::Committed { step, seconds, lag, .. }) => {
                 self.said = Default::default();
                 let (took, lag) = (Duration::from_secs_f64(seconds), Duration::from_secs_f64(lag));
@@ -274,9 +272,7 @@ impl Keeper {
     async fn flush(&mut self, by: Option<Duration>) {
         for last in (0..LAST_LOOKS).map(|n| n + 1 == LAST_LOOKS) {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
-            let outcome = self.commit(None, left).await;
-            self.tell_look(true);
-            let flushed = match outcome {
+            let flushed = match self.commit(None, left).await {
                 None => Flushed::Done { step: None },
                 Some(Outcome::Committed { step, bytes, seconds, .. }) => {
                     tracing::debug!(bytes, seconds, "the last commit is through");
@@ -332,7 +328,9 @@ impl Keeper {
 
     async fn commit(&mut self, settle: Option<Duration>, left: Option<Duration>) -> Option<Outcome> {
         let progress = self.progress("committing the checkpoint");
-        Some(self.mirror.as_mut()?.commit_newest(settle, left, &progress).await)
+        let outcome = self.mirror.as_mut()?.commit_newest(settle, left, &progress).await;
+        self.tell_look(settle.is_none());
+        Some(outcome)
     }
 
     fn complain(&mut self, message: String) {
@@ -349,7 +347,7 @@ impl Keeper {
 
     /// What the checkpoints are taken for, once; and why the newest is not taken, once, when it is no save under way any
     /// more.
-    fn tell_look(&mut self, last: bool) {
+    fn tell_look(&mut self, at_rest: bool) {
         let Some((name, evidence)) = self.mirror.as_ref().and_then(Mirror::taken_for) else { return };
         let Some(mirror) = &self.mirror else { return };
         if name != self.taken_for {
@@ -358,12 +356,12 @@ impl Keeper {
         }
         let why = mirror.passed().first().cloned().unwrap_or_default();
         let looks = if self.passed.0 == why { self.passed.1.saturating_add(1) } else { 1 };
-        let is_due = looks == STALE_LOOKS || last && looks < STALE_LOOKS;
+        let is_due = looks == STALE_LOOKS || at_rest && looks < STALE_LOOKS;
         if !why.is_empty() && is_due {
             let committed_step = mirror.committed().and_then(|(step, _)| step);
             tracing::warn!(code = "checkpoint_passed_over", committed_step, "{why}; it is not committed");
         }
-        self.passed = (why, if last { STALE_LOOKS } else { looks });
+        self.passed = (why, if at_rest { STALE_LOOKS } else { looks });
     }
 
     fn tell_notes(&mut self) {

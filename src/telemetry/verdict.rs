@@ -99,6 +99,7 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
     };
     let mut fields = Map::from_iter([("exit_code".to_owned(), Value::from(outcome.exit_code))]);
     fields.extend(code.map(|code| ("code".to_owned(), Value::from(code))));
+    fields.extend(outcome.committed_step.map(|step| ("committed_step".to_owned(), Value::from(step))));
     log::last_line(level, format!("{}: {}", outcome.reason.word(), outcome.detail), fields, verdict);
 }
 
