@@ -32,6 +32,9 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             tracing::warn!(sender, "preempted (signal {signal}): the machine goes away in {left} s");
         }
         Event::Signal { signal, sender } => told_signal(*signal, *sender, now, actions, machine.ranks().is_some()),
+        Event::Preempted { source, lead } if lead.is_zero() => {
+            tracing::warn!("preempted ({source}): its time is past, the machine may go away at any moment");
+        }
         Event::Preempted { source, lead } => {
             tracing::warn!("preempted ({source}): the machine goes away in {} s", lead.as_secs());
         }

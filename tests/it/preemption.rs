@@ -3,6 +3,8 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "store")]
+use crate::support::checkpoints::Place;
 use crate::support::metadata::{Metadata, Reply, Request, Stage, ok, status};
 use crate::support::{Running, Trainit};
 
@@ -155,6 +157,26 @@ fn a_spot_interruption_is_heard_through_a_token_that_expired_meanwhile() {
     assert!(verdict["detail"].as_str().unwrap().contains("aws spot terminate"), "{verdict}");
     let asked = server.asked();
     assert_eq!(asked.iter().filter(|q| *q == "PUT /latest/api/token").count(), 2, "{asked:?}");
+}
+
+#[cfg(feature = "store")]
+#[test]
+fn a_notice_whose_time_is_past_still_has_the_trainers_last_checkpoint_committed() {
+    let place = Place::new();
+    let action = r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#;
+    let server = Metadata::start(imds("spot/instance-action", action));
+    let script = "trap 'echo {} > \"$TRAINIT_CHECKPOINT_DIR/m-step=7.json\"; exit 0' TERM; echo ready; \
+                  while :; do sleep 0.01; done";
+    let running = Trainit::new(["run", "--checkpoint-dir"])
+        .args([place.local()])
+        .args(["--checkpoint-store", &place.url(), "--", "sh", "-c", script])
+        .env("AWS_EC2_METADATA_SERVICE_ENDPOINT", &server.at)
+        .start();
+    running.after_line("ready");
+    server.turn();
+    let done = running.finish().expect_code(143);
+    assert_eq!(done.verdict()["committed_step"], 7, "{}", done.err());
+    assert!(done.err().contains("its time is past, the machine may go away at any moment"), "{}", done.err());
 }
 
 #[test]

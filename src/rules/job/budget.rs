@@ -1,6 +1,8 @@
 //! How the time that a notice leaves is shared between the trainer, the last commit and our own leaving
 //! (contracts/preemption.md, section 0).
 //!
+//! A time that is past, on a machine that stands all the same, tells nothing of when it goes: 15 s are taken for it.
+//!
 //! | lead | kill the trainer | be gone |
 //! |---|---|---|
 //! | 15 s | 12 s | 14 s |
@@ -15,6 +17,17 @@ pub(super) const LATE: Duration = Duration::from_secs(600);
 pub(super) const LATEST: Duration = Duration::from_secs(120);
 /// A commit further away from the end than this is no reason to leave a machine that still stands.
 pub(super) const NATURAL: Duration = Duration::from_secs(3600);
+
+/// The shortest notice that any cloud documents (GKE's Spot nodes).
+const SHORTEST: Duration = Duration::from_secs(15);
+/// Less is not enough to be told, to be killed and to commit.
+const LEAST: Duration = Duration::from_secs(5);
+
+/// The lead to go by: the one that was announced, unless it is over or as good as over. A trainer killed in the instant
+/// in which it is told saves nothing, and what it saved before is not committed either.
+pub(super) fn believed(lead: Duration) -> Duration {
+    if lead.is_zero() { SHORTEST } else { lead.max(LEAST) }
+}
 
 /// When SIGKILL is due after a notice of this lead. `commit` is what the last commit took: where there is room for it,
 /// the trainer leaves that much; where there is not, the commit would not be begun and the trainer keeps the time.
@@ -45,6 +58,14 @@ mod tests {
         for (lead, kill, leave) in [(15, 12, 14), (30, 25, 28), (120, 100, 115)] {
             assert_eq!((kill_after(secs(lead), None), leave_after(secs(lead))), (secs(kill), secs(leave)));
         }
+    }
+
+    #[test]
+    fn no_notice_is_too_short_to_act_upon() {
+        let shares = |lead| (kill_after(believed(lead), None), leave_after(believed(lead)));
+        assert_eq!(shares(secs(0)), (secs(12), secs(14)), "a time that is past is wrong");
+        assert_eq!(shares(secs(1)), (Duration::from_millis(2500), Duration::from_millis(4000)));
+        assert_eq!(believed(secs(6)), secs(6));
     }
 
     #[test]

@@ -180,7 +180,11 @@ fn maintenance(body: &str, answer: &Answer) -> Option<Vec<Word>> {
             )
         })?;
         let is_over = field("State").is_some_and(|state| matches!(state, "completed" | "canceled"));
-        let lead = answer.until(when::any(field("NotBefore")?)?).min(MAINTENANCE_LEAD);
+        let begins = when::any(field("NotBefore")?)?;
+        let ends = field("NotAfter").and_then(when::any).unwrap_or(begins);
+        // Else every run on a machine whose window is open would end at its first look.
+        let lead = Some(answer.until(begins)).filter(|lead| !lead.is_zero()).unwrap_or_else(|| answer.until(ends));
+        let lead = lead.min(MAINTENANCE_LEAD);
         (!is_over).then(|| Word::Leaving(Notice { source: format!("aws {code}"), lead }))
     });
     Some(words.collect())
@@ -325,6 +329,21 @@ mod tests {
                        {"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "party", "State": "active"}]"#;
         let words = round(&mut Imds::default(), &with("scheduled", body)).1;
         assert_eq!(notices(&Heard { words, pause: SOON }), [("aws system-reboot".into(), 3600)]);
+    }
+
+    #[test]
+    fn maintenance_whose_window_is_open_is_due_at_the_windows_other_end() {
+        for (window, expected) in [
+            (r#""NotBefore": "18 Sep 2017 08:10:00 GMT", "NotAfter": "18 Sep 2017 10:20:00 GMT""#, 7200),
+            (r#""NotBefore": "18 Sep 2017 09:20:00 GMT", "NotAfter": "18 Sep 2017 10:20:00 GMT""#, 3600),
+            (r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "18 Sep 2017 08:10:00 GMT""#, 0),
+            (r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "x""#, 0),
+            (r#""NotBefore": "18 Sep 2017 08:00:00 GMT""#, 0),
+        ] {
+            let body = format!(r#"[{{{window}, "Code": "instance-reboot", "EventId": "e", "State": "active"}}]"#);
+            let words = round(&mut Imds::default(), &with("scheduled", body.leak())).1;
+            assert_eq!(notices(&Heard { words, pause: SOON }), [("aws instance-reboot".into(), expected)], "{window}");
+        }
     }
 
     #[test]

@@ -161,9 +161,10 @@ impl Mirror {
             let needed = bytes as f64 / throughput.max(1.0);
             if needed > left.as_secs_f64() {
                 return Err(Stop::OutOfTime(format!(
-                    "{} needs about {needed:.1} s to commit and {:.1} s are left: not started; the last committed one stands",
+                    "{} needs about {needed:.1} s to commit and {:.1} s are left: not started; {}",
                     local.candidate.unit,
-                    left.as_secs_f64()
+                    left.as_secs_f64(),
+                    self.standing()
                 )));
             }
         }
@@ -209,9 +210,19 @@ impl Mirror {
         match names.into_iter().find(|name| Some(&name.stamp) == ours.as_ref()) {
             Some(_) => Ok(Outcome::UpToDate { step: self.waiting.and_then(|(step, _)| step) }),
             None => Err(Stop::OutOfTime(format!(
-                "no time left after {:.1} s to commit the newest checkpoint; the last committed one stands",
-                limit.as_secs_f64()
+                "no time left after {:.1} s to commit the newest checkpoint; {}",
+                limit.as_secs_f64(),
+                self.standing()
             ))),
+        }
+    }
+
+    /// What the next run will find.
+    fn standing(&self) -> String {
+        match self.committed.as_ref().map(|committed| committed.age.step) {
+            Some(Some(step)) => format!("the last committed one (step {step}) stands"),
+            Some(None) => "the last committed one stands".to_owned(),
+            None => "this run has committed nothing yet".to_owned(),
         }
     }
 

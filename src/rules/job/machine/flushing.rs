@@ -74,8 +74,10 @@ impl Machine {
     /// No byte has moved for too long, or the time that was announced is up.
     pub(super) fn on_flush_limit(&mut self, now: Uptime) -> Vec<Action> {
         if self.leave_by.is_some_and(|(_, gone)| gone <= now) {
-            let why = "the time was up before the newest checkpoint was committed; the last committed one stands";
-            return self.on_flushed(now, Flushed::OutOfTime(why.to_owned()));
+            let stands = self.committed.map(|step| format!("; step {step}, committed before, stands"));
+            let why =
+                format!("the time was up before the newest checkpoint was committed{}", stands.unwrap_or_default());
+            return self.on_flushed(now, Flushed::OutOfTime(why));
         }
         self.lost_commit(format!(
             "the last commit moved no byte for {} s; the store hangs, so the newest checkpoint is not safe; \

@@ -7,9 +7,15 @@ use super::{Cause, Machine, State, Stop};
 use crate::rules::job::budget;
 use crate::rules::job::event::{Action, Timer, Uptime};
 
+/// When a machine goes away after this lead, and when we must be gone.
+fn ends(now: Uptime, lead: Duration) -> (Uptime, Uptime) {
+    let lead = budget::believed(lead);
+    (now + lead, now + budget::leave_after(lead))
+}
+
 impl Machine {
     pub(super) fn on_preempted(&mut self, now: Uptime, source: String, lead: Duration) -> Vec<Action> {
-        let told = (now + lead, now + budget::leave_after(lead));
+        let told = ends(now, lead);
         let by = self.leave_by.map_or(told, |set| (set.0.min(told.0), set.1.min(told.1)));
         let is_sooner = self.leave_by != Some(by);
         self.leave_by = Some(by);
@@ -23,10 +29,13 @@ impl Machine {
 
     /// The end that was announced long ago is near.
     pub(super) fn on_end_near(&mut self, now: Uptime) -> Vec<Action> {
-        match self.late.clone() {
-            Some(source) => self.leave(now, source),
-            None => Vec::new(),
+        let Some(source) = self.late.clone() else { return Vec::new() };
+        let left = self.leave_by.map_or(Duration::ZERO, |(end, _)| end.saturating_sub(now));
+        if budget::believed(left) > left {
+            // Nobody was awake in time; the trainer was not told yet.
+            self.leave_by = Some(ends(now, left));
         }
+        self.leave(now, source)
     }
 
     /// A checkpoint was just committed: the best moment to leave, if the end is not far.

@@ -25,6 +25,37 @@ fn what_the_last_commit_took_is_kept_free_of_the_trainers_time() {
 }
 
 #[test]
+fn a_machine_that_stands_although_its_time_is_past_leaves_the_trainer_and_the_last_commit_a_moment() {
+    let mut machine = running(with_store());
+    let told = machine.step(secs(60.0), notice(0.0));
+    assert!(is_told(&told) && told.contains(&Action::Arm(Timer::Grace, secs(72.0))), "{told:?}");
+    let flush = feed(&mut machine, 61.0, [ended(0), Event::TreeEmpty]);
+    assert!(flush.contains(&Action::Flush { deadline: Some(secs(74.0)) }), "{flush:?}");
+}
+
+#[test]
+fn a_far_end_that_nobody_woke_up_for_is_no_reason_to_kill_at_once() {
+    let mut machine = running(with_store());
+    machine.step(secs(0.5), notice(900.0));
+    let left = machine.step(secs(2000.0), Event::Due(Timer::Leave));
+    assert!(is_told(&left) && left.contains(&Action::Arm(Timer::Grace, secs(2012.0))), "{left:?}");
+    let flush = feed(&mut machine, 2001.0, [ended(0), Event::TreeEmpty]);
+    assert!(flush.contains(&Action::Flush { deadline: Some(secs(2014.0)) }), "{flush:?}");
+}
+
+#[test]
+fn a_commit_that_the_time_did_not_suffice_for_says_what_stands_only_where_something_does() {
+    for (step, expected) in [(None, false), (Some(40), true)] {
+        let mut machine = running(with_store());
+        machine.step(secs(0.5), Event::Committed { step, took: secs(1.0), lag: secs(1.0) });
+        feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty]);
+        let end = outcome(machine.step(secs(29.5), Event::Due(Timer::FlushLimit)));
+        assert_eq!(end.detail.contains("step 40, committed before, stands"), expected, "{}", end.detail);
+        assert!(!end.detail.contains("the last committed one"), "{}", end.detail);
+    }
+}
+
+#[test]
 fn an_end_far_away_is_acted_upon_at_the_next_commit() {
     let mut machine = running(with_store());
     let told = machine.step(secs(0.5), notice(900.0));
