@@ -32,7 +32,7 @@ impl Keeping {
     /// What this node keeps, where so many training processes write (`None`: not known); `None`: nothing.
     pub(super) fn of_node(mut self, node_rank: Option<u32>, writers: Option<u32>, env: &Env) -> Option<Keep> {
         self.checkpoints.options.world_size = writers;
-        let model = left_model(self.model, node_rank, self.checkpoints.allow_http, env);
+        let model = left_model(self.model, node_rank, &self.checkpoints, env);
         let checkpoints = kept(self.checkpoints, node_rank, env);
         (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })
     }
@@ -51,7 +51,7 @@ fn kept(mut settings: Checkpoints, node_rank: Option<u32>, env: &Env) -> Option<
 }
 
 /// The model to copy at the end: the chief's alone, or each replica would write over the others'.
-fn left_model(model: Option<Model>, node_rank: Option<u32>, allow_http: bool, env: &Env) -> Option<LeftModel> {
+fn left_model(model: Option<Model>, node_rank: Option<u32>, settings: &Checkpoints, env: &Env) -> Option<LeftModel> {
     let Model { dir, store } = model?;
     let Some(store) = store else {
         tracing::warn!(
@@ -60,8 +60,9 @@ fn left_model(model: Option<Model>, node_rank: Option<u32>, allow_http: bool, en
         );
         return None;
     };
-    let access = Access::new(env.clone(), allow_http);
-    (node_rank == Some(0)).then_some(LeftModel { dir, store, access })
+    let access = Access::new(env.clone(), settings.allow_http);
+    let follow = settings.options.follow;
+    (node_rank == Some(0)).then_some(LeftModel { dir, store, follow, access })
 }
 
 /// What the mirror is told, from the settings and the node's rank. `claim`: to commit, not only to look.

@@ -77,6 +77,44 @@ fn a_model_that_cannot_be_copied_is_204_and_still_there() {
 }
 
 #[test]
+fn links_that_stay_in_the_model_are_copied_as_what_they_lead_to() {
+    let place = Place::new();
+    // As the Hugging Face hub lays a snapshot out.
+    let script = "mkdir -p \"$0/blobs\" \"$0/snapshots/a1\"; cd \"$0\"; echo weights > blobs/abc; \
+                  ln -s blobs/abc model.safetensors; ln -s ../../blobs/abc snapshots/a1/model.safetensors; \
+                  ln -s snapshots/a1 main; ln -s gone dangling; ln -s . loop; ln -s self self; ln -s main/../../blobs x";
+    let done = run(&place, script).output().expect_code(0);
+    let there = files(&place.store());
+    let names: Vec<&str> = there.keys().map(String::as_str).filter(|name| !name.starts_with(".trainit")).collect();
+    let expected =
+        ["blobs/abc", "main/model.safetensors", "model.safetensors", "snapshots/a1/model.safetensors", "x/abc"];
+    assert_eq!(names, expected, "{}", done.err());
+    assert!(names.iter().all(|name| there[*name] == "weights\n"), "{there:?}");
+    assert_eq!(manifest(&place).expect("a manifest")["files"].as_array().unwrap().len(), 5);
+    for (name, why) in [("dangling", "to nothing"), ("loop", "leads back"), ("self", "leads back")] {
+        let line = done.err().lines().find(|line| line.contains(&format!("{name} in "))).unwrap_or_default().to_owned();
+        assert!(line.contains(why), "{name}: {}", done.err());
+    }
+}
+
+#[test]
+fn links_that_lead_out_of_the_model_are_refused_unless_they_are_to_be_followed() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("cache/tokens")).unwrap();
+    fs::write(place.path("cache/abc"), "weights").unwrap();
+    fs::write(place.path("cache/tokens/vocabulary"), "words").unwrap();
+    let script = format!("{TRAINER}; ln -s ../cache/abc \"$0/w\"; ln -s ../cache/tokens \"$0/tokens\"");
+    let done = run(&place, &script).output().expect_code(204);
+    let detail = done.verdict()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("tokens") && detail.contains("--follow-symlinks"), "{detail}");
+    assert!(!place.store().exists(), "refused before anything was written");
+    fs::remove_dir_all(place.path("model")).unwrap();
+    run(&place, &script).env("TRAINIT_FOLLOW_SYMLINKS", "1").output().expect_code(0);
+    let there = files(&place.store());
+    assert_eq!((there["w"].as_str(), there["tokens/vocabulary"].as_str()), ("weights", "words"));
+}
+
+#[test]
 fn half_a_copy_has_no_manifest_even_over_a_whole_one() {
     let place = Place::new();
     run(&place, TRAINER).output().expect_code(0);

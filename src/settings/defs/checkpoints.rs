@@ -72,7 +72,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "follow-symlinks",
         TOPIC,
         on::STORE,
-        "Copy what a symbolic link leads to where it leads out of the checkpoint; without this such a checkpoint is not committed",
+        "Copy what a symbolic link leads to where it leads out of the checkpoint or the model; without this such a checkpoint is not committed, such a model not copied",
     ),
     switch(
         "strong-hash",

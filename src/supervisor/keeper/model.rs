@@ -1,10 +1,11 @@
 //! Copies the model that a finished job leaves, file by file as it is, so that whoever serves it finds what the trainer
-//! wrote (Vertex AI looks for `saved_model.pb` at the root).
+//! wrote (Vertex AI looks for `saved_model.pb` at the root); what a symbolic link leads to under the link's name, since
+//! stores have no links.
 //!
 //! The commit is the checkpoints': data first, the manifest (`.trainit/model.json`) last, and without it the model is not
 //! whole. What an earlier run left there is written over; then its manifest goes first, and what it alone named last.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -16,8 +17,9 @@ use super::pins::Held;
 use super::send::{Pools, Sending, Stop};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
-use crate::edge::walk;
+use crate::edge::{links, walk};
 use crate::rules::checkpoint::address::Address;
+use crate::rules::checkpoint::listing::Listing;
 use crate::rules::checkpoint::manifest::{Item, LIMIT};
 use crate::rules::checkpoint::{Entry, Kind};
 
@@ -31,6 +33,8 @@ pub struct LeftModel {
     pub dir: PathBuf,
     /// Where it goes.
     pub store: Address,
+    /// Whether links that lead out of the directory are followed too.
+    pub follow: bool,
     /// What the environment says about stores.
     pub access: Access,
 }
@@ -67,13 +71,7 @@ pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> R
 }
 
 async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Published, String> {
-    let root = model.dir.clone();
-    let listing = blocking(move || walk::walk(&root)).await.map_err(|error| error.to_string())?;
-    for entry in listing.entries() {
-        if !matches!(entry.kind, Kind::File | Kind::Directory) {
-            tracing::warn!("{} in {} is no file and is not copied", entry.path, model.dir.display());
-        }
-    }
+    let listing = listed(model).await?;
     let files: Vec<&Entry> = listing.files().collect();
     let bytes = files.iter().map(|f| f.size).sum();
     if files.is_empty() {
@@ -113,7 +111,8 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Publishe
                 if is_there {
                     store.delete(&entry.path).await?;
                 }
-                sending.send(entry, Held::Here(entry.path.clone()), entry.path.clone()).await
+                let from = entry.through.clone().map_or_else(|| Held::Here(entry.path.clone()), Held::Elsewhere);
+                sending.send(entry, from, entry.path.clone()).await
             }
         });
         let sent = stream::iter(sent).buffer_unordered(store.habits().at_once);
@@ -137,6 +136,34 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Publishe
     let text = serde_json::to_vec(&manifest).map_err(|error| error.to_string())?;
     store.create(MANIFEST, text).await.map_err(told_store)?;
     Ok(Published { files: count, bytes })
+}
+
+/// What is to be copied, links followed. Errors: some lead out, and that was not asked for.
+async fn listed(model: &LeftModel) -> Result<Listing, String> {
+    let (root, may_leave) = (model.dir.clone(), model.follow);
+    let walked = blocking(move || {
+        let walked = walk::walk(&root)?;
+        let out = if may_leave { BTreeSet::new() } else { links::leading_out(&root, &walked) };
+        let all = walked.entries().iter().filter(|e| matches!(e.kind, Kind::Symlink(_)));
+        let all = all.map(|e| e.path.clone()).collect();
+        // Where there are none that lead out, none is reached through the others either.
+        let followed = if out.is_empty() { links::follow(&root, &walked, &all) } else { walked };
+        Ok((followed, out))
+    });
+    let (listing, out) = walked.await.map_err(|error| error.to_string())?;
+    if let Some(first) = out.first() {
+        let more = if out.len() > 1 { format!(" (and {} more)", out.len() - 1) } else { String::new() };
+        return Err(format!(
+            "the symbolic link {first}{more} leads out of it, so a copy would lack what is there; \
+             --follow-symlinks copies that too"
+        ));
+    }
+    for entry in listing.entries() {
+        if let Kind::Odd(why) = entry.kind {
+            tracing::warn!("{} in {} is not copied: {why}", entry.path, model.dir.display());
+        }
+    }
+    Ok(listing)
 }
 
 /// Every object of the place, with its bytes.
