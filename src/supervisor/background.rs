@@ -301,7 +301,8 @@ async fn carry_out(
 
 fn heard(word: Word) -> Option<Event> {
     Some(match word {
-        Word::Leaving(notice) => Event::Preempted { source: notice.source, lead: notice.lead },
+        Word::Leaving(notice) => Event::Preempted { id: notice.id, source: notice.source, lead: notice.lead },
+        Word::Withdrawn { id, source } => Event::Withdrawn { id, source },
         Word::Soon(why) => Event::Warned { why },
         Word::Frozen { length, text } => Event::Frozen { length, why: text },
         Word::Remark(_) => return None,

@@ -32,12 +32,13 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             tracing::warn!(sender, "preempted (signal {signal}): the machine goes away in {left} s");
         }
         Event::Signal { signal, sender } => told_signal(*signal, *sender, now, actions, machine.ranks().is_some()),
-        Event::Preempted { source, lead } if lead.is_zero() => {
+        Event::Preempted { source, lead, .. } if lead.is_zero() => {
             tracing::warn!("preempted ({source}): its time is past, the machine may go away at any moment");
         }
-        Event::Preempted { source, lead } => {
+        Event::Preempted { source, lead, .. } => {
             tracing::warn!("preempted ({source}): the machine goes away in {} s", lead.as_secs());
         }
+        Event::Withdrawn { source, .. } => told_withdrawal(source, now, machine),
         Event::Warned { why } => {
             tracing::warn!(code = "preemption_hint", "{why}; training goes on, a checkpoint soon is wise")
         }
@@ -72,6 +73,15 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             tracing::warn!(next_attempt = machine.attempt() + 1, "restarting {command} in {}", seconds(pause));
         }
     }
+}
+
+fn told_withdrawal(source: &str, now: Uptime, machine: &Machine) {
+    let then = match machine.leaves_by() {
+        _ if machine.is_stopping() || machine.is_leaving() => "too late: the job is leaving already".to_owned(),
+        Some(end) => format!("another stands: the machine goes away in {} s", end.saturating_sub(now).as_secs()),
+        None => "training goes on".to_owned(),
+    };
+    tracing::warn!("the notice ({source}) was withdrawn; {then}");
 }
 
 fn told_start(command: &str, pids: &[i32], machine: &Machine) {

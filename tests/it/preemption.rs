@@ -221,6 +221,36 @@ fn an_azure_preemption_of_this_machine_stops_the_trainer_at_the_servers_time() {
     assert_eq!(done.verdict()["reason"], "preempted");
 }
 
+#[cfg(feature = "store")]
+#[test]
+fn an_end_far_away_that_is_withdrawn_lets_the_trainer_finish() {
+    let server = Metadata::start(|request, stage| {
+        let far = r#"{"EventId": "e", "EventType": "Reboot", "Resources": ["vm_0"], "EventStatus": "Scheduled",
+                      "NotBefore": "Mon, 11 Apr 2022 22:41:28 GMT"}"#;
+        let (now, event) = (stage.now(), if stage.now() == 0 { far } else { "" });
+        let body = format!(r#"{{"DocumentIncarnation": {now}, "Events": [{event}]}}"#);
+        let body = if request.path.contains("compute/name") { "vm_0".to_owned() } else { body };
+        Reply::Answer("200 OK", vec![("Date", "Mon, 11 Apr 2022 22:26:28 GMT".to_owned())], body)
+    });
+    let place = Place::new();
+    let script = "while [ ! -e \"$0\" ]; do sleep 0.01; done; echo {} > \"$TRAINIT_CHECKPOINT_DIR/m-step=7.json\"; \
+                  while ! ls \"$1/.trainit/commits/\"*; do sleep 0.01; done; sleep 0.3; echo to the end";
+    let (go, store) = (place.path("go"), place.store());
+    let running = Trainit::new(["run", "--mirror-interval", "50ms", "--settle", "10ms", "--checkpoint-dir"])
+        .args([place.local()])
+        .args(["--checkpoint-store", &place.url(), "--", "sh", "-c", script])
+        .args([&go, &store])
+        .env("TRAINIT_AZURE_METADATA_ENDPOINT", &server.at)
+        .start();
+    running.after_log("preempted (azure reboot): the machine goes away in 900 s");
+    server.turn();
+    running.after_log("the notice (azure reboot) was withdrawn; training goes on");
+    std::fs::write(go, "").unwrap();
+    let done = running.finish().expect_code(0);
+    assert!(done.out().contains("to the end"), "{}", done.err());
+    assert_eq!(done.verdict()["reason"], "finished");
+}
+
 #[test]
 fn another_machines_event_and_a_freeze_stop_nothing() {
     for (kind, vm) in [("Preempt", "vm_1"), ("Freeze", "vm_0")] {

@@ -101,10 +101,19 @@ pub enum Event {
     },
     /// A preemption is known.
     Preempted {
+        /// What tells this announcement from others, for its withdrawal.
+        id: String,
         /// Who said so, as `gce preempted`.
         source: String,
         /// How long until the machine goes away.
         lead: Duration,
+    },
+    /// An announced end will not come.
+    Withdrawn {
+        /// Which: as it was announced.
+        id: String,
+        /// Who said so.
+        source: String,
     },
     /// The machine may go away or be slow before long; no reason to stop.
     Warned {

@@ -17,6 +17,7 @@ use super::verdict::Reason;
 use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
 use leaders::Leaders;
+use leaving::Far;
 
 mod ending;
 mod flushing;
@@ -97,8 +98,10 @@ pub struct Machine {
     deadline: Option<Uptime>,
     /// When the machine itself goes away, where a notice said so, and when we must be gone.
     leave_by: Option<(Uptime, Uptime)>,
-    /// Who announced an end that is far away: the trainer is not told yet.
-    late: Option<String>,
+    /// Ends that were announced and are far away: the trainer is not told yet.
+    far: Vec<Far>,
+    /// The end was acted upon; what is withdrawn now comes too late.
+    is_leaving: bool,
     /// What the last commit took.
     commit_took: Option<Duration>,
     /// How this attempt ended: its main child, or of several the first that failed.
@@ -140,7 +143,8 @@ impl Machine {
             stop: None,
             deadline: None,
             leave_by: None,
-            late: None,
+            far: Vec::new(),
+            is_leaving: false,
             commit_took: None,
             ended: None,
             leaders: Leaders::default(),
@@ -175,6 +179,11 @@ impl Machine {
     /// When the machine goes away, where that was announced.
     pub fn leaves_by(&self) -> Option<Uptime> {
         self.leave_by.map(|(end, _)| end)
+    }
+
+    /// Whether an announced end was acted upon already.
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving
     }
 
     /// Whether this signal announces the machine's end.
@@ -214,7 +223,8 @@ impl Machine {
             Event::Reaped { .. } => self.on_reaped(now),
             Event::TreeEmpty => self.on_tree_empty(now),
             Event::Signal { signal, sender } => self.on_signal(now, signal, sender),
-            Event::Preempted { source, lead } => self.on_preempted(now, source, lead),
+            Event::Preempted { id, source, lead } => self.on_preempted(now, id, source, lead),
+            Event::Withdrawn { id, .. } => self.on_withdrawn(&id),
             Event::Warned { .. } => self.hasten(false),
             Event::Frozen { length, .. } => self.on_frozen(now, length),
             Event::Pulse(pulse) => self.on_pulse(now, pulse),

@@ -85,8 +85,8 @@ struct Events {
     is_on: bool,
     incarnation: Option<i64>,
     failures: Failures,
-    /// Events of ours that were told: status and time at that moment.
-    told: BTreeMap<String, (String, String)>,
+    /// Events of ours that were told, as they were then.
+    told: BTreeMap<String, Event>,
 }
 
 impl Default for Events {
@@ -139,30 +139,51 @@ impl Events {
         self.incarnation = Some(document.document_incarnation);
         let ours: Vec<Event> = document.events.into_iter().filter(|e| self.is_ours(e)).collect();
         let mut words: Vec<Word> = Vec::new();
-        for (id, (status, _)) in &self.told {
-            if status != "Started" && ours.iter().all(|e| e.event_id != *id) {
-                words.push(Word::Remark(format!("Azure has withdrawn the event {}", plain(id))));
+        self.told.retain(|id, told| {
+            let is_there = ours.iter().any(|e| e.event_id == *id);
+            if !is_there && told.event_status != "Started" {
+                words.push(withdrawn(told));
             }
-        }
-        self.told.retain(|id, _| ours.iter().any(|e| e.event_id == *id));
+            is_there
+        });
         for event in ours {
-            let now = (event.event_status.clone(), event.not_before.clone());
-            if self.told.get(&event.event_id) != Some(&now) {
+            let is_told =
+                |told: &Event| (&told.event_status, &told.not_before) == (&event.event_status, &event.not_before);
+            if !self.told.get(&event.event_id).is_some_and(is_told) {
                 words.extend(word(&event, answer));
-                self.told.insert(event.event_id, now);
+                self.told.insert(event.event_id.clone(), event);
             }
         }
         Some(words)
     }
 }
 
+fn id(event: &Event) -> String {
+    format!("azure {}", event.event_id)
+}
+
+/// It disappeared before it began.
+fn withdrawn(event: &Event) -> Word {
+    match source(event) {
+        Some(source) => Word::Withdrawn { id: id(event), source },
+        None => Word::Remark(format!("Azure has withdrawn the event {}", plain(&event.event_id))),
+    }
+}
+
+/// Who announces the machine's end, where the event is one.
+fn source(event: &Event) -> Option<String> {
+    let kind = event.event_type.as_str();
+    let is_end = matches!(kind, "Preempt" | "Terminate" | "Reboot" | "Redeploy");
+    is_end.then(|| format!("azure {}", kind.to_lowercase()))
+}
+
 fn word(event: &Event, answer: &Answer) -> Option<Word> {
     let lead = when::any(&event.not_before).map_or(LEAST_LEAD, |at| answer.until(at).min(MOST_LEAD));
+    if let Some(source) = source(event) {
+        let lead = if event.event_status == "Started" { lead.min(LEAST_LEAD) } else { lead };
+        return Some(Word::Leaving(Notice { id: id(event), source, lead }));
+    }
     match event.event_type.as_str() {
-        kind @ ("Preempt" | "Terminate" | "Reboot" | "Redeploy") => {
-            let lead = if event.event_status == "Started" { lead.min(LEAST_LEAD) } else { lead };
-            Some(Word::Leaving(Notice { source: format!("azure {}", kind.to_lowercase()), lead }))
-        }
         "Freeze" => {
             let seconds = event.duration_in_seconds.and_then(|s| u64::try_from(s).ok());
             let length = seconds.map_or(SOME_FREEZE, |s| Duration::from_secs(s.min(3600)));
@@ -214,7 +235,7 @@ impl Watch for Events {
 
 #[cfg(test)]
 mod tests {
-    use super::super::watch::tests::notices;
+    use super::super::watch::tests::{notices, withdrawn};
     use super::*;
 
     const SOON: Duration = Duration::from_millis(5);
@@ -312,7 +333,21 @@ mod tests {
         let mut events = events();
         hear(&mut events, &document(2, &[event("e1", "Reboot", "vm_0", "Scheduled", AT)]));
         let words = hear(&mut events, &document(3, &[])).words;
-        assert!(matches!(&words[..], [Word::Remark(text)] if text.contains("e1")), "{words:?}");
+        assert_eq!((withdrawn(&words), words.len()), (vec!["azure e1"], 1));
+        assert_eq!(hear(&mut events, &document(4, &[])).words, [], "once");
+        hear(&mut events, &document(5, &[event("e2", "Freeze", "vm_0", "Scheduled", AT)]));
+        let words = hear(&mut events, &document(6, &[])).words;
+        assert!(matches!(&words[..], [Word::Remark(text)] if text.contains("e2")), "{words:?}");
+    }
+
+    #[test]
+    fn an_event_that_vanishes_once_it_has_begun_was_not_withdrawn_and_neither_are_others() {
+        let mut events = events();
+        let reboot = |id: &str, status: &str| event(id, "Reboot", "vm_0", status, AT);
+        hear(&mut events, &document(2, &[reboot("e1", "Scheduled"), reboot("e2", "Scheduled")]));
+        assert_eq!(withdrawn(&hear(&mut events, &document(3, &[reboot("e2", "Scheduled")])).words), ["azure e1"]);
+        hear(&mut events, &document(4, &[reboot("e2", "Started")]));
+        assert_eq!(hear(&mut events, &document(5, &[])).words, []);
     }
 
     #[test]

@@ -135,10 +135,22 @@ impl Key {
         Some((value, answer.header("etag").map(str::to_owned)))
     }
 
+    fn source(&self) -> String {
+        format!("gce {}", self.meaning.key)
+    }
+
+    /// What another value than before means.
+    fn news(&self, before: Option<&Value>, value: Value) -> Vec<Word> {
+        let was_going = matches!(before, Some(Value::Going(_)));
+        let is_off = was_going && !matches!(value, Value::Going(_));
+        let withdrawn = is_off.then(|| Word::Withdrawn { id: self.source(), source: self.source() });
+        withdrawn.into_iter().chain(self.word(value)).collect()
+    }
+
     fn word(&self, value: Value) -> Option<Word> {
         Some(match value {
             Value::Nothing => return None,
-            Value::Going(lead) => Word::Leaving(Notice { source: format!("gce {}", self.meaning.key), lead }),
+            Value::Going(lead) => Word::Leaving(Notice { id: self.source(), source: self.source(), lead }),
             Value::Remark(text) => Word::Remark(text.to_owned()),
             Value::Soon(text) => Word::Soon(text),
         })
@@ -171,11 +183,12 @@ impl Watch for Key {
         };
         self.failures.over();
         self.etag = etag;
-        let is_news = self.last.as_ref() != Some(&value);
-        self.last = Some(value.clone());
+        let before = self.last.replace(value.clone());
+        let is_news = before.as_ref() != Some(&value);
+        let words = if is_news { self.news(before.as_ref(), value) } else { Vec::new() };
         let waits = self.etag.is_some();
         let pause = if is_news && waits { Duration::ZERO } else { SHORTEST_ROUND.saturating_sub(took) };
-        Heard { words: self.word(value).filter(|_| is_news).into_iter().collect(), pause }
+        Heard { words, pause }
     }
 }
 
@@ -191,7 +204,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::watch::tests::notices;
+    use super::super::watch::tests::{notices, withdrawn};
     use super::*;
 
     const SOON: Duration = Duration::from_millis(5);
@@ -310,6 +323,21 @@ mod tests {
         assert!(matches!(moved.words[..], [Word::Remark(_)]), "{moved:?}");
         let ends = key.heard(Some(&good("TERMINATE_ON_HOST_MAINTENANCE")), SOON, 0.5);
         assert_eq!(notices(&ends), [("gce maintenance-event".into(), 60)]);
+    }
+
+    #[test]
+    fn maintenance_that_is_over_before_it_came_is_withdrawn_and_can_come_again() {
+        let ends = good("TERMINATE_ON_HOST_MAINTENANCE");
+        for (then, words) in [("NONE", 1), ("MIGRATE_ON_HOST_MAINTENANCE", 2)] {
+            let mut key = key(MAINTENANCE);
+            key.heard(Some(&ends), SOON, 0.5);
+            assert_eq!(key.heard(None, SOON, 0.5).words, [], "no answer says nothing");
+            let heard = key.heard(Some(&good(then)), SOON, 0.5);
+            assert_eq!(withdrawn(&heard.words), ["gce maintenance-event"]);
+            assert_eq!(heard.words.len(), words, "{heard:?}");
+            assert_eq!(key.heard(Some(&good(then)), SOON, 0.5).words, [], "once");
+            assert_eq!(notices(&key.heard(Some(&ends), SOON, 0.5)).len(), 1);
+        }
     }
 
     #[test]

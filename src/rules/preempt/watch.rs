@@ -7,6 +7,8 @@ use crate::rules::when;
 /// The machine goes away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
+    /// What tells it from other notices.
+    pub id: String,
     /// Who said so, for the log and the verdict.
     pub source: String,
     /// How long until then.
@@ -18,6 +20,13 @@ pub struct Notice {
 pub enum Word {
     /// The machine goes away at a known time.
     Leaving(Notice),
+    /// A notice is no longer there: what it announced will not come.
+    Withdrawn {
+        /// The notice's.
+        id: String,
+        /// Who had said so.
+        source: String,
+    },
     /// It may go away before long, or will be slow for a while: a checkpoint soon is wise, stopping is not.
     Soon(String),
     /// The machine will stand still for a while; silence then is no hang.
@@ -150,6 +159,11 @@ pub(super) mod tests {
                 _ => None,
             })
             .collect()
+    }
+
+    /// The ids of what is withdrawn by the words.
+    pub(in super::super) fn withdrawn(words: &[Word]) -> Vec<&str> {
+        words.iter().filter_map(|word| if let Word::Withdrawn { id, .. } = word { Some(&**id) } else { None }).collect()
     }
 
     #[test]

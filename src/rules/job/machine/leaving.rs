@@ -7,29 +7,64 @@ use super::{Cause, Machine, State, Stop};
 use crate::rules::job::budget;
 use crate::rules::job::event::{Action, Timer, Uptime};
 
-/// When a machine goes away after this lead, and when we must be gone.
-fn ends(now: Uptime, lead: Duration) -> (Uptime, Uptime) {
+/// When the machine goes away, and when we must be gone.
+type Ends = (Uptime, Uptime);
+
+/// An end that was announced long before.
+#[derive(Debug)]
+pub(super) struct Far {
+    id: String,
+    source: String,
+    ends: Ends,
+}
+
+fn ends(now: Uptime, lead: Duration) -> Ends {
     let lead = budget::believed(lead);
     (now + lead, now + budget::leave_after(lead))
 }
 
+fn sooner(one: Ends, other: Ends) -> Ends {
+    (one.0.min(other.0), one.1.min(other.1))
+}
+
 impl Machine {
-    pub(super) fn on_preempted(&mut self, now: Uptime, source: String, lead: Duration) -> Vec<Action> {
+    pub(super) fn on_preempted(&mut self, now: Uptime, id: String, source: String, lead: Duration) -> Vec<Action> {
         let told = ends(now, lead);
-        let by = self.leave_by.map_or(told, |set| (set.0.min(told.0), set.1.min(told.1)));
+        let by = self.leave_by.map_or(told, |set| sooner(set, told));
         let is_sooner = self.leave_by != Some(by);
         self.leave_by = Some(by);
         let is_far = by.0.saturating_sub(now) >= budget::LATE;
-        if is_far && self.stop.is_none() && self.state != State::Done {
-            self.late.get_or_insert(source);
+        if is_far && self.stop.is_none() && !self.is_leaving && self.state != State::Done {
+            match self.far.iter_mut().find(|far| far.id == id) {
+                Some(far) => far.ends = sooner(far.ends, told),
+                None => self.far.push(Far { id, source, ends: told }),
+            }
             return is_sooner.then(|| Action::Arm(Timer::Leave, by.0 - budget::LATEST)).into_iter().collect();
         }
         self.leave(now, source)
     }
 
+    /// What was announced will not come; what was begun for it is not taken back.
+    pub(super) fn on_withdrawn(&mut self, id: &str) -> Vec<Action> {
+        if self.stop.is_some() || self.is_leaving || self.far.iter().all(|far| far.id != id) {
+            return Vec::new();
+        }
+        self.far.retain(|far| far.id != id);
+        self.leave_by = self.far.iter().map(|far| far.ends).reduce(sooner);
+        vec![match self.leave_by {
+            Some((end, _)) => Action::Arm(Timer::Leave, end - budget::LATEST),
+            None => Action::Disarm(Timer::Leave),
+        }]
+    }
+
+    /// Who announced the next of the ends that are far away.
+    pub(super) fn next_end(&self) -> Option<&str> {
+        self.far.iter().min_by_key(|far| far.ends).map(|far| far.source.as_str())
+    }
+
     /// The end that was announced long ago is near.
     pub(super) fn on_end_near(&mut self, now: Uptime) -> Vec<Action> {
-        let Some(source) = self.late.clone() else { return Vec::new() };
+        let Some(source) = self.next_end().map(str::to_owned) else { return Vec::new() };
         let left = self.leave_by.map_or(Duration::ZERO, |(end, _)| end.saturating_sub(now));
         if budget::believed(left) > left {
             // Nobody was awake in time; the trainer was not told yet.
@@ -47,7 +82,8 @@ impl Machine {
     fn leave(&mut self, now: Uptime, source: String) -> Vec<Action> {
         let Some((end, gone)) = self.leave_by else { return Vec::new() };
         let mut actions = Vec::new();
-        if self.late.take().is_some() {
+        self.is_leaving = true;
+        if !std::mem::take(&mut self.far).is_empty() {
             actions.push(Action::Disarm(Timer::Leave));
         }
         let first = self.stop.is_none();

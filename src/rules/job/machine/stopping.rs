@@ -15,7 +15,8 @@ impl Machine {
             return Vec::new();
         }
         if let Some((_, lead)) = self.policy.preempt_on.iter().find(|(s, _)| *s == signal).copied() {
-            return self.on_preempted(now, format!("signal {signal}"), lead);
+            let source = format!("signal {signal}");
+            return self.on_preempted(now, source.clone(), source, lead);
         }
         let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
         match self.state {

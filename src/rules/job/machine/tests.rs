@@ -59,7 +59,8 @@ fn a_plain_life_is_spawn_run_drain_exit() {
 #[test]
 fn a_preempted_life_checkpoints_commits_and_leaves_with_143() {
     let mut machine = running(with_store());
-    let told = machine.step(secs(60.0), Event::Preempted { source: "gce preempted".into(), lead: secs(30.0) });
+    let told = machine
+        .step(secs(60.0), Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) });
     assert_eq!(
         told,
         [
@@ -122,7 +123,7 @@ fn a_second_sigterm_reaches_the_child_but_never_moves_the_deadline() {
 #[test]
 fn a_second_notice_never_extends_the_deadline_and_may_bring_it_forward() {
     let mut machine = running(Policy::default());
-    let notice = |lead: f64| Event::Preempted { source: "x".into(), lead: secs(lead) };
+    let notice = |lead: f64| Event::Preempted { id: String::new(), source: "x".into(), lead: secs(lead) };
     machine.step(secs(1.0), notice(20.0));
     assert!(!machine.step(secs(2.0), notice(60.0)).iter().any(|a| matches!(a, Action::Arm(..))));
     let sooner = machine.step(secs(3.0), notice(6.0));
@@ -132,7 +133,7 @@ fn a_second_notice_never_extends_the_deadline_and_may_bring_it_forward() {
 #[test]
 fn a_notice_and_the_sigterm_after_it_are_one_event_for_the_trainer() {
     let mut machine = running(Policy::default());
-    machine.step(secs(1.0), Event::Preempted { source: "gce".into(), lead: secs(30.0) });
+    machine.step(secs(1.0), Event::Preempted { id: String::new(), source: "gce".into(), lead: secs(30.0) });
     assert!(!machine.step(secs(2.0), term()).contains(&leader(Signal::TERM)));
     assert_eq!(machine.step(secs(3.0), term()), [leader(Signal::TERM)]);
 }
@@ -361,7 +362,12 @@ mod any_life {
             Just(Event::Reaped { pid: 9, end: End::Code(0) }),
             Just(Event::TreeEmpty),
             (signal, proptest::option::of(0..9u32)).prop_map(|(signal, sender)| Event::Signal { signal, sender }),
-            (0..900u64).prop_map(|s| Event::Preempted { source: "x".into(), lead: Duration::from_secs(s) }),
+            (0..900u64).prop_map(|s| Event::Preempted {
+                id: (s % 3).to_string(),
+                source: "x".into(),
+                lead: Duration::from_secs(s)
+            }),
+            (0..3u64).prop_map(|id| Event::Withdrawn { id: id.to_string(), source: "x".into() }),
             prop_oneof![
                 Just(Timer::Grace),
                 Just(Timer::Stuck),

@@ -32,7 +32,7 @@ fn peers_that_do_not_come_are_worth_another_machine() {
 
 #[test]
 fn a_stop_while_waiting_ends_at_once() {
-    for event in [term(), Event::Preempted { source: "x".into(), lead: secs(30.0) }] {
+    for event in [term(), Event::Preempted { id: String::new(), source: "x".into(), lead: secs(30.0) }] {
         let end = outcome(gathering(super::tests::with_store()).step(secs(12.0), event));
         assert_eq!(end.exit_code, 143);
     }

@@ -79,7 +79,7 @@ fn a_job_that_is_being_stopped_does_not_hang() {
 fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
     let mut machine = running(watched(3));
     let (now, _) = silence(&mut machine, 0.1);
-    let notice = Event::Preempted { source: "gce preempted".into(), lead: secs(30.0) };
+    let notice = Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) };
     let end = outcome(feed(&mut machine, now, [notice, ended(134), Event::TreeEmpty]));
     assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
 }

@@ -5,7 +5,15 @@ use super::*;
 use crate::rules::job::Flushed;
 
 fn notice(lead: f64) -> Event {
-    Event::Preempted { source: "azure reboot".into(), lead: secs(lead) }
+    Event::Preempted { id: String::new(), source: "azure reboot".into(), lead: secs(lead) }
+}
+
+fn notice_of(id: &str, lead: f64) -> Event {
+    Event::Preempted { id: id.into(), source: format!("azure {id}"), lead: secs(lead) }
+}
+
+fn withdrawn(id: &str) -> Event {
+    Event::Withdrawn { id: id.into(), source: format!("azure {id}") }
 }
 
 fn committed(step: u64, took: f64) -> Event {
@@ -79,6 +87,40 @@ fn maintenance_days_ahead_stops_nothing_today() {
     machine.step(secs(0.5), notice(3.0 * 86_400.0));
     assert_eq!(machine.step(secs(40.0), committed(10, 1.0)), []);
     assert!(is_told(&machine.step(secs(3.0 * 86_400.0 - 1000.0), committed(20, 1.0))));
+}
+
+#[test]
+fn an_end_that_is_withdrawn_before_the_trainer_was_told_stops_nothing() {
+    let mut machine = running(with_store());
+    machine.step(secs(0.5), notice_of("e1", 900.0));
+    assert_eq!(machine.step(secs(5.0), withdrawn("e1")), [Action::Disarm(Timer::Leave)]);
+    assert_eq!((machine.leaves_by(), machine.told().leaving), (None, None));
+    assert_eq!(machine.step(secs(40.0), committed(10, 1.0)), []);
+    assert_eq!(machine.step(secs(780.5), Event::Due(Timer::Leave)), []);
+    let again = machine.step(secs(800.0), notice_of("e1", 900.0));
+    assert_eq!(again, [Action::Arm(Timer::Leave, secs(1580.0))], "it may be announced again");
+}
+
+#[test]
+fn a_withdrawal_takes_back_no_other_end() {
+    let mut machine = running(with_store());
+    feed(&mut machine, 0.5, [notice_of("e1", 900.0), notice_of("e2", 1800.0), notice_of("e2", 1900.0)]);
+    assert_eq!(machine.step(secs(1.0), withdrawn("e3")), []);
+    assert_eq!(machine.step(secs(1.0), withdrawn("e1")), [Action::Arm(Timer::Leave, secs(1680.5))]);
+    assert!(machine.told().leaving.is_some_and(|why| why.contains("azure e2")));
+    assert!(is_told(&machine.step(secs(1680.5), Event::Due(Timer::Leave))));
+}
+
+#[test]
+fn what_the_trainer_was_told_is_not_taken_back() {
+    let mut machine = running(with_store());
+    feed(&mut machine, 0.5, [notice_of("e1", 900.0), committed(10, 1.0)]);
+    assert!(machine.is_stopping());
+    assert_eq!(machine.step(secs(1.0), withdrawn("e1")), []);
+    let flush = feed(&mut machine, 2.0, [ended(0), Event::TreeEmpty]);
+    assert!(flush.contains(&Action::Flush { deadline: Some(secs(895.5)) }), "{flush:?}");
+    let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(10) })));
+    assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
 }
 
 #[test]

@@ -50,7 +50,8 @@ fn who_failed_or_was_stopped_leaves_no_model() {
 fn a_notice_while_the_model_is_copied_hurries_it() {
     let mut machine = leaving(true);
     feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty, SAFE]);
-    let told = machine.step(secs(9.1), Event::Preempted { source: "gce preempted".into(), lead: secs(30.0) });
+    let told = machine
+        .step(secs(9.1), Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) });
     assert!(told.contains(&Action::Hurry { deadline: secs(37.1) }), "{told:?}");
     assert_eq!(outcome(machine.step(secs(9.9), Event::Flushed(Flushed::Done { step: None }))).exit_code, 0);
 }

@@ -48,7 +48,7 @@ impl Machine {
             State::Flushing => "flushing",
             State::Done => "done",
         };
-        let late = self.late.as_ref().map(|source| format!("preempted ({source}), not yet near"));
+        let late = self.next_end().map(|source| format!("preempted ({source}), not yet near"));
         let leaving = self.stop.as_ref().map(|stop| match &stop.cause {
             Cause::Signal { sender: Some(pid) } if *pid > 0 => format!("stopped by SIGTERM from pid {pid}"),
             Cause::Signal { .. } => "stopped by SIGTERM".to_owned(),
@@ -114,11 +114,14 @@ mod tests {
     #[test]
     fn a_preemption_is_told_with_the_machines_end_and_a_far_one_too() {
         let mut machine = running();
-        machine.step(2 * SECOND, Event::Preempted { source: "gce preempted".into(), lead: 30 * SECOND });
+        machine.step(
+            2 * SECOND,
+            Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: 30 * SECOND },
+        );
         assert_eq!(machine.told().leaving.as_deref(), Some("preempted (gce preempted)"));
         assert_eq!(machine.told().machine_gone_at, Some(32 * SECOND));
         let mut late = running();
-        late.step(2 * SECOND, Event::Preempted { source: "azure".into(), lead: 3600 * SECOND });
+        late.step(2 * SECOND, Event::Preempted { id: String::new(), source: "azure".into(), lead: 3600 * SECOND });
         assert_eq!(late.told().state, "running");
         assert!(late.told().leaving.is_some_and(|why| why.contains("not yet near")));
     }

@@ -1,0 +1,178 @@
+//! Unit tests of the questions to EC2 and of what their answers mean.
+
+use super::super::watch::tests::{notices, withdrawn};
+use super::*;
+
+const SOON: Duration = Duration::from_millis(5);
+const NOW: &str = "Mon, 18 Sep 2017 08:20:00 GMT";
+
+fn answer(status: u16, body: &str) -> Answer {
+    Answer { status, headers: vec![("date".into(), NOW.into())], body: body.into(), received_unix: 0 }
+}
+
+/// Answers by path until a round is over; the questions of it and what was said.
+fn round(imds: &mut Imds, answers: &dyn Fn(&str) -> Answer) -> (Vec<String>, Vec<Word>) {
+    let (mut asked, mut words) = (Vec::new(), Vec::new());
+    loop {
+        let question = imds.question();
+        let heard = imds.heard(Some(&answers(&question.path)), SOON, 0.5);
+        asked.push(question.path.rsplit('/').next().unwrap_or_default().to_owned());
+        words.extend(heard.words);
+        assert!(asked.len() < 20, "asked without a pause: {asked:?}");
+        if !heard.pause.is_zero() {
+            return (asked, words);
+        }
+    }
+}
+
+fn healthy(path: &str) -> Answer {
+    match path {
+        "/latest/api/token" => answer(200, "secret"),
+        "/latest/meta-data/events/maintenance/scheduled" => answer(200, "[]"),
+        _ => answer(404, ""),
+    }
+}
+
+fn with(key: &'static str, body: &'static str) -> impl Fn(&str) -> Answer {
+    move |path| if path.ends_with(key) { answer(200, body) } else { healthy(path) }
+}
+
+#[test]
+fn a_token_comes_first_and_goes_with_every_question() {
+    let mut imds = Imds::default();
+    let first = imds.question();
+    assert_eq!((first.method, first.path.as_str()), (Method::Put, "/latest/api/token"));
+    assert_eq!(first.headers, [("X-aws-ec2-metadata-token-ttl-seconds", "3600".to_owned())]);
+    imds.heard(Some(&healthy(&first.path)), SOON, 0.5);
+    assert_eq!(imds.question().headers, [("X-aws-ec2-metadata-token", "secret".to_owned())]);
+    let (asked, words) = round(&mut imds, &healthy);
+    assert_eq!(asked, ["instance-action", "termination-time", "rebalance", "scheduled"]);
+    assert_eq!(words, []);
+    assert_eq!(round(&mut imds, &healthy).0, ["instance-action", "termination-time", "rebalance"]);
+}
+
+#[test]
+fn the_spot_action_is_a_notice_with_the_time_by_the_servers_clock() {
+    let mut imds = Imds::default();
+    let going = with("instance-action", r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#);
+    assert_eq!(
+        notices(&Heard { words: round(&mut imds, &going).1, pause: SOON }),
+        [("aws spot terminate".into(), 120)]
+    );
+    assert_eq!(round(&mut imds, &going).1, [], "once");
+    let far = with("instance-action", r#"{"action": "stop", "time": "2027-09-18T08:22:00Z"}"#);
+    let words = round(&mut Imds::default(), &far).1;
+    assert_eq!(
+        notices(&Heard { words, pause: SOON }),
+        [("aws spot stop".into(), 120)],
+        "never above what is documented"
+    );
+    let hibernate = with("instance-action", r#"{"action": "hibernate", "time": "2017-09-18T08:20:00Z"}"#);
+    let words = round(&mut Imds::default(), &hibernate).1;
+    assert_eq!(notices(&Heard { words, pause: SOON }), [("aws spot hibernate".into(), 0)]);
+}
+
+#[test]
+fn a_rebalance_recommendation_asks_for_a_checkpoint_soon_and_stops_nothing() {
+    let words = round(&mut Imds::default(), &with("rebalance", r#"{"noticeTime": "2017-09-18T08:20:00Z"}"#)).1;
+    assert!(matches!(words[..], [Word::Soon(_)]), "{words:?}");
+}
+
+#[test]
+fn scheduled_maintenance_is_a_notice_however_far_away_and_what_is_over_is_none() {
+    let body = r#"[{"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "system-reboot", "EventId": "e", "State": "active"},
+                   {"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "instance-stop", "State": "canceled"},
+                   {"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "party", "State": "active"}]"#;
+    let words = round(&mut Imds::default(), &with("scheduled", body)).1;
+    assert_eq!(notices(&Heard { words, pause: SOON }), [("aws system-reboot".into(), 3600)]);
+}
+
+#[test]
+fn maintenance_that_is_canceled_or_vanishes_is_withdrawn_and_can_come_again() {
+    let of = |id: &str, state: &str| {
+        format!(
+            r#"{{"NotBefore": "18 Sep 2017 09:20:00 GMT", "Code": "system-reboot", "EventId": "{id}", "State": "{state}"}}"#
+        )
+    };
+    let mut imds = Imds::default();
+    let mut hear = |events: &[String]| {
+        imds.round = 0;
+        round(&mut imds, &with("scheduled", format!("[{}]", events.join(",")).leak())).1
+    };
+    for gone in [vec![of("e1", "canceled"), of("e2", "active")], vec![of("e2", "active")]] {
+        let words = hear(&[of("e1", "active"), of("e2", "active")]);
+        assert!(notices(&Heard { words, pause: SOON }).contains(&("aws system-reboot".into(), 3600)));
+        assert_eq!(withdrawn(&hear(&gone)), ["aws e1"]);
+        assert_eq!(hear(&gone), [], "once");
+    }
+}
+
+#[test]
+fn maintenance_whose_window_is_open_is_due_at_the_windows_other_end() {
+    for (window, expected) in [
+        (r#""NotBefore": "18 Sep 2017 08:10:00 GMT", "NotAfter": "18 Sep 2017 10:20:00 GMT""#, 7200),
+        (r#""NotBefore": "18 Sep 2017 09:20:00 GMT", "NotAfter": "18 Sep 2017 10:20:00 GMT""#, 3600),
+        (r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "18 Sep 2017 08:10:00 GMT""#, 0),
+        (r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "x""#, 0),
+        (r#""NotBefore": "18 Sep 2017 08:00:00 GMT""#, 0),
+    ] {
+        let body = format!(r#"[{{{window}, "Code": "instance-reboot", "EventId": "e", "State": "active"}}]"#);
+        let words = round(&mut Imds::default(), &with("scheduled", body.leak())).1;
+        assert_eq!(notices(&Heard { words, pause: SOON }), [("aws instance-reboot".into(), expected)], "{window}");
+    }
+}
+
+#[test]
+fn a_refused_token_is_renewed_once_and_only_once_a_round() {
+    let mut imds = Imds::default();
+    round(&mut imds, &healthy);
+    let refuse = |path: &str| if path.contains("api/token") { healthy(path) } else { answer(401, "") };
+    let (asked, _) = round(&mut imds, &refuse);
+    assert_eq!(asked, ["instance-action", "token", "instance-action"]);
+    assert_eq!(round(&mut imds, &healthy).0[0], "token", "and it goes on when it is taken again");
+}
+
+#[test]
+fn a_token_is_renewed_before_its_end() {
+    let mut imds = Imds::default();
+    let short = |path: &str| {
+        let mut answer = healthy(path);
+        answer.headers.push(("x-aws-ec2-metadata-token-ttl-seconds".into(), "25".into()));
+        answer
+    };
+    let tokens = (0..4).map(|_| round(&mut imds, &short).0.contains(&"token".to_owned())).collect::<Vec<_>>();
+    assert_eq!(tokens, [true, false, true, false]);
+}
+
+#[test]
+fn only_a_well_formed_answer_says_anything() {
+    for body in ["", "<html>", "{}", r#"{"action": "dance", "time": "2017-09-18T08:22:00Z"}"#, r#"{"action": "stop"}"#]
+    {
+        let body: &'static str = body;
+        assert_eq!(round(&mut Imds::default(), &with("instance-action", body)).1, [], "{body}");
+    }
+    for status in [500, 503, 302, 400, 403] {
+        let broken = move |path: &str| if path.contains("api/token") { healthy(path) } else { answer(status, "TRUE") };
+        assert_eq!(round(&mut Imds::default(), &broken).1, [], "{status}");
+    }
+}
+
+#[test]
+fn a_black_hole_is_one_remark_with_the_way_out_and_a_try_a_minute() {
+    let mut imds = Imds::default();
+    let heard: Vec<Heard> = (0..50).map(|_| imds.heard(None, PLAIN_TIMEOUT, 0.5)).collect();
+    let words: Vec<&Word> = heard.iter().flat_map(|h| &h.words).collect();
+    assert!(matches!(words[..], [Word::Remark(text)] if text.contains("HttpPutResponseHopLimit")), "{words:?}");
+    assert_eq!(heard[49].pause, Duration::from_secs(60));
+}
+
+#[test]
+fn a_day_of_watching_by_a_fake_clock_is_a_round_every_five_seconds_and_no_word() {
+    let (mut imds, mut asked) = (Imds::default(), 0);
+    for _ in 0..24 * 3600 / ROUND.as_secs() {
+        let (questions, words) = round(&mut imds, &healthy);
+        assert_eq!(words, []);
+        asked += questions.len();
+    }
+    assert!((51_840..54_000).contains(&asked), "{asked}");
+}
