@@ -28,6 +28,25 @@ fn a_full_store_is_204_in_one_line_and_nothing_committed_is_lost() {
 }
 
 #[test]
+fn an_attempt_with_a_number_that_nobody_claimed_stops_nobody_and_the_last_one_is_named() {
+    let claimed = |name: &str| {
+        let place = Place::new();
+        place.save(1);
+        fs::create_dir_all(place.store().join(".trainit/attempts")).unwrap();
+        fs::write(place.store().join(".trainit/attempts").join(name), "{}").unwrap();
+        place
+    };
+    let place = claimed("18446744073709551615.json");
+    place.push();
+    assert_eq!(place.steps(), [1]);
+    assert!(place.store().join(".trainit/attempts/0000000001.json").exists());
+    let place = claimed("9999999999.json");
+    let done = place.checkpoint("push").output().expect_code(204);
+    assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    assert!(done.err().contains("attempts/9999999999.json") && done.err().contains("delete it"), "{}", done.err());
+}
+
+#[test]
 fn a_read_only_store_is_204_in_one_line() {
     let place = Place::new();
     place.save(1);

@@ -335,6 +335,11 @@ impl Store {
         StoreError::new(deed, self.place(key), error.to_string(), error::kind_of(error))
     }
 
+    /// For whoever cannot do a deed because of what lies under a key.
+    pub fn useless(&self, deed: &'static str, key: &str, why: &str) -> StoreError {
+        StoreError::new(deed, self.place(key), why.to_owned(), Trouble::Other)
+    }
+
     fn place(&self, key: &str) -> String {
         format!("{}/{key}", self.place)
     }

@@ -36,6 +36,9 @@ impl fmt::Display for Attempt {
 }
 
 impl Attempt {
+    /// The highest number, ten digits: a claim with more is nobody's, and there is none to follow `u64::MAX`.
+    pub const LAST: u64 = 9_999_999_999;
+
     /// Reads what `Display` writes.
     pub fn parse(text: &str) -> Option<Attempt> {
         let (number, tag) = match text.split_once('r') {
@@ -43,7 +46,8 @@ impl Attempt {
             Some(_) => return None,
             None => (text, None),
         };
-        let attempt = Attempt { number: digits(number, 10)?, tag };
+        let number = digits(number, 10).filter(|number| *number <= Attempt::LAST)?;
+        let attempt = Attempt { number, tag };
         (attempt.to_string() == text).then_some(attempt)
     }
 
@@ -219,7 +223,7 @@ mod tests {
         let commit = CommitName::of(stamp(7, 3), Some(1200), b"{}");
         assert!(commit.key().starts_with(".trainit/commits/0000000007-000003-000000001200-"), "{}", commit.key());
         assert_eq!(CommitName::from_key(&commit.key()), Some(commit));
-        let huge = CommitName::of(stamp(u64::MAX, u64::MAX), Some(u64::MAX), b"");
+        let huge = CommitName::of(stamp(Attempt::LAST, u64::MAX), Some(u64::MAX), b"");
         assert_eq!(CommitName::from_key(&huge.key()), Some(huge));
         let tagged = Attempt { number: 2, tag: Some(0xab) };
         assert_eq!(tagged.key(), ".trainit/attempts/0000000002r000000ab.json");
@@ -242,6 +246,15 @@ mod tests {
         ] {
             assert_eq!(CommitName::from_key(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_attempt_that_nobody_can_have_claimed_is_none() {
+        for number in ["10000000000", "18446744073709551615", "99999999999999999999999"] {
+            assert_eq!(Attempt::from_key(&format!(".trainit/attempts/{number}.json")), None, "{number}");
+            assert_eq!(Attempt::parse(&format!("{number}r000000ab")), None, "{number}");
+        }
+        assert_eq!(Attempt::parse("9999999999").map(|attempt| attempt.number), Some(Attempt::LAST));
     }
 
     #[test]

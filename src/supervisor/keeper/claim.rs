@@ -21,6 +21,11 @@ pub(super) async fn claim(store: &Store) -> Result<(Attempt, bool), StoreError> 
 async fn claim_from(store: &Store, mut number: u64, honest: bool) -> Result<Attempt, StoreError> {
     let tag = if honest { None } else { u32::from_str_radix(&nonce()[..8], 16).ok() };
     loop {
+        if number > Attempt::LAST {
+            let last = Attempt { number: Attempt::LAST, tag: None };
+            let why = "there is no number above it; if no run of this job made it, delete it and start again";
+            return Err(store.useless("claim an attempt after", &last.key(), why));
+        }
         let attempt = Attempt { number, tag };
         let unix = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
         let body = serde_json::json!({ "nonce": nonce(), "started_unix": unix }).to_string();
