@@ -213,8 +213,17 @@ impl Manifest {
         self.regular().map(|f| f.path.as_str()).filter(|path| !equal.contains(*path)).collect()
     }
 
+    /// Whether the unit is a file, the directory of one, or what the names of several begin with.
+    fn holds_unit(&self) -> bool {
+        let goes_on = |rest: &str| rest.chars().next().is_none_or(|c| !c.is_alphanumeric());
+        self.files.iter().any(|f| f.path.strip_prefix(&self.unit).is_some_and(goes_on))
+    }
+
     fn judge(&self) -> Result<(), String> {
         path(&self.unit)?;
+        if !self.holds_unit() {
+            return Err(format!("its unit {:?} is none of its files", self.unit));
+        }
         let mut seen = HashSet::new();
         let mut parents = HashSet::new();
         for file in self.files.iter().map(|f| &f.path).chain(self.pointers.iter().map(|p| &p.path)) {

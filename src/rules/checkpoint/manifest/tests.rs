@@ -91,6 +91,31 @@ fn hostile_paths_are_refused() {
 }
 
 #[test]
+fn a_unit_that_is_none_of_its_files_is_refused() {
+    let of = |unit: &str, paths: [&str; 3]| {
+        altered(|v| {
+            v["unit"] = json!(unit);
+            for (at, path) in paths.iter().enumerate() {
+                v["files"][at]["path"] = json!(path);
+            }
+            v["files"][2]["type"] = json!("directory");
+        })
+    };
+    for (unit, paths) in [
+        ("u", ["u/a", "u/b", "u/d"]),
+        ("ckpt-10", ["ckpt-10.index", "ckpt-10.data-00000-of-00001", "d"]),
+        ("backup/latest.weights.h5", ["backup/latest.weights.h5", "backup/training_metadata.json", "backup/d"]),
+        ("checkpoint_10", ["checkpoint_10", "checkpoint_10_gda/a", "checkpoint_10_gda"]),
+    ] {
+        assert_eq!(of(unit, paths).map(|m| m.unit), Ok(unit.to_owned()));
+    }
+    for unit in ["m-step=3", "other", "x/m-step=30.bin", "m-step=30.bin/x"] {
+        let why = of(unit, ["m-step=30.bin", "m-step=30.txt", "d"]).expect_err(unit);
+        assert!(why.contains("its unit") && why.contains(unit) && why.contains("none of its files"), "{why}");
+    }
+}
+
+#[test]
 fn duplicates_and_paths_that_are_file_and_parent_are_refused() {
     assert!(altered(|v| v["files"][1]["path"] = json!("u/a")).is_err());
     assert!(altered(|v| v["files"][1]["path"] = json!("u/a/b")).is_err());
