@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value as Json;
 
 use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
 use super::{LocalFacts, Source, endpoint_of};
@@ -47,7 +48,7 @@ fn is_azure(facts: &LocalFacts) -> bool {
 #[serde(rename_all = "PascalCase")]
 struct Document {
     document_incarnation: i64,
-    events: Vec<Event>,
+    events: Vec<Json>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -55,14 +56,18 @@ struct Document {
 struct Event {
     event_id: String,
     event_type: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     resources: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     event_status: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     not_before: String,
     #[serde(default)]
     duration_in_seconds: Option<i64>,
+}
+
+fn or_null<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<T, D::Error> {
+    Option::deserialize(value).map(Option::unwrap_or_default)
 }
 
 /// What this machine calls itself, as far as that is known.
@@ -137,10 +142,19 @@ impl Events {
             return Some(Vec::new());
         }
         self.incarnation = Some(document.document_incarnation);
-        let ours: Vec<Event> = document.events.into_iter().filter(|e| self.is_ours(e)).collect();
+        let count = document.events.len();
+        let events: Vec<Event> = document.events.into_iter().filter_map(event).collect();
+        let odd = count - events.len();
+        let ours: Vec<Event> = events.into_iter().filter(|e| self.is_ours(e)).collect();
         let mut words: Vec<Word> = Vec::new();
+        if odd > 0 {
+            words.push(Word::Remark(format!(
+                "Azure tells of events that cannot be read ({odd}), which are passed over"
+            )));
+        }
         self.told.retain(|id, told| {
-            let is_there = ours.iter().any(|e| e.event_id == *id);
+            // One of those that cannot be read may be it.
+            let is_there = odd > 0 || ours.iter().any(|e| e.event_id == *id);
             if !is_there && told.event_status != "Started" {
                 words.push(withdrawn(told));
             }
@@ -156,6 +170,11 @@ impl Events {
         }
         Some(words)
     }
+}
+
+/// `None` where it is not well formed.
+fn event(json: Json) -> Option<Event> {
+    Some(json).filter(Json::is_object).and_then(|json| serde_json::from_value(json).ok())
 }
 
 fn id(event: &Event) -> String {
@@ -348,6 +367,42 @@ mod tests {
         assert_eq!(withdrawn(&hear(&mut events, &document(3, &[reboot("e2", "Scheduled")])).words), ["azure e1"]);
         hear(&mut events, &document(4, &[reboot("e2", "Started")]));
         assert_eq!(hear(&mut events, &document(5, &[])).words, []);
+    }
+
+    #[test]
+    fn an_odd_event_hides_no_other_one_and_is_said_once() {
+        for odd in [
+            "null",
+            "7",
+            r#"{"EventType": "Reboot", "Resources": ["vm_0"], "EventStatus": "Scheduled"}"#,
+            r#"{"EventId": "e2", "Resources": ["vm_0"], "EventStatus": "Scheduled"}"#,
+            r#"{"EventId": "e2", "EventType": "Reboot", "Resources": "vm_0"}"#,
+            r#"{"EventId": "e2", "EventType": "Reboot", "NotBefore": 7}"#,
+        ] {
+            let mut events = events();
+            let preempt = event("e1", "Preempt", "vm_0", "Scheduled", AT);
+            let heard = hear(&mut events, &document(2, &[odd.to_owned(), preempt.clone()]));
+            assert_eq!(notices(&heard), [("azure preempt".into(), 30)], "{odd}");
+            assert!(heard.words.iter().any(|w| matches!(w, Word::Remark(text) if text.contains("cannot be read"))));
+            assert_eq!(hear(&mut events, &document(2, &[odd.to_owned(), preempt])).words, [], "{odd}");
+        }
+    }
+
+    #[test]
+    fn what_is_null_is_as_good_as_not_there() {
+        let body = r#"{"EventId": "e1", "EventType": "Preempt", "Resources": null, "EventStatus": null,
+                       "NotBefore": null, "DurationInSeconds": null}"#;
+        let heard = hear(&mut events(), &document(2, &[body.to_owned()]));
+        assert_eq!(notices(&heard), [("azure preempt".into(), 30)]);
+    }
+
+    #[test]
+    fn an_event_that_cannot_be_read_any_more_is_not_withdrawn() {
+        let mut events = events();
+        hear(&mut events, &document(2, &[event("e1", "Reboot", "vm_0", "Scheduled", AT)]));
+        let odd = r#"{"EventId": "e1", "EventType": 7}"#.to_owned();
+        assert_eq!(withdrawn(&hear(&mut events, &document(3, &[odd])).words), [""; 0]);
+        assert_eq!(withdrawn(&hear(&mut events, &document(4, &[])).words), ["azure e1"]);
     }
 
     #[test]
