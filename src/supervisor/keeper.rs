@@ -288,7 +288,8 @@ impl Keeper {
                 Some(Outcome::OutOfTime { why }) => Flushed::OutOfTime(why),
                 Some(Outcome::Changed { why }) if last => Flushed::Failed(format!(
                     "the newest checkpoint keeps changing although no process of the job is left ({why}), so it is not \
-                     committed; the last committed one stands; find out who else writes to the checkpoint directory"
+                     committed; {}; find out who else writes to the checkpoint directory",
+                    self.mirror.as_ref().map_or(String::new(), Mirror::what_stands)
                 )),
                 Some(Outcome::Changed { .. }) => {
                     tokio::time::sleep(LAST_LOOK_PAUSE).await;

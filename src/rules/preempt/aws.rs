@@ -265,7 +265,12 @@ impl Watch for Imds {
             self.step = Step::Token;
             return Heard::nothing(Duration::ZERO);
         }
-        let Some(words) = self.read(answer) else { return self.failed(random) };
+        let words = match self.read(answer) {
+            Some(words) => words,
+            None if self.step == Step::SpotAction => return self.failed(random),
+            // The others may be well all the same.
+            None => return Heard::nothing(self.next()),
+        };
         self.failures.over();
         let words = self.news(words, answer.body.trim());
         Heard { words, pause: self.next() }

@@ -164,7 +164,7 @@ impl Mirror {
                     "{} needs about {needed:.1} s to commit and {:.1} s are left: not started; {}",
                     local.candidate.unit,
                     left.as_secs_f64(),
-                    self.standing()
+                    self.what_stands()
                 )));
             }
         }
@@ -212,13 +212,13 @@ impl Mirror {
             None => Err(Stop::OutOfTime(format!(
                 "no time left after {:.1} s to commit the newest checkpoint; {}",
                 limit.as_secs_f64(),
-                self.standing()
+                self.what_stands()
             ))),
         }
     }
 
     /// What the next run will find.
-    fn standing(&self) -> String {
+    pub(super) fn what_stands(&self) -> String {
         match self.committed.as_ref().map(|committed| committed.age.step) {
             Some(Some(step)) => format!("the last committed one (step {step}) stands"),
             Some(None) => "the last committed one stands".to_owned(),

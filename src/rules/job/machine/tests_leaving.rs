@@ -38,7 +38,7 @@ fn a_machine_that_stands_although_its_time_is_past_leaves_the_trainer_and_the_la
     let told = machine.step(secs(60.0), notice(0.0));
     assert!(is_told(&told) && told.contains(&Action::Arm(Timer::Grace, secs(72.0))), "{told:?}");
     let flush = feed(&mut machine, 61.0, [ended(0), Event::TreeEmpty]);
-    assert!(flush.contains(&Action::Flush { deadline: Some(secs(74.0)) }), "{flush:?}");
+    assert!(flush.contains(&Action::Flush { deadline: Some(secs(74.0)), leaving: true }), "{flush:?}");
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_far_end_that_nobody_woke_up_for_is_no_reason_to_kill_at_once() {
     let left = machine.step(secs(2000.0), Event::Due(Timer::Leave));
     assert!(is_told(&left) && left.contains(&Action::Arm(Timer::Grace, secs(2012.0))), "{left:?}");
     let flush = feed(&mut machine, 2001.0, [ended(0), Event::TreeEmpty]);
-    assert!(flush.contains(&Action::Flush { deadline: Some(secs(2014.0)) }), "{flush:?}");
+    assert!(flush.contains(&Action::Flush { deadline: Some(secs(2014.0)), leaving: true }), "{flush:?}");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn what_the_trainer_was_told_is_not_taken_back() {
     assert!(machine.is_stopping());
     assert_eq!(machine.step(secs(1.0), withdrawn("e1")), []);
     let flush = feed(&mut machine, 2.0, [ended(0), Event::TreeEmpty]);
-    assert!(flush.contains(&Action::Flush { deadline: Some(secs(895.5)) }), "{flush:?}");
+    assert!(flush.contains(&Action::Flush { deadline: Some(secs(895.5)), leaving: true }), "{flush:?}");
     let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(10) })));
     assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
 }

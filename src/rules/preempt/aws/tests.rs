@@ -52,6 +52,14 @@ fn a_token_comes_first_and_goes_with_every_question() {
 }
 
 #[test]
+fn a_question_that_is_never_answered_well_keeps_nobody_from_asking_the_others() {
+    let mut imds = Imds::default();
+    let ill = |path: &str| if path.ends_with("rebalance") { answer(500, "") } else { healthy(path) };
+    assert_eq!(round(&mut imds, &ill).0, ["token", "instance-action", "termination-time", "rebalance", "scheduled"]);
+    assert_eq!(round(&mut imds, &ill).0, ["instance-action", "termination-time", "rebalance"], "at the usual pace");
+}
+
+#[test]
 fn the_spot_action_is_a_notice_with_the_time_by_the_servers_clock() {
     let mut imds = Imds::default();
     let going = with("instance-action", r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#);
