@@ -20,13 +20,11 @@ pub(super) const NATURAL: Duration = Duration::from_secs(3600);
 
 /// The shortest notice that any cloud documents (GKE's Spot nodes).
 const SHORTEST: Duration = Duration::from_secs(15);
-/// Less is not enough to be told, to be killed and to commit.
-const LEAST: Duration = Duration::from_secs(5);
 
-/// The lead to go by: the one that was announced, unless it is over or as good as over. A trainer killed in the instant
-/// in which it is told saves nothing, and what it saved before is not committed either.
+/// The lead to go by: the one that was announced, unless it is over. A trainer killed in the instant in which it is told
+/// saves nothing, and what it saved before is not committed either.
 pub(super) fn believed(lead: Duration) -> Duration {
-    if lead.is_zero() { SHORTEST } else { lead.max(LEAST) }
+    if lead.is_zero() { SHORTEST } else { lead }
 }
 
 /// When SIGKILL is due after a notice of this lead. `commit` is what the last commit took: where there is room for it,
@@ -61,11 +59,10 @@ mod tests {
     }
 
     #[test]
-    fn no_notice_is_too_short_to_act_upon() {
+    fn a_time_that_is_past_is_wrong_and_a_short_one_is_kept() {
         let shares = |lead| (kill_after(believed(lead), None), leave_after(believed(lead)));
-        assert_eq!(shares(secs(0)), (secs(12), secs(14)), "a time that is past is wrong");
-        assert_eq!(shares(secs(1)), (Duration::from_millis(2500), Duration::from_millis(4000)));
-        assert_eq!(believed(secs(6)), secs(6));
+        assert_eq!(shares(secs(0)), (secs(12), secs(14)));
+        assert_eq!(believed(secs(1)), secs(1));
     }
 
     #[test]
