@@ -261,6 +261,20 @@ fn a_store_that_is_gone_is_not_made_anew_on_the_disk_below() {
 }
 
 #[test]
+fn a_claim_that_a_rule_of_the_bucket_deleted_is_made_again() {
+    let place = Place::new();
+    let script = format!(
+        r#"echo {{}} >"$D/ckpt-10.json"
+           until ls {store}/.trainit/commits/*-000000000010-* >/dev/null 2>&1; do sleep 0.01; done
+           rm -r {store}/.trainit/attempts; echo {{}} >"$D/ckpt-20.json""#,
+        store = place.store().display()
+    );
+    run(&place, &[], &script).expect_code(0);
+    assert_eq!(place.steps(), [20, 10]);
+    assert!(place.store().join(".trainit/attempts/0000000001.json").exists());
+}
+
+#[test]
 fn a_newer_checkpoint_that_is_refused_is_named_once_and_not_called_safe() {
     let place = Place::new();
     let script = r#"mkdir "$D/ck-10"; echo w >"$D/ck-10/w"; sleep 0.5

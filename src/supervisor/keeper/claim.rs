@@ -2,10 +2,11 @@
 
 use futures_util::future::{join, try_join};
 
+use super::retention::commits;
 use crate::edge::clock;
 use crate::edge::store::{Created, Store, StoreError};
-use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, PROBES, hash16};
-use crate::rules::checkpoint::plan;
+use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, PROBES, Stamp, hash16};
+use crate::rules::checkpoint::plan::{self, Standing};
 
 /// Claims the next free attempt number, and says whether the store keeps two runs apart. A store that lets the same key
 /// be put twice does not; then a random tag tells this run from another of the same number.
@@ -27,13 +28,27 @@ async fn claim_from(store: &Store, mut number: u64, honest: bool) -> Result<Atte
             return Err(store.useless("claim an attempt after", &last.key(), why));
         }
         let attempt = Attempt { number, tag };
-        let unix = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let body = serde_json::json!({ "nonce": nonce(), "started_unix": unix }).to_string();
-        match store.create(&attempt.key(), body.into_bytes()).await? {
+        match store.create(&attempt.key(), body()).await? {
             Created::Ours => return Ok(attempt),
             Created::Taken => number += 1,
         }
     }
+}
+
+fn body() -> Vec<u8> {
+    let unix = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+    serde_json::json!({ "nonce": nonce(), "started_unix": unix }).to_string().into_bytes()
+}
+
+/// Where our attempt stands. A claim that is gone is made again where the store still has a commit that we know of: a
+/// rule of the bucket may delete what is old.
+pub(super) async fn standing(store: &Store, ours: &Attempt, known: Option<&Stamp>) -> Result<Standing, StoreError> {
+    let standing = plan::standing(ours, &attempts(store).await?);
+    if standing != Standing::Gone || !commits(store).await?.iter().any(|name| Some(&name.stamp) == known) {
+        return Ok(standing);
+    }
+    store.create(&ours.key(), body()).await?;
+    Ok(Standing::Newest)
 }
 
 /// Every attempt that was ever claimed.

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::claim::attempts;
+use super::claim::standing;
 use super::known::{Known, Sent};
 use super::look::{Local, same_bytes};
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking};
@@ -228,7 +228,7 @@ impl Mirror {
 
     async fn overtaken(&self) -> Option<Attempt> {
         let (store, attempt) = (self.store.as_ref()?, self.attempt.as_ref()?);
-        match plan::standing(attempt, &attempts(store).await.ok()?) {
+        match standing(store, attempt, None).await.ok()? {
             Standing::Overtaken(by) => Some(by),
             _ => None,
         }
@@ -236,7 +236,7 @@ impl Mirror {
 
     /// May we still commit?
     async fn fence(&self, store: &Store, ours: &Attempt) -> Result<(), Stop> {
-        match plan::standing(ours, &attempts(store).await?) {
+        match standing(store, ours, self.known_commit()).await? {
             Standing::Newest => Ok(()),
             Standing::Overtaken(by) => Err(Stop::Fenced(by)),
             Standing::Gone => Err(Stop::Failed(self.unclaimed(ours))),

@@ -277,6 +277,11 @@ impl Mirror {
         self.committed.as_ref().map(|c| (c.age.step, &c.stamp))
     }
 
+    /// A commit that the store must hold, if it is ours.
+    pub(crate) fn known_commit(&self) -> Option<&Stamp> {
+        self.committed.as_ref().map(|committed| &committed.stamp)
+    }
+
     /// The store's address, if there is one.
     pub fn place(&self) -> Option<&Address> {
         self.config.store.as_ref()

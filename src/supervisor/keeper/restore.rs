@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use super::claim::attempts;
+use super::claim::standing;
 use super::fetch::Stop;
 use super::in_place::{equal_files, holds, is_in_place, own};
 use super::look::{Local, Look, newest_of, same_bytes};
@@ -127,7 +127,7 @@ impl Mirror {
 
     async fn choose_again(&mut self, store: &Store, look: &Look) -> Result<Option<Resume>, MirrorError> {
         if let Some(ours) = &self.attempt
-            && plan::standing(ours, &attempts(store).await.map_err(|error| away(&error))?) == Standing::Gone
+            && standing(store, ours, self.known_commit()).await.map_err(|error| away(&error))? == Standing::Gone
         {
             return Err(MirrorError::store(self.unclaimed(ours)));
         }
