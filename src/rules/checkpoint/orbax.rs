@@ -1,14 +1,18 @@
 //! Orbax (JAX): directories `N` or `prefix_N`, renamed from `N.orbax-checkpoint-tmp*` when finished; where renames are
 //! not atomic, a file `commit_success.txt` inside says so instead.
 
+use std::collections::BTreeSet;
+
 use super::check;
-use super::listing::{join, parent_of};
-use super::unit::{Candidate, Layout, Scan, no_pointers};
+use super::listing::{join, name_of, parent_of};
+use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, no_pointers};
 
 const TEMPORARY: &str = ".orbax-checkpoint-tmp";
 const METADATA: &str = "_CHECKPOINT_METADATA";
 const COMMIT: &str = "commit_success.txt";
 const TELLTALES: [&str; 5] = [METADATA, COMMIT, "_METADATA", "manifest.ocdbt", "_sharding"];
+/// What each process writes for itself, in an item.
+const OF_A_PROCESS: &str = "ocdbt.process_";
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const ORBAX: Layout = Layout {
@@ -20,38 +24,103 @@ pub const ORBAX: Layout = Layout {
 };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let telltale = |name: &str| TELLTALES.contains(&name) || name.contains(TEMPORARY);
-    let telltales: Vec<&str> =
-        scan.listing.entries().iter().filter(|e| telltale(e.name())).map(|e| e.path.as_str()).collect();
+    let roots = roots(scan);
+    if roots.contains("") {
+        let paths = scan.listing.within("").map(|e| e.path.clone()).collect();
+        return vec![Candidate { unit: METADATA.to_owned(), step: None, paths }];
+    }
+    let beside = beside(scan, &roots);
+    let holds_a_root = |path: &str| roots.iter().any(|r| is_in(r, path));
     let mut units: Vec<Candidate> = Vec::new();
     for directory in scan.listing.directories() {
-        let path = &directory.path;
-        let Some(number) = number(directory.name()) else { continue };
-        let inside = format!("{path}/");
-        let beside = parent_of(path);
-        // Its own metadata, or a sibling's: what has none of its own yet is unfinished.
-        let is_orbax = telltales.iter().any(|t| {
-            t.starts_with(&inside) || parent_of(t) == beside || parent_of(parent_of(t)) == beside && t.contains('/')
-        });
-        let is_part = units.iter().any(|u| path.starts_with(&format!("{}/", u.unit)));
-        if (is_orbax || scan.options.format.is_some())
-            && !is_part
-            && let Some(step) = scan.step(path, Some(number))
+        let path = directory.path.as_str();
+        let number = number(directory.name());
+        // What has nothing of its own yet, beside those that have, is unfinished.
+        let is_next = number.is_some()
+            && (beside.contains(parent_of(path)) || scan.options.format.is_some())
+            && !holds_a_root(path);
+        if (roots.contains(path) || is_next)
+            && !units.iter().any(|u| is_in(path, &u.unit))
+            && let Some(step) = scan.step(path, number)
         {
             units.push(Candidate::directory(scan.listing, path, step));
         }
     }
+    // A model under a plain name beside steps is no step, and must not be restored in their place.
+    if units.iter().any(|u| number(name_of(&u.unit)).is_some()) {
+        units.retain(|u| number(name_of(&u.unit)).is_some());
+    }
     units
+}
+
+/// The directories that were each saved as one, none inside another; empty where that is the checkpoint directory.
+fn roots<'a>(scan: &Scan<'a>) -> BTreeSet<&'a str> {
+    let telltales = scan.listing.files().filter(|f| TELLTALES.contains(&f.name()) && !f.path.contains(TEMPORARY));
+    let mut roots: BTreeSet<&str> = telltales.map(|f| root_of(scan, parent_of(&f.path))).collect();
+    for unfinished in unfinished(scan).filter(|t| number(final_name(t)).is_none()) {
+        let home = parent_of(unfinished);
+        roots.extend(number(name_of(home)).map(|_| home));
+    }
+    // The manager keeps a record under a plain name, which holds no arrays.
+    let has_arrays = |root: &str| below(scan, root).any(|name| TELLTALES[2..].contains(&name));
+    roots.retain(|root| number(name_of(root)).is_some() || has_arrays(root));
+    let all = roots.clone();
+    roots.retain(|root| !all.iter().any(|outer| is_in(root, outer)));
+    roots
+}
+
+/// What this directory with a telltale in it was saved as a part of, or itself. Items lie in the directory of their step.
+fn root_of<'a>(scan: &Scan, home: &'a str) -> &'a str {
+    let has_metadata = |path: &str| scan.listing.file(&join(path, METADATA)).is_some();
+    let ends = home.match_indices('/').map(|(at, _)| at).chain([home.len()]);
+    let around = std::iter::once("").chain(ends.map(|end| &home[..end]));
+    let saved = around.into_iter().find(|path| has_metadata(path));
+    let is_a_processes = name_of(home).starts_with(OF_A_PROCESS);
+    let item = saved.unwrap_or(if is_a_processes { parent_of(home) } else { home });
+    let (own, outer) = (name_of(item), name_of(parent_of(item)));
+    let is_in_a_step = is_steps(outer) || saved.is_none() && number(own).is_none() && number(outer).is_some();
+    if !is_steps(own) && is_in_a_step { parent_of(item) } else { item }
+}
+
+/// Directories beside whose steps others may follow.
+fn beside<'a>(scan: &Scan<'a>, roots: &BTreeSet<&'a str>) -> BTreeSet<&'a str> {
+    let saved = roots.iter().filter(|r| scan.listing.within(r).any(|e| TELLTALES.contains(&e.name())));
+    saved.copied().chain(unfinished(scan)).map(parent_of).collect()
+}
+
+/// Directories under a temporary name.
+fn unfinished<'a>(scan: &Scan<'a>) -> impl Iterator<Item = &'a str> {
+    let paths = scan.listing.entries().iter().map(|e| e.path.as_str());
+    paths.filter(|path| name_of(path).contains(TEMPORARY))
+}
+
+/// What an unfinished one will be called.
+fn final_name(path: &str) -> &str {
+    let name = name_of(path);
+    name.split_once(TEMPORARY).map_or(name, |(before, _)| before)
+}
+
+fn below<'a>(scan: &Scan<'a>, directory: &str) -> impl Iterator<Item = &'a str> {
+    let all = if directory.is_empty() { scan.listing.entries() } else { scan.listing.below(directory) };
+    all.iter().map(|e| e.name())
+}
+
+fn is_in(path: &str, directory: &str) -> bool {
+    directory.is_empty() && !path.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// `N` or `prefix_N`.
 fn number(name: &str) -> Option<u64> {
     let digits = name.rsplit_once('_').map_or(name, |(_, digits)| digits);
-    if digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
+    let is_one = digits.bytes().all(|b| b.is_ascii_digit()) && !name.starts_with(OF_A_PROCESS);
+    if is_one { digits.parse().ok() } else { None }
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let unit = &candidate.unit;
+    if unit == METADATA {
+        return Err(IN_ITSELF.to_owned());
+    }
     let has = |unit: &str, name: &str| scan.listing.file(&join(unit, name)).is_some();
     if candidate.paths.iter().any(|p| p.contains(TEMPORARY)) {
         return Err("a part of it is still being written".to_owned());
@@ -104,6 +173,53 @@ mod tests {
     fn an_item_still_being_written_spoils_it() {
         let memory = Memory::of(&[("10/_CHECKPOINT_METADATA", "{}"), ("10/state.orbax-checkpoint-tmp-1/a", "x")]);
         assert!(reason(&memory, "10").contains("still being written"));
+    }
+
+    #[test]
+    fn one_under_a_plain_name_is_one_checkpoint_of_no_step() {
+        let memory = Memory::of(&[("my_model/_CHECKPOINT_METADATA", "{}"), ("my_model/default/manifest.ocdbt", "x")])
+            .with("my_model/default/ocdbt.process_0/manifest.ocdbt", "x")
+            .with("metadata/_CHECKPOINT_METADATA", "{}")
+            .with("metadata/metadata", "what the manager says of itself");
+        assert_eq!(complete_units(&memory), [("my_model".into(), None)]);
+        let torn = memory.with("my_model/_CHECKPOINT_METADATA", "{");
+        assert!(reason(&torn, "my_model").contains("_CHECKPOINT_METADATA"));
+        let beside_steps = torn.with("10/_CHECKPOINT_METADATA", "{}").with("10/default/manifest.ocdbt", "x");
+        assert_eq!(complete_units(&beside_steps), [("10".into(), Some(10))]);
+    }
+
+    #[test]
+    fn the_models_saved_for_a_step_are_one_checkpoint() {
+        let memory = Memory::of(&[("ckpt_10/params/_CHECKPOINT_METADATA", "{}"), ("ckpt_10/params/_METADATA", "{}")])
+            .with("ckpt_10/state_2/_CHECKPOINT_METADATA", "{}")
+            .with("ckpt_10/state_2/_METADATA", "{}");
+        assert_eq!(complete_units(&memory), [("ckpt_10".into(), Some(10))]);
+    }
+
+    #[test]
+    fn the_steps_of_an_experiment_are_the_checkpoints_and_not_the_experiment() {
+        let step = |memory: Memory, unit: &str| {
+            memory
+                .with(&format!("{unit}/_CHECKPOINT_METADATA"), "{}")
+                .with(&format!("{unit}/default/manifest.ocdbt"), "x")
+        };
+        let memory = step(step(Memory::default(), "exp_1/10"), "exp_1/20");
+        assert_eq!(complete_units(&memory), [("exp_1/20".into(), Some(20)), ("exp_1/10".into(), Some(10))]);
+        let torn = memory.without("exp_1/20/_CHECKPOINT_METADATA").without("exp_1/20/default/manifest.ocdbt");
+        let torn = torn.with("exp_1/20/default/d/a", "x").with("exp_1/30.orbax-checkpoint-tmp-5/default/d/a", "x");
+        assert_eq!(complete_units(&torn), [("exp_1/10".into(), Some(10))]);
+        assert!(reason(&torn, "exp_1/20").contains("_CHECKPOINT_METADATA is not there yet"));
+        let old = Memory::of(&[("exp_1/10/default/manifest.ocdbt", "x"), ("exp_1/20/default/_METADATA", "{}")]);
+        assert_eq!(complete_units(&old).len(), 2);
+        let plain = Memory::of(&[("exp_1/final/_CHECKPOINT_METADATA", "{}"), ("exp_1/final/_METADATA", "{}")]);
+        assert_eq!(complete_units(&plain), [("exp_1/final".into(), None)]);
+    }
+
+    #[test]
+    fn one_saved_into_the_checkpoint_directory_itself_is_never_taken_in_parts() {
+        let memory = Memory::of(&[("_CHECKPOINT_METADATA", "{}"), ("default/ocdbt.process_0/manifest.ocdbt", "x")]);
+        assert_eq!(complete_units(&memory), []);
+        assert!(reason(&memory, "_CHECKPOINT_METADATA").contains("in the checkpoint directory itself"));
     }
 
     #[test]

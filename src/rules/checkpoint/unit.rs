@@ -14,6 +14,10 @@ use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
 /// Longer indexes of weights are not read.
 const INDEX_LIMIT: u64 = 100 << 20;
 
+/// Of what has no path of its own to be restored to, and is written over by the next save.
+pub(super) const IN_ITSELF: &str =
+    "it lies in the checkpoint directory itself; save each checkpoint into a directory of its own there, as step-100";
+
 /// What a recogniser looks at.
 #[derive(Clone, Copy)]
 pub struct Scan<'a> {
@@ -273,6 +277,18 @@ pub fn step_in_stem(name: &str) -> Option<u64> {
     found[1].parse().ok()
 }
 
+/// Whether a directory's name says a step: it is a number, or holds a word for steps and a number (`step-100`, `epoch_3`,
+/// `ckpt10`); not that of a model, a run or a day (`llama3-8b`, `exp_1`, `2024-01-02`).
+pub fn is_steps(name: &str) -> bool {
+    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+    static STEPS: LazyLock<Regex> = LazyLock::new(|| {
+        let words = "step|epoch|ep|iter|iteration|batch|ba|ckpt|checkpoint|save";
+        let ended = "(?:[^a-zA-Z0-9]|$)";
+        Regex::new(&format!("^[0-9]+$|(?:^|[^a-zA-Z])(?i-u:(?:global_?)?(?:{words})s?)[=_.-]?[0-9]+{ended}")).unwrap()
+    });
+    STEPS.is_match(name)
+}
+
 /// `N` from a name that is exactly `prefixN`.
 pub fn number_after(prefix: &str, name: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?;
@@ -333,6 +349,15 @@ mod tests {
         }
         for name in ["spatio_temporal_100.pt", "net.partition_3.pt", "chat_template_5.pt", "part-3.pt"] {
             assert!(!is_temporary(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_says_a_step_or_speaks_of_something_else() {
+        let steps = "10 step-100 steps_5 global_step5 epoch_3 ep1-ba20 ckpt10 my-checkpoint-7 epoch=3-step=1200.ckpt";
+        assert!(steps.split(' ').all(is_steps));
+        for name in ["llama3-8b", "exp_1", "2024-01-02", "12-30-00", "3k2j9x1z", "version_0", "ckpt_v2", "step3k", ""] {
+            assert!(!is_steps(name), "{name}");
         }
     }
 
