@@ -10,7 +10,7 @@ use regex::bytes::Regex;
 
 use super::listing::{join, name_of, parent_of};
 use super::torch_file;
-use super::unit::{Candidate, Layout, Scan, step_in_stem};
+use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const DCP: Layout = Layout {
@@ -24,22 +24,39 @@ pub const DCP: Layout = Layout {
 /// What Lightning (`epoch=E-step=S.ckpt`) and its Fabric (any name) write after everything else.
 const LIGHTNINGS: &str = "meta.pt";
 
+const METADATA: &str = ".metadata";
 /// The metadata is read up to here.
 const METADATA_LIMIT: usize = 64 << 20;
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let is_ours = |name: &str| name.ends_with(".distcp") || name == ".metadata" || name == ".metadata.tmp";
+    let is_ours = |name: &str| name.ends_with(".distcp") || name == METADATA || name == ".metadata.tmp";
     let parents = scan.listing.files().filter(|f| is_ours(f.name())).map(|f| parent_of(&f.path));
     let parents: BTreeSet<&str> = parents.filter(|p| !p.is_empty()).collect();
-    // A model and its optimizer may be two of them in one directory with a step: that one is the unit.
-    let units = parents.into_iter().map(|parent| {
-        let carrier = parent.match_indices('/').map(|(at, _)| &parent[..at]).chain([parent]);
-        carrier.into_iter().find(|p| step_in_stem(name_of(p)).is_some()).unwrap_or(parent)
-    });
-    let units: BTreeSet<&str> = units.collect();
+    let mut units: BTreeSet<&str> = parents.iter().map(|parent| unit_of(parent)).collect();
+    let all = units.clone();
+    units.retain(|unit| !all.iter().any(|outer| is_below(unit, outer)));
     let unit =
         |path: &str| Some(Candidate::directory(scan.listing, path, scan.step(path, step_in_stem(name_of(path)))?));
-    units.into_iter().filter_map(unit).collect()
+    let found: Vec<Candidate> = units.into_iter().filter_map(unit).collect();
+    let in_itself: Vec<String> =
+        scan.listing.within("").filter(|e| is_ours(e.name())).map(|e| e.path.clone()).collect();
+    // Directories without a step beside it are parts of it.
+    if in_itself.is_empty() || found.iter().any(|unit| unit.step.is_some()) {
+        return found;
+    }
+    vec![Candidate { unit: METADATA.to_owned(), step: None, paths: in_itself }]
+}
+
+/// A model and its optimizer may be two of them in the directory of one step: that one is the unit.
+fn unit_of(home: &str) -> &str {
+    let mut around = std::iter::successors(Some(home), |path| Some(parent_of(path)).filter(|p| !p.is_empty()));
+    let is_numbered = |path: &&str| step_in_stem(name_of(path)).is_some();
+    let step = around.find(|path| is_steps(name_of(path)));
+    step.or([home, parent_of(home)].into_iter().find(is_numbered)).unwrap_or(home)
+}
+
+fn is_below(path: &str, directory: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
@@ -47,8 +64,8 @@ static SHARD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"__(\d+)_\d+\.distc
 
 /// The metadata in this directory is there with every file it names.
 pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {
-    let metadata = scan.listing.file(&join(home, ".metadata"));
-    let metadata = metadata.ok_or_else(|| format!("{} is not there yet", join(home, ".metadata")))?;
+    let metadata = scan.listing.file(&join(home, METADATA));
+    let metadata = metadata.ok_or_else(|| format!("{} is not there yet", join(home, METADATA)))?;
     if metadata.size == 0 {
         return Err(format!("{} is empty", metadata.path));
     }
@@ -66,7 +83,10 @@ pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
-    let inside = |path: &str| path == candidate.unit || path.starts_with(&format!("{}/", candidate.unit));
+    if candidate.unit == METADATA {
+        return Err(IN_ITSELF.to_owned());
+    }
+    let inside = |path: &str| path == candidate.unit || is_below(path, &candidate.unit);
     let homes = candidate.paths.iter().filter(|p| p.ends_with(".distcp")).map(|p| parent_of(p));
     let mut homes: BTreeSet<&str> = homes.filter(|h| inside(h)).collect();
     if homes.is_empty() {
@@ -130,6 +150,38 @@ mod tests {
         assert!(reason(&memory, "step-5").contains("step-5/optim/.metadata"));
         let memory = memory.with("step-5/optim/.metadata", "__0_0.distcp");
         assert_eq!(complete_units(&memory), [("step-5".into(), Some(5))]);
+    }
+
+    #[test]
+    fn the_steps_of_a_model_are_the_checkpoints_and_not_the_model() {
+        let step = |memory: Memory, unit: &str| {
+            memory.with(&format!("{unit}/__0_0.distcp"), "x").with(&format!("{unit}/.metadata"), "__0_0.distcp")
+        };
+        let root = "llama3-8b/checkpoint";
+        let memory = ["step-100", "step-200"].iter().fold(Memory::default(), |m, s| step(m, &format!("{root}/{s}")));
+        let memory = memory.with(&format!("{root}/step-300/__0_0.distcp"), "x");
+        let units = [(format!("{root}/step-200"), Some(200)), (format!("{root}/step-100"), Some(100))];
+        assert_eq!(complete_units(&memory), units);
+        assert!(reason(&memory, &format!("{root}/step-300")).contains(".metadata is not there yet"));
+        let parts = step(step(Memory::default(), "exp_1/step-5/model"), "exp_1/step-5/optimizer_0");
+        assert_eq!(complete_units(&parts), [("exp_1/step-5".into(), Some(5))]);
+        let parts = step(step(Memory::default(), "model_100/model"), "model_100/optim");
+        assert_eq!(complete_units(&parts), [("model_100".into(), Some(100))]);
+        assert_eq!(complete_units(&step(step(Memory::default(), "last"), "last/optim")), [("last".into(), None)]);
+    }
+
+    #[test]
+    fn one_saved_into_the_checkpoint_directory_itself_is_never_taken_in_parts() {
+        let memory = Memory::of(&[("__0_0.distcp", "x"), ("__1_0.distcp", "y")]);
+        assert!(reason(&memory, ".metadata").contains("in the checkpoint directory itself"));
+        let memory = memory.with(".metadata", "__0_0.distcp..__1_0.distcp");
+        assert_eq!(complete_units(&memory), []);
+        let generic = Options { format: Some("generic".into()), ..Options::default() };
+        assert_eq!(complete_units_with(&memory, &generic), []);
+        let parts = Memory::of(&[(".metadata", "__0_0.distcp"), ("optim/.metadata", ""), ("optim/__0_0.distcp", "")]);
+        assert!(reason(&parts, ".metadata").contains("in the checkpoint directory itself"));
+        let beside = memory.with("step-5/__0_0.distcp", "x").with("step-5/.metadata", "__0_0.distcp");
+        assert_eq!(complete_units(&beside), [("step-5".into(), Some(5))]);
     }
 
     #[test]

@@ -22,7 +22,12 @@ fn find(scan: &Scan) -> Vec<Candidate> {
 
 fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
     let name = entry.name();
-    if is_temporary(name) || name.starts_with("events.out.tfevents") || BYSTANDERS.iter().any(|b| name.ends_with(b)) {
+    let is_a_part = name.ends_with(".distcp");
+    if is_temporary(name)
+        || is_a_part
+        || name.starts_with("events.out.tfevents")
+        || BYSTANDERS.iter().any(|b| name.ends_with(b))
+    {
         return None;
     }
     let directory = matches!(entry.kind, Kind::Directory);
