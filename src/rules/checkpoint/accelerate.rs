@@ -1,9 +1,11 @@
 //! Hugging Face Accelerate's `save_state`: directories `checkpoint_N`, usually under `checkpoints`, where it names them
-//! itself, else of any name with a number (`step_100`, `epoch_3`, the `checkpoint-500` of diffusers' trainers). There is no
-//! marker; each process writes its `random_states_R.pkl` last.
+//! itself, else of any name (`step_100`, `epoch_3`, the `checkpoint-500` of diffusers' trainers). There is no marker; each
+//! process writes its `random_states_R.pkl` last. DeepSpeed and FSDP write their shards into directories in it.
 
-use super::listing::{Entry, Kind};
-use super::unit::{Candidate, Layout, Scan, no_pointers, number_after, step_in_stem};
+use super::dcp;
+use super::deepspeed::{self, is_accelerates, is_tag};
+use super::listing::{Entry, Kind, name_of, parent_of};
+use super::unit::{Candidate, IN_ITSELF, Layout, Scan, no_pointers, number_after, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const ACCELERATE: Layout = Layout {
@@ -20,19 +22,36 @@ const TELLTALES: [&str; 4] = ["optimizer.bin", "model.safetensors", "pytorch_mod
 const PLAIN: [&str; 2] = ["scheduler.bin", "sampler.bin"];
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let within = |path: &str, wanted: &dyn Fn(&str) -> bool| scan.listing.within(path).any(|e| wanted(e.name()));
-    let is_plain = |name: &str| PLAIN.contains(&name) || is_random(name);
+    let within = |path: &str, wanted: &dyn Fn(&Entry) -> bool| scan.listing.within(path).any(wanted);
+    let is_plain = |e: &Entry| PLAIN.contains(&e.name()) || is_random(e.name()) || is_sharded(scan, e);
     let unit = |directory: &Entry| {
+        let path = &directory.path;
         let counted = number_after("checkpoint_", directory.name());
-        let number = counted.or_else(|| step_in_stem(directory.name()))?;
-        let is_ours = within(&directory.path, &is_plain)
-            || counted.is_some() && within(&directory.path, &|name| TELLTALES.contains(&name));
+        let number = counted.or_else(|| step_in_stem(directory.name()));
+        let is_ours = within(path, &is_plain) || counted.is_some() && within(path, &|e| TELLTALES.contains(&e.name()));
         if !is_ours && (scan.options.format.is_none() || counted.is_none()) {
             return None;
         }
-        Some(Candidate::directory(scan.listing, &directory.path, scan.step(&directory.path, Some(number))?))
+        Some(Candidate::directory(scan.listing, path, scan.step(path, number)?))
     };
-    scan.listing.directories().filter_map(unit).collect()
+    let mut units: Vec<Candidate> = scan.listing.directories().filter_map(unit).collect();
+    // One under a plain name beside numbered ones is no step, and must not be restored in their place.
+    if units.iter().any(|u| u.step.is_some()) {
+        units.retain(|u| u.step.is_some());
+    }
+    let in_itself = scan.listing.within("").find(|e| is_random(e.name()) || is_sharded(scan, e));
+    match in_itself {
+        Some(entry) if units.is_empty() => vec![Candidate::file(entry, None)],
+        _ => units,
+    }
+}
+
+/// A directory that DeepSpeed or FSDP writes into it. The trainer's of Hugging Face has such, too.
+fn is_sharded(scan: &Scan, entry: &Entry) -> bool {
+    let is_deepspeeds = is_accelerates(entry.name()) && is_tag(scan, entry);
+    let is_trainers = number_after("checkpoint-", name_of(parent_of(&entry.path))).is_some();
+    let is_fsdps = number_after("pytorch_model_fsdp_", entry.name()).is_some() && !is_trainers;
+    entry.kind == Kind::Directory && (is_deepspeeds || is_fsdps)
 }
 
 fn is_random(name: &str) -> bool {
@@ -40,6 +59,10 @@ fn is_random(name: &str) -> bool {
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    // A directory's entries lie below it: this one stands for the checkpoint directory.
+    if candidate.paths.first() == Some(&candidate.unit) {
+        return Err(IN_ITSELF.to_owned());
+    }
     scan.all_whole(candidate)?;
     // The last thing each process saves.
     let found = scan.listing.within(&candidate.unit).filter(|e| is_random(e.name())).count();
@@ -50,6 +73,8 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         _ if found == 0 => return Err("no random_states file is there yet".to_owned()),
         _ => {}
     }
+    deepspeed::tags_whole(scan, &candidate.unit)?;
+    dcp::parts_whole(scan, &candidate.unit)?;
     whole_still(scan, candidate)
 }
 
@@ -71,7 +96,7 @@ fn has_end(entry: &Entry, extensions: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::safetensors_of;
+    use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, reason};
 
@@ -125,5 +150,65 @@ mod tests {
             let memory = memory.with(&format!("{unit}/random_states_0.pkl"), b"\x80\x04.");
             assert_eq!(complete_units(&memory), [(unit.into(), Some(step))]);
         }
+    }
+
+    /// As save_state writes it with DeepSpeed.
+    fn sharded(unit: &str) -> Memory {
+        ["mp_rank_00_model", "zero_pp_rank_0_mp_rank_00_optim", "zero_pp_rank_1_mp_rank_00_optim"]
+            .iter()
+            .fold(Memory::default(), |memory, name| {
+                memory.with(&format!("{unit}/pytorch_model/{name}_states.pt"), zip_of(b"w", b""))
+            })
+            .with(&format!("{unit}/latest"), "pytorch_model")
+            .with(&format!("{unit}/scheduler.bin"), "s")
+            .with(&format!("{unit}/random_states_0.pkl"), b"\x80\x04.")
+            .with(&format!("{unit}/random_states_1.pkl"), b"\x80\x04.")
+    }
+
+    #[test]
+    fn what_deepspeed_writes_into_it_is_a_part_of_it_and_looked_into() {
+        let unit = "checkpoints/checkpoint_0";
+        let file = |name: &str| format!("{unit}/{name}");
+        assert_eq!(complete_units(&sharded(unit)), [(unit.into(), Some(0))]);
+        let begun = sharded(unit).without(&file("scheduler.bin"));
+        let begun = begun.without(&file("random_states_0.pkl")).without(&file("random_states_1.pkl"));
+        assert!(reason(&begun, unit).contains("no random_states"));
+        let lacking = |name: &str| reason(&sharded(unit).without(&file(name)), unit);
+        assert!(lacking("pytorch_model/zero_pp_rank_0_mp_rank_00_optim_states.pt").contains("zero_pp_rank_0"));
+        assert!(lacking("pytorch_model/mp_rank_00_model_states.pt").contains("the model states of"));
+        assert!(lacking("latest").contains("the pointer checkpoints/checkpoint_0/latest is not there yet"));
+    }
+
+    #[test]
+    fn what_fsdp_writes_into_it_is_looked_into() {
+        let memory = Memory::of(&[("checkpoint_0/random_states_0.pkl", b"\x80\x04.".as_slice())])
+            .with("checkpoint_0/pytorch_model_fsdp_0/.metadata", "__0_0.distcp")
+            .with("checkpoint_0/pytorch_model_fsdp_0/__0_0.distcp", "x")
+            .with("checkpoint_0/optimizer_0/__0_0.distcp", "x");
+        assert!(reason(&memory, "checkpoint_0").contains("optimizer_0/.metadata is not there yet"));
+        let whole = memory.with("checkpoint_0/optimizer_0/.metadata", "__0_0.distcp");
+        assert_eq!(complete_units(&whole).len(), 1);
+        let emptied = whole.without("checkpoint_0/optimizer_0/.metadata");
+        let emptied = emptied.without("checkpoint_0/optimizer_0/__0_0.distcp").with("checkpoint_0/optimizer_0/", "");
+        assert!(reason(&emptied, "checkpoint_0").contains("optimizer_0/.metadata is not there yet"));
+    }
+
+    #[test]
+    fn one_under_a_plain_name_is_one_checkpoint_of_no_step_unless_there_are_numbered_ones() {
+        assert_eq!(complete_units(&sharded("last")), [("last".into(), None)]);
+        let mut both = sharded("last");
+        both.0.extend(sharded("step_5").0);
+        assert_eq!(complete_units(&both), [("step_5".into(), Some(5))]);
+    }
+
+    #[test]
+    fn one_saved_into_the_checkpoint_directory_itself_is_never_taken_in_parts() {
+        let top = |name: &str| name.trim_start_matches("x/").to_owned();
+        let mut memory = Memory::default();
+        memory.0.extend(sharded("x").0.into_iter().map(|(name, bytes)| (top(&name), bytes)));
+        assert_eq!(complete_units(&memory), []);
+        assert!(reason(&memory, "pytorch_model").contains("in the checkpoint directory itself"));
+        let plain = Memory::of(&[("random_states_0.pkl", b"\x80\x04.".as_slice()), ("scheduler.bin", b"s")]);
+        assert!(reason(&plain, "random_states_0.pkl").contains("in the checkpoint directory itself"));
     }
 }

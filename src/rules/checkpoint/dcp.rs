@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 
-use super::listing::{join, name_of, parent_of};
+use super::listing::{Kind, join, name_of, parent_of};
 use super::torch_file;
-use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, step_in_stem};
+use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, number_after, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const DCP: Layout = Layout {
@@ -41,7 +41,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let in_itself: Vec<String> =
         scan.listing.within("").filter(|e| is_ours(e.name())).map(|e| e.path.clone()).collect();
     // Directories without a step beside it are parts of it.
-    if in_itself.is_empty() || found.iter().any(|unit| unit.step.is_some()) {
+    if !in_itself.iter().any(|path| path.ends_with(".distcp")) || found.iter().any(|unit| unit.step.is_some()) {
         return found;
     }
     vec![Candidate { unit: METADATA.to_owned(), step: None, paths: in_itself }]
@@ -82,22 +82,43 @@ pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Directories of shards at or below this one.
+fn homes<'a>(scan: &Scan<'a>, unit: &str) -> BTreeSet<&'a str> {
+    let shards = scan.listing.below(unit).iter().filter(|e| e.name().ends_with(".distcp"));
+    shards.map(|e| parent_of(&e.path)).collect()
+}
+
+/// Each directory of shards has its metadata, the files that names, and those of everybody who writes.
+fn shards_whole(scan: &Scan, homes: BTreeSet<&str>) -> Result<(), String> {
+    let rank = |name: &str| str::from_utf8(&SHARD.captures(name.as_bytes())?[1]).ok()?.parse().ok();
+    homes.into_iter().try_for_each(|home| {
+        named_files_there(scan, home)?;
+        scan.everybody(&scan.listing.within(home).filter_map(|e| rank(e.name())).collect())
+    })
+}
+
+/// What lies of ours in another library's checkpoint is whole: FSDP's directories, and any with shards.
+pub(super) fn parts_whole(scan: &Scan, unit: &str) -> Result<(), String> {
+    let mut homes = homes(scan, unit);
+    let within = scan.listing.within(unit).filter(|e| e.kind == Kind::Directory && is_fsdps(e.name()));
+    homes.extend(within.map(|e| e.path.as_str()));
+    shards_whole(scan, homes)
+}
+
+/// `pytorch_model_fsdp_0` and `optimizer_0`, as Accelerate calls them.
+fn is_fsdps(name: &str) -> bool {
+    number_after("pytorch_model_fsdp_", name).is_some() || number_after("optimizer_", name).is_some()
+}
+
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     if candidate.unit == METADATA {
         return Err(IN_ITSELF.to_owned());
     }
-    let inside = |path: &str| path == candidate.unit || is_below(path, &candidate.unit);
-    let homes = candidate.paths.iter().filter(|p| p.ends_with(".distcp")).map(|p| parent_of(p));
-    let mut homes: BTreeSet<&str> = homes.filter(|h| inside(h)).collect();
+    let mut homes = homes(scan, &candidate.unit);
     if homes.is_empty() {
         homes.insert(&candidate.unit);
     }
-    for home in homes {
-        named_files_there(scan, home)?;
-        let names = scan.listing.within(home).map(|e| e.name());
-        let rank = |name: &str| str::from_utf8(&SHARD.captures(name.as_bytes())?[1]).ok()?.parse().ok();
-        scan.everybody(&names.filter_map(rank).collect())?;
-    }
+    shards_whole(scan, homes)?;
     let has_meta = |unit: &str| scan.listing.file(&join(unit, LIGHTNINGS)).is_some();
     let name = name_of(&candidate.unit);
     let is_named_so = name.ends_with(".ckpt") && (name.contains("step=") || name.starts_with("last"));
@@ -178,7 +199,14 @@ mod tests {
         assert_eq!(complete_units(&memory), []);
         let generic = Options { format: Some("generic".into()), ..Options::default() };
         assert_eq!(complete_units_with(&memory, &generic), []);
-        let parts = Memory::of(&[(".metadata", "__0_0.distcp"), ("optim/.metadata", ""), ("optim/__0_0.distcp", "")]);
+        let anybodys = Memory::of(&[(".metadata", "x".as_bytes())]).with("model_5.pt", zip_of(b"w", b""));
+        assert_eq!(complete_units(&anybodys).len(), 1);
+        let parts = Memory::of(&[
+            (".metadata", "__0_0.distcp"),
+            ("__0_0.distcp", "x"),
+            ("optim/.metadata", ""),
+            ("optim/__0_0.distcp", ""),
+        ]);
         assert!(reason(&parts, ".metadata").contains("in the checkpoint directory itself"));
         let beside = memory.with("step-5/__0_0.distcp", "x").with("step-5/.metadata", "__0_0.distcp");
         assert_eq!(complete_units(&beside), [("step-5".into(), Some(5))]);

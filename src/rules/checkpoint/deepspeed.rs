@@ -1,12 +1,12 @@
 //! DeepSpeed: directories `global_stepN` (or any tag) and the pointer `latest`, which holds the newest tag.
 //!
 //! Rank 0 writes `latest` before the last barrier, so with several ranks the pointer alone proves nothing: the files of
-//! all ranks are counted. A `checkpoint-N` of Hugging Face that holds such directories is that layout's. Lightning's
-//! checkpoints are directories `epoch=E-step=S.ckpt`, each with a pointer of its own and a tag `checkpoint`.
+//! all ranks are counted. What Hugging Face's `checkpoint-N` and Accelerate's (tag `pytorch_model`) hold of such
+//! directories is those layouts', which have it looked into here. Lightning's checkpoints are directories `epoch=E-step=S.ckpt`, each with a pointer of its own and a tag `checkpoint`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::listing::{Kind, join, name_of, parent_of};
+use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::torch_file;
 use super::unit::{Candidate, Layout, Pointer, Scan, number_after, step_in, step_in_stem};
 
@@ -24,17 +24,47 @@ pub const DEEPSPEED: Layout = Layout {
 };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let is_state = |name: &str| name.ends_with("_optim_states.pt") || name.ends_with("_model_states.pt");
     let is_others = |path: &str| path.split('/').any(|part| number_after("checkpoint-", part).is_some());
-    let units = scan.listing.directories().filter(|d| {
-        let has_states = scan.listing.within(&d.path).any(|e| is_state(e.name()));
-        (has_states || number_after("global_step", d.name()).is_some()) && !is_others(&d.path)
-    });
+    let is_ours = |d: &&Entry| is_tag(scan, d) && !is_others(&d.path) && !is_accelerates(d.name());
+    let units = scan.listing.directories().filter(is_ours);
     let unit = |path: &str| {
         let path = if is_lightnings(path) { parent_of(path) } else { path };
         Some(Candidate::directory(scan.listing, path, scan.step(path, step_in(name_of(path)))?))
     };
     units.filter_map(|d| unit(&d.path)).collect()
+}
+
+/// Whether states are in the directory, or its name is one that DeepSpeed gives.
+pub(super) fn is_tag(scan: &Scan, directory: &Entry) -> bool {
+    let is_state = |name: &str| name.ends_with("_optim_states.pt") || name.ends_with("_model_states.pt");
+    number_after("global_step", directory.name()).is_some()
+        || scan.listing.within(&directory.path).any(|e| is_state(e.name()))
+}
+
+/// Whether the tag is one that Accelerate gives: the first model's, or a later one's.
+pub(super) fn is_accelerates(tag: &str) -> bool {
+    tag == "pytorch_model" || number_after("pytorch_model_", tag).is_some()
+}
+
+/// What lies of ours in another library's checkpoint is whole: the pointer names a tag, and each has every rank's states.
+pub(super) fn tags_whole(scan: &Scan, home: &str) -> Result<(), String> {
+    let directories = scan.listing.within(home).filter(|e| e.kind == Kind::Directory);
+    let tags: Vec<&Entry> = directories.filter(|d| is_tag(scan, d)).collect();
+    if tags.is_empty() && scan.listing.file(&join(home, POINTER)).is_none() {
+        return Ok(());
+    }
+    let (path, named) = pointed_to(scan, home)?;
+    if !tags.iter().any(|tag| tag.name() == named) {
+        return Err(format!("the pointer {path} names {named:?}, of which no states are there"));
+    }
+    tags.iter().try_for_each(|tag| states_whole(scan, &tag.path))
+}
+
+/// The pointer in this directory, and the tag that it holds.
+fn pointed_to(scan: &Scan, home: &str) -> Result<(String, String), String> {
+    let path = join(home, POINTER);
+    let named = scan.text(&path).ok_or_else(|| format!("the pointer {path} is not there yet"))?;
+    Ok((path, named.trim().to_owned()))
 }
 
 /// Whether the directory is the one tag of a checkpoint of its own.
@@ -46,24 +76,27 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let inside = join(&candidate.unit, "checkpoint");
     let is_inside = is_lightnings(&inside) && scan.listing.get(&inside).is_some();
     let tag = if is_inside { &inside } else { &candidate.unit };
-    let path = join(parent_of(tag), POINTER);
-    let named = scan.text(&path).ok_or_else(|| format!("the pointer {path} is not there yet"))?;
-    let named = named.trim();
+    let (path, named) = pointed_to(scan, parent_of(tag))?;
     // An older tag was named once; a higher number proves it.
-    let is_past = matches!((step_in_stem(named), candidate.step), (Some(newest), Some(ours)) if newest > ours);
+    let is_past = matches!((step_in_stem(&named), candidate.step), (Some(newest), Some(ours)) if newest > ours);
     if named != name_of(tag) && !is_past {
         return Err(format!("the pointer {path} names {named:?}"));
     }
-    let files = Files::of(scan, candidate);
+    states_whole(scan, &candidate.unit)?;
+    scan.all_whole(candidate)
+}
+
+/// Every rank's states are in the directory.
+fn states_whole(scan: &Scan, directory: &str) -> Result<(), String> {
+    let files = Files::of(scan, directory);
     files.match_up()?;
     let count = files.shards.values().map(BTreeSet::len).sum::<usize>();
     match scan.options.world_size {
         Some(world) if count > 0 && count != world as usize => {
-            return Err(format!("{count} of {world} optimizer states are there"));
+            Err(format!("{count} of {world} optimizer states are there"))
         }
-        _ => {}
+        _ => Ok(()),
     }
-    scan.all_whole(candidate)
 }
 
 /// Whose states are there.
@@ -80,9 +113,9 @@ struct Files {
 }
 
 impl Files {
-    fn of(scan: &Scan, candidate: &Candidate) -> Files {
+    fn of(scan: &Scan, directory: &str) -> Files {
         let mut files = Files::default();
-        for file in candidate.files(scan.listing) {
+        for file in scan.listing.below(directory).iter().filter(|e| e.kind == Kind::File) {
             let name = file.name();
             let is_model = name.ends_with("_model_states.pt");
             match ranks_of(name) {
