@@ -2,7 +2,7 @@
 //! up to the tracker's is finished. The stage `._dlrover_ckpt_stage` and `*.done` are never looked at.
 
 use super::listing::{Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, is_temporary, step_in_stem};
+use super::unit::{Candidate, Layout, Pointer, Scan, is_bystander, is_temporary, step_in_stem};
 
 const TRACKER: &str = "dlrover_latest.txt";
 
@@ -21,7 +21,8 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let mut homes: Vec<&str> = homes.collect();
     homes.dedup();
     let entries = homes.into_iter().flat_map(|home| scan.listing.within(home));
-    let units = entries.filter(|e| !is_ours(e.name()) && !e.name().ends_with(".done") && !is_temporary(e.name()));
+    let is_anothers = |name: &str| name.ends_with(".done") || is_temporary(name) || is_bystander(name);
+    let units = entries.filter(|e| !is_ours(e.name()) && !is_anothers(e.name()));
     let unit = |entry: &super::Entry| {
         let step = scan.step(&entry.path, step_in_stem(entry.name()))?;
         step?;
@@ -68,5 +69,13 @@ mod tests {
             .with("checkpoint-20/rank_0.pt", zip_of(b"b", b""));
         assert_eq!(complete_units(&memory), [("checkpoint-10".into(), Some(10))]);
         assert_eq!(complete_units(&memory.without("dlrover_latest.txt")), []);
+    }
+
+    #[test]
+    fn logs_beside_the_tracker_are_no_checkpoints() {
+        let memory = Memory::of(&[("dlrover_latest.txt", "3000"), ("train_2024.log", "x")])
+            .with("events.out.tfevents.1700000000.host", "x")
+            .with("checkpoint-10/rank_0.pt", zip_of(b"a", b""));
+        assert_eq!(complete_units(&memory), [("checkpoint-10".into(), Some(10))]);
     }
 }

@@ -2,7 +2,7 @@
 //! types (product page, section 9). Temporary names, dot files and zero-length files are never checkpoints.
 
 use super::listing::{Entry, Kind};
-use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in, step_in_stem};
+use super::unit::{Candidate, Layout, Scan, is_bystander, is_temporary, no_pointers, step_in, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const GENERIC: Layout = Layout {
@@ -13,9 +13,6 @@ pub const GENERIC: Layout = Layout {
     pointers: no_pointers,
 };
 
-/// Files beside checkpoints whose numbers are not steps.
-const BYSTANDERS: [&str; 9] = [".log", ".out", ".err", ".lock", ".pid", ".py", ".md", ".yaml", ".yml"];
-
 fn find(scan: &Scan) -> Vec<Candidate> {
     scan.listing.within("").filter_map(|entry| unit(scan, entry)).collect()
 }
@@ -23,11 +20,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
 fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
     let name = entry.name();
     let is_a_part = name.ends_with(".distcp");
-    if is_temporary(name)
-        || is_a_part
-        || name.starts_with("events.out.tfevents")
-        || BYSTANDERS.iter().any(|b| name.ends_with(b))
-    {
+    if is_temporary(name) || is_bystander(name) || is_a_part {
         return None;
     }
     let directory = matches!(entry.kind, Kind::Directory);

@@ -308,6 +308,12 @@ pub fn is_temporary(path: &str) -> bool {
         })
 }
 
+/// Whether a file lies beside checkpoints, so that its numbers are no steps.
+pub fn is_bystander(name: &str) -> bool {
+    const ENDINGS: [&str; 9] = [".log", ".out", ".err", ".lock", ".pid", ".py", ".md", ".yaml", ".yml"];
+    name.starts_with("events.out.tfevents") || ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
