@@ -2,7 +2,7 @@
 //! types (product page, section 9). Temporary names, dot files and zero-length files are never checkpoints.
 
 use super::listing::{Entry, Kind};
-use super::unit::{Candidate, Layout, Scan, is_bystander, is_temporary, no_pointers, step_in, step_in_stem};
+use super::unit::{Candidate, Layout, Scan, is_bystander, is_day, is_temporary, no_pointers, step_in, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const GENERIC: Layout = Layout {
@@ -24,7 +24,7 @@ fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
         return None;
     }
     let directory = matches!(entry.kind, Kind::Directory);
-    let read = if directory { step_in_stem(name) } else { step_in(name) };
+    let read = if directory { step_in_stem(name).filter(|_| !is_day(name)) } else { step_in(name) };
     let step = scan.step(name, read)?;
     step?;
     match entry.kind {
@@ -76,5 +76,13 @@ mod tests {
         let memory = Memory::of(&[("step-1/a", "x"), ("step-1/b.tmp", "x"), ("step-2/a.json", "{")]);
         assert_eq!(complete_units(&memory), []);
         assert!(reason(&memory, "step-1").contains("b.tmp"));
+    }
+
+    #[test]
+    fn a_day_and_a_time_of_day_are_no_steps() {
+        for day in ["2024-01-02", "2024_01_02", "12-30-00", "2024-01-02_12-30-00", "2024-01-02T12:30:00"] {
+            assert_eq!(complete_units(&Memory::of(&[(format!("{day}/a").as_str(), "x")])), [], "{day}");
+        }
+        assert_eq!(complete_units(&Memory::of(&[("2024-01-02-step5/a", "x")])).len(), 1);
     }
 }

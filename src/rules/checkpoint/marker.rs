@@ -1,7 +1,9 @@
 //! `--marker NAME`: a directory is a checkpoint, complete when it holds the file NAME, which the trainer writes last.
 
-use super::listing::{join, parent_of};
-use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in_stem};
+use std::collections::BTreeSet;
+
+use super::listing::{join, name_of, parent_of};
+use super::unit::{Candidate, Layout, Scan, is_steps, is_temporary, no_pointers, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const MARKER: Layout =
@@ -9,21 +11,42 @@ pub const MARKER: Layout =
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     let Some(marker) = &scan.options.marker else { return Vec::new() };
-    let has_marker = |path: &str| scan.listing.file(&join(path, marker)).is_some();
+    let is_marked = |path: &str| scan.listing.file(&join(path, marker)).is_some();
+    let is_in = |path: &str, outer: &str| path.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
+    let marked = scan.listing.directories().map(|d| d.path.as_str()).filter(|path| is_marked(path));
+    let mut marked: BTreeSet<&str> = marked.map(|path| unit_of(scan, path)).collect();
+    let all = marked.clone();
+    marked.retain(|unit| is_marked(unit) || !all.iter().any(|inner| is_in(inner, unit)));
+    let mut homes: BTreeSet<&str> = marked.iter().map(|path| parent_of(path)).collect();
+    if homes.is_empty() {
+        homes.insert("");
+    }
     let mut units: Vec<Candidate> = Vec::new();
     for directory in scan.listing.directories() {
-        let path = &directory.path;
-        let is_part = units.iter().any(|u| path.starts_with(&format!("{}/", u.unit)));
+        let path = directory.path.as_str();
         let step = step_in_stem(directory.name());
-        let is_unit = has_marker(path) || parent_of(path).is_empty() && step.is_some() && !is_temporary(path);
-        if !is_part
-            && is_unit
+        // Beside what is marked, what carries a step is unfinished, unless it is what others lie in.
+        let is_next = homes.contains(parent_of(path)) && step.is_some() && !is_temporary(path);
+        let is_unit = marked.contains(path) || is_next && !marked.iter().any(|m| is_in(m, path));
+        if is_unit
+            && !units.iter().any(|u| is_in(path, &u.unit))
             && let Some(step) = scan.step(path, step)
         {
             units.push(Candidate::directory(scan.listing, path, step));
         }
     }
     units
+}
+
+/// The directory of the step that a marked one is a part of (each rank's may be marked, too), or itself.
+fn unit_of<'a>(scan: &Scan, marked: &'a str) -> &'a str {
+    let mut around = std::iter::successors(Some(marked), |path| Some(parent_of(path)).filter(|p| !p.is_empty()));
+    let says_a_step = |path: &&str| match &scan.options.step {
+        Some(regex) => regex.is_match(name_of(path)),
+        None => is_steps(name_of(path)),
+    };
+    let top = marked.split('/').next().filter(|top| step_in_stem(top).is_some());
+    around.find(says_a_step).or(top).unwrap_or(marked)
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
@@ -54,5 +77,30 @@ mod tests {
         let step = Some(Regex::new(r"_s(\d+)").expect("compiles"));
         let options = Options { marker: Some("DONE".into()), step, ..Options::default() };
         assert_eq!(complete_units_with(&memory, &options), [("e4_s90_x7".into(), Some(90))]);
+    }
+
+    #[test]
+    fn the_marked_directories_and_those_beside_them_are_units_and_not_what_they_lie_in() {
+        let memory = Memory::of(&[("exp1/step-10/w", "1"), ("exp1/step-10/DONE", ""), ("exp1/step-20/part_1/w", "1")]);
+        let options = Options { marker: Some("DONE".into()), ..Options::default() };
+        assert_eq!(complete_units_with(&memory, &options), [("exp1/step-10".into(), Some(10))]);
+        let (listing, peek) = (memory.listing(), &memory);
+        let found = super::find(&super::Scan { listing: &listing, peek, options: &options });
+        let units: Vec<&str> = found.iter().map(|c| c.unit.as_str()).collect();
+        assert_eq!(units, ["exp1/step-10", "exp1/step-20"]);
+        let memory = memory.with("exp1/final/DONE", "");
+        assert_eq!(complete_units_with(&memory, &options).len(), 1);
+    }
+
+    #[test]
+    fn the_marks_of_ranks_do_not_make_checkpoints_of_them() {
+        for step in ["step-10", "s-10"] {
+            let memory = Memory::of(&[(format!("{step}/rank_0/w").as_str(), "1")]);
+            let memory = memory.with(&format!("{step}/rank_0/DONE"), "");
+            let options = Options { marker: Some("DONE".into()), ..Options::default() };
+            assert_eq!(complete_units_with(&memory, &options), []);
+            let memory = memory.with(&format!("{step}/DONE"), "");
+            assert_eq!(complete_units_with(&memory, &options), [(step.into(), Some(10))]);
+        }
     }
 }

@@ -3,27 +3,40 @@
 //! Lightning may move a file from another file system, which is a copy, so a partial one can be seen: the zip check
 //! decides. A `last.ckpt` that is a symbolic link is a pointer.
 
+use std::collections::BTreeSet;
+
 use super::check;
-use super::listing::{Kind, join, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, is_temporary, step_in, step_in_stem};
+use super::listing::{Entry, Kind, join, parent_of};
+use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_temporary, step_in, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const TORCH_FILE: Layout =
     Layout { name: "torch", evidence: "files named *.pt, *.pth or *.ckpt", find, complete, pointers };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let files = scan.listing.files().filter(|f| {
-        let name = f.name();
-        [".pt", ".pth", ".ckpt"].iter().any(|e| name.ends_with(e)) && !is_temporary(name) && !is_nested(scan, &f.path)
+    let ends = |name: &str| [".pt", ".pth", ".ckpt"].iter().any(|e| name.ends_with(e));
+    let files: Vec<&Entry> = scan.listing.files().filter(|f| ends(f.name()) && !is_temporary(f.name())).collect();
+    let lightnings = files.iter().filter(|f| is_lightnings(f.name())).map(|f| parent_of(&f.path));
+    let lightnings: BTreeSet<&str> = lightnings.collect();
+    let is_temporary = |home: &str| scan.options.format.is_none() && is_temporary(home);
+    let is_nested = |home: &str| !home.is_empty() && (is_temporary(home) || is_of_a_step(home));
+    let files = files.into_iter().filter(|f| {
+        let home = parent_of(&f.path);
+        lightnings.contains(home) || !is_nested(home)
     });
     files.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?))).collect()
 }
 
-/// Files of a directory that carries a step are parts of that directory, not checkpoints of their own.
-fn is_nested(scan: &Scan, path: &str) -> bool {
-    let parent = parent_of(path);
-    let carries_step = |part: &str| step_in_stem(part).is_some() && !part.starts_with("version_");
-    !parent.is_empty() && (parent.split('/').any(carries_step) || scan.options.format.is_none() && is_temporary(parent))
+/// `epoch=3-step=1200.ckpt`: as only Lightning writes them, each whole.
+fn is_lightnings(name: &str) -> bool {
+    name.ends_with(".ckpt") && (name.contains("step=") || name.contains("epoch="))
+}
+
+/// Files of a directory that carries a step are parts of that directory, not checkpoints of their own. Around a directory
+/// `checkpoints`, digits are those of runs; in a day's name they are none.
+fn is_of_a_step(home: &str) -> bool {
+    let carries_step = |part: &str| step_in_stem(part).is_some() && !part.starts_with("version_") && !is_day(part);
+    home.rsplit('/').take_while(|part| *part != "checkpoints").any(carries_step)
 }
 
 fn step(name: &str) -> Option<u64> {
@@ -87,5 +100,29 @@ mod tests {
         assert_eq!(found.len(), 1);
         let pointer = Pointer { path: "last.ckpt".into(), content: "step=2.ckpt".into(), symlink: true };
         assert_eq!(pointers(&scan, &found[0]), [pointer]);
+    }
+
+    #[test]
+    fn digits_in_the_names_of_runs_and_days_make_no_step_of_them() {
+        for home in ["proj/3k2j9x1z/checkpoints", "2024-01-02/12-30-00/checkpoints", "2024-01-02/12-30-00", "run_5"] {
+            let unit = |step: u64| format!("{home}/epoch=0-step={step}.ckpt");
+            let memory =
+                Memory::default().with(&unit(100), zip_of(b"a", b"")).with(&unit(200), &zip_of(b"a", b"")[..40]);
+            let memory = memory.with(&format!("{home}/last.ckpt"), "-> epoch=0-step=200.ckpt");
+            assert_eq!(complete_units(&memory), [(unit(100), Some(100))], "{home}");
+        }
+        for home in ["3k2j9x1z/checkpoints", "2024-01-02/12-30-00"] {
+            let file = format!("{home}/model_7.pt");
+            assert_eq!(complete_units(&Memory::default().with(&file, zip_of(b"a", b""))), [(file, Some(7))]);
+        }
+    }
+
+    #[test]
+    fn the_files_of_one_step_are_no_checkpoints_of_their_own() {
+        for home in ["step-100", "step-100/models", "100", "model_7b", "run_5"] {
+            let memory = Memory::default().with(&format!("{home}/model_0.pt"), zip_of(b"a", b""));
+            let (listing, options) = (memory.listing(), Default::default());
+            assert_eq!(find(&Scan { listing: &listing, peek: &memory, options: &options }), [], "{home}");
+        }
     }
 }

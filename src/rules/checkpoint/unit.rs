@@ -289,6 +289,16 @@ pub fn is_steps(name: &str) -> bool {
     STEPS.is_match(name)
 }
 
+/// Whether a name is a day, a time of day or both, as runs are called.
+pub fn is_day(name: &str) -> bool {
+    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+    static DAY: LazyLock<Regex> = LazyLock::new(|| {
+        let (day, time) = (r"20\d\d[-_]\d\d[-_]\d\d", r"\d\d[-_:.]\d\d[-_:.]\d\d");
+        Regex::new(&format!(r"^(?:{day}|{time}|{day}[ _T-]{time}|20\d{{6}}[_T-]\d{{6}})$")).unwrap()
+    });
+    DAY.is_match(name)
+}
+
 /// `N` from a name that is exactly `prefixN`.
 pub fn number_after(prefix: &str, name: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?;
