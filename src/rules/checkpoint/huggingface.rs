@@ -1,12 +1,16 @@
 //! Hugging Face `Trainer`: directories `checkpoint-N`, in which rank 0 writes `trainer_state.json` last.
 //!
-//! Other ranks may still be writing their `rng_state_R.pth` then, so with a known number of processes these are counted.
+//! Other ranks may still be writing their `rng_state_R.pth` then, so with a known number of processes these are counted;
+//! and their shards, which are DeepSpeed's (`global_stepN` and `latest`) or FSDP's (`pytorch_model_fsdp_0`, `optimizer_0`).
+
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
 use super::check;
 use super::listing::{Kind, Listing, join};
 use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
+use super::{dcp, deepspeed};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const HUGGINGFACE: Layout = Layout {
@@ -90,6 +94,8 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     if !below.iter().any(|e| weights(e.name()) || sharded(&e.kind, e.name()) || e.name().ends_with(".distcp")) {
         return Err("no weights are in it".to_owned());
     }
+    deepspeed::tags_whole(scan, unit)?;
+    dcp::parts_whole(scan, unit)?;
     resumable(scan, candidate)
 }
 
@@ -113,6 +119,12 @@ fn resumable(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         return Err("scheduler.pt is missing".to_owned());
     }
     let found = scan.listing.within(unit).filter(|e| random(e.name())).count();
+    let rank = |name: &str| number_after("rng_state_", name.strip_suffix(".pth")?);
+    let ranks: BTreeSet<u64> = scan.listing.within(unit).filter_map(|e| rank(e.name())).collect();
+    // Another node's ranks do not start at 0.
+    if let Some((before, _)) = ranks.iter().zip(ranks.iter().skip(1)).find(|(one, next)| **next - **one > 1) {
+        return Err(format!("rng_state_{}.pth is missing", before + 1));
+    }
     match scan.options.world_size {
         Some(world) if found != world as usize => Err(format!("{found} of {world} rng_state files are there")),
         _ => Ok(()),
@@ -205,6 +217,57 @@ mod tests {
         let memory = ["optimizer.pt", "scheduler.pt", "rng_state.pth"].iter().fold(saved(), |memory, file| {
             memory.without(&format!("checkpoint-1000/{file}")).without(&format!("checkpoint-500/{file}"))
         });
+        assert_eq!(complete_units(&memory).len(), 2);
+    }
+
+    fn with_all(memory: Memory, names: &[&str], bytes: &[u8]) -> Memory {
+        names.iter().fold(memory, |memory, name| memory.with(&format!("checkpoint-1000/{name}"), bytes))
+    }
+
+    #[test]
+    fn what_deepspeed_writes_into_it_is_looked_into() {
+        let states = [
+            "global_step1000/zero_pp_rank_0_mp_rank_00_model_states.pt",
+            "global_step1000/zero_pp_rank_1_mp_rank_00_model_states.pt",
+            "global_step1000/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+            "global_step1000/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt",
+        ];
+        let memory = with_all(saved().without("checkpoint-1000/optimizer.pt"), &states, &zip_of(b"s", b""));
+        let memory = memory.with("checkpoint-1000/latest", "global_step1000");
+        assert_eq!(complete_units(&memory)[0].0, "checkpoint-1000");
+        for state in states {
+            let torn = with_all(saved(), &states, &zip_of(b"s", b"")).without(&format!("checkpoint-1000/{state}"));
+            let torn = torn.with("checkpoint-1000/latest", "global_step1000");
+            assert!(reason(&torn, "checkpoint-1000").contains("are missing"), "{state}");
+        }
+        let torn = memory.without("checkpoint-1000/latest");
+        assert!(reason(&torn, "checkpoint-1000").contains("checkpoint-1000/latest is not there yet"));
+    }
+
+    #[test]
+    fn what_fsdp_writes_into_it_is_looked_into() {
+        let shards = ["pytorch_model_fsdp_0/__0_0.distcp", "pytorch_model_fsdp_0/__1_0.distcp"];
+        let optimizer = ["optimizer_0/__0_0.distcp", "optimizer_0/__1_0.distcp"];
+        let memory = with_all(with_all(saved(), &shards, b"w"), &optimizer, b"o");
+        let metadata = ["pytorch_model_fsdp_0/.metadata", "optimizer_0/.metadata"];
+        let memory = with_all(memory.without("checkpoint-1000/optimizer.pt"), &metadata, b"__0_0.distcp..__1_0.distcp");
+        assert_eq!(complete_units(&memory)[0].0, "checkpoint-1000");
+        let memory = memory.without("checkpoint-1000/pytorch_model_fsdp_0/__1_0.distcp");
+        assert!(reason(&memory, "checkpoint-1000").contains("__1_0.distcp is missing, which .metadata names"));
+        let memory = memory.with("checkpoint-1000/pytorch_model_fsdp_0/__1_0.distcp", "w");
+        let memory = memory.without("checkpoint-1000/optimizer_0/.metadata");
+        assert!(reason(&memory, "checkpoint-1000").contains("optimizer_0/.metadata is not there yet"));
+    }
+
+    #[test]
+    fn the_random_states_of_ranks_have_no_gap() {
+        let ranks = ["rng_state_0.pth", "rng_state_1.pth", "rng_state_3.pth"];
+        let memory = with_all(saved().without("checkpoint-1000/rng_state.pth"), &ranks, &zip_of(b"r", b""));
+        assert!(reason(&memory, "checkpoint-1000").contains("rng_state_2.pth is missing"));
+        let whole = with_all(memory, &["rng_state_2.pth"], &zip_of(b"r", b""));
+        assert_eq!(complete_units(&whole).len(), 2);
+        let second_nodes = ["rng_state_8.pth", "rng_state_9.pth"];
+        let memory = with_all(saved().without("checkpoint-1000/rng_state.pth"), &second_nodes, &zip_of(b"r", b""));
         assert_eq!(complete_units(&memory).len(), 2);
     }
 }
