@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::deepspeed::gapless;
-use super::listing::{Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan};
+use super::listing::{Kind, name_of, parent_of};
+use super::unit::{Candidate, Layout, Pointer, Scan, number_after};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const COMPOSER: Layout =
@@ -42,15 +42,35 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let ranks: BTreeSet<u64> = candidate.paths.iter().filter_map(|p| Some(parts(p)?.2)).collect();
     gapless(&ranks, "rank").map_err(|gap| format!("the file of {gap} is missing"))?;
     scan.everybody(&ranks)?;
+    if scan.options.world_size != u32::try_from(ranks.len()).ok() {
+        none_lacking(scan, candidate, &ranks)?;
+    }
     scan.all_whole(candidate)
 }
 
+/// No rank's file is missing that another step or a link shows the rank to write.
+fn none_lacking<'a>(scan: &Scan<'a>, candidate: &'a Candidate, ranks: &BTreeSet<u64>) -> Result<(), String> {
+    let home = parent_of(&candidate.unit);
+    let saved = scan.listing.within(home).filter(|e| e.kind == Kind::File);
+    let saved = saved.filter_map(|file| parts(&file.path).map(|(prefix, _, rank)| (name_of(prefix), rank)));
+    let links = links(scan, home).map(|(link, rank)| (name_of(link), rank));
+    match saved.chain(links).find(|(_, rank)| !ranks.contains(rank)) {
+        Some((other, rank)) => Err(format!("the file of rank {rank} is missing, which {other} has")),
+        None => Ok(()),
+    }
+}
+
+/// The links to the newest in this directory, with their ranks.
+pub(super) fn links<'a>(scan: &Scan<'a>, home: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
+    let all = scan.listing.within(home).filter(|e| matches!(e.kind, Kind::Symlink(_)));
+    all.filter_map(|e| Some((e.path.as_str(), number_after("latest-rank", e.name().strip_suffix(".pt")?)?)))
+}
+
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
-    let pointers = candidate.paths.iter().filter_map(|path| {
-        let (_, _, rank) = parts(path)?;
-        let link = join(parent_of(path), &format!("latest-rank{rank}.pt"));
-        let is_link = scan.listing.get(&link).is_some_and(|e| matches!(e.kind, Kind::Symlink(_)));
-        is_link.then(|| Pointer { path: link, content: name_of(path).to_owned(), symlink: true })
+    let home = parent_of(&candidate.unit);
+    let file = |rank| candidate.paths.iter().find(|path| parts(path).is_some_and(|(_, _, r)| r == rank));
+    let pointers = links(scan, home).filter_map(|(link, rank)| {
+        Some(Pointer { path: link.to_owned(), content: name_of(file(rank)?).to_owned(), symlink: true })
     });
     pointers.collect()
 }
@@ -59,7 +79,7 @@ fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
 mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, complete_units_with};
+    use super::super::tests::{complete_units, complete_units_with, reason};
     use super::super::unit::Options;
 
     #[test]
@@ -78,5 +98,20 @@ mod tests {
         let options = Options { world_size: Some(3), ..Options::default() };
         assert_eq!(complete_units_with(&three(&["ep0-ba10-rank0.pt"]), &options).len(), 1);
         assert_eq!(complete_units_with(&three(&["ep0-ba10-rank0.pt", "ep0-ba10-rank1.pt"]), &options), []);
+    }
+
+    #[test]
+    fn where_another_step_or_a_link_shows_more_ranks_each_must_have_saved() {
+        let files = |names: &[&str]| names.iter().fold(Memory::default(), |m, n| m.with(n, zip_of(b"w", b"")));
+        let options = |world| Options { world_size: Some(world), ..Options::default() };
+        let torn = files(&["ep0-ba10-rank0.pt", "ep0-ba10-rank1.pt", "ep1-ba20-rank0.pt"]);
+        let before = [("ep0-ba10".to_owned(), Some(10))];
+        assert_eq!(complete_units_with(&torn, &options(2)), before);
+        assert_eq!(complete_units(&torn), before);
+        assert!(reason(&torn, "ep1-ba20-rank0.pt").contains("the file of rank 1 is missing, which ep0-ba10 has"));
+        let linked = files(&["ep1-ba20-rank0.pt"]).with("latest-rank1.pt", "-> ep0-ba10-rank1.pt");
+        assert!(reason(&linked, "ep1-ba20-rank0.pt").contains("which latest-rank1.pt has"));
+        let fewer = torn.with("ep2-ba30-rank0.pt", zip_of(b"w", b""));
+        assert_eq!(complete_units_with(&fewer, &options(1))[0].0, "ep2-ba30-rank0.pt", "all that there are");
     }
 }
