@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 use regex::bytes::Regex;
 
 use super::listing::{Kind, join, name_of, parent_of};
-use super::torch_file;
-use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, number_after, step_in_stem};
+use super::unit::{Candidate, IN_ITSELF, Layout, Pointer, Scan, is_steps, number_after, step_in_stem};
+use super::{composer, torch_file};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const DCP: Layout = Layout {
@@ -18,7 +18,7 @@ pub const DCP: Layout = Layout {
     evidence: "directories with .metadata and files named __R_I.distcp",
     find,
     complete,
-    pointers: torch_file::pointers,
+    pointers,
 };
 
 /// What Lightning (`epoch=E-step=S.ckpt`) and its Fabric (any name) write after everything else.
@@ -129,12 +129,22 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     scan.all_whole(candidate)
 }
 
+/// Lightning's link, and Composer's.
+fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
+    let link =
+        |path: &str| Pointer { path: path.to_owned(), content: name_of(&candidate.unit).to_owned(), symlink: true };
+    let mut all = torch_file::pointers(scan, candidate);
+    all.extend(composer::links(scan, parent_of(&candidate.unit)).map(|(path, _)| link(path)));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, complete_units_with, reason};
-    use super::super::unit::Options;
+    use super::super::unit::{Options, Pointer};
+    use super::Scan;
 
     fn saved() -> Memory {
         Memory::of(&[("step_10/__0_0.distcp", "x"), ("step_10/__1_0.distcp", "y")])
@@ -226,5 +236,16 @@ mod tests {
         assert_eq!(complete_units(&of("mine-10.ckpt")).len(), 1, "somebody else's");
         let fabrics = of("step-10").with("step-5/.metadata", "..").with("step-5/meta.pt", &meta);
         assert_eq!(complete_units(&fabrics), [("step-5".into(), Some(5))]);
+    }
+
+    #[test]
+    fn composers_links_to_the_newest_lead_to_it() {
+        let memory = Memory::of(&[("run/ep1-ba20/__0_0.distcp", "x"), ("run/ep1-ba20/.metadata", "__0_0.distcp")])
+            .with("run/latest-rank0.pt", "-> ep1-ba10");
+        assert_eq!(complete_units(&memory), [("run/ep1-ba20".into(), Some(20))]);
+        let (listing, options) = (memory.listing(), Options::default());
+        let scan = Scan { listing: &listing, peek: &memory, options: &options };
+        let link = Pointer { path: "run/latest-rank0.pt".into(), content: "ep1-ba20".into(), symlink: true };
+        assert_eq!((super::DCP.pointers)(&scan, &super::find(&scan)[0]), [link]);
     }
 }
