@@ -18,6 +18,7 @@ pub mod manifest;
 pub mod marker;
 pub mod megatron;
 pub mod names;
+pub mod nvrx;
 pub mod orbax;
 pub mod pace;
 pub mod plan;
@@ -45,6 +46,7 @@ pub const LAYOUTS: &[&Layout] = &[
     &orbax::ORBAX,
     &dcp::DCP,
     // Single files.
+    &nvrx::NVRX,
     &keras::KERAS,
     &composer::COMPOSER,
     &flax::FLAX,
@@ -137,11 +139,11 @@ mod tests {
         #[test]
         fn no_directory_makes_a_recogniser_panic(
             files in proptest::collection::vec((
-                "(ckpt|checkpoint|step|iter_|global_step|ep1-ba|__0_|latest|checkpoints/|a/|10/)[-_.=]?[0-9]{0,3}(/|-rank0|_0|)\
+                "(ckpt|checkpoint|step|iter_|global_step|ep1-ba|__0_|latest|checkpoints/|a/|10/|0/iter_1_0_local)[-_.=]?[0-9]{0,3}(/|-rank0|_0|)\
                  (\\.index|\\.data-0000[01]-of-0000[12]|\\.pt|\\.json|\\.h5|\\.ubj|/\\.metadata|\\.distcp|/trainer_state\\.json|\\.txt|_gda|\\.orbax-checkpoint-tmp|)",
                 "(-> ?[./a-z]{0,6}|[0-9]{0,4}|\\{.{0,9}|PK.{0,30}|.{0,20})",
             ), 0..12),
-            asked in 0usize..17,
+            asked in 0usize..18,
             world in proptest::option::of(0u32..4),
         ) {
             let memory = files.iter().fold(Memory::default(), |m, (name, text)| m.with(name.trim_end_matches('/'), text));

@@ -1,0 +1,146 @@
+//! NVIDIA's resiliency extension (NVRx), local checkpoints: files `SESSION/HOLDER/iter_NNNNNNN_R_local.pt`, renamed from
+//! `iter_NNNNNNN_R_local.dirty.pt` when written; SESSION may be empty. A process keeps its own rank's file and, where they
+//! are replicated, those of others, and deletes its older ones when everybody has saved.
+//!
+//! A unit is what the processes of this node hold of one iteration: `SESSION/iter_NNNNNNN`, which is no path. What other
+//! nodes hold is not known here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::listing::{join, name_of, parent_of};
+use super::unit::{Candidate, Layout, Scan, no_pointers};
+
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const NVRX: Layout = Layout {
+    name: "nvrx",
+    evidence: "files named RANK/iter_NNNNNNN_R_local.pt",
+    find,
+    complete,
+    pointers: no_pointers,
+};
+
+/// One file of an iteration.
+struct Part<'a> {
+    session: &'a str,
+    /// The directory of the process that holds it, and the rank that it is of.
+    place: (&'a str, &'a str),
+    /// `iter_NNNNNNN`
+    iteration: &'a str,
+    is_dirty: bool,
+}
+
+fn part(path: &str) -> Option<Part<'_>> {
+    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+    static PATH: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^(?:(.+)/)?(\d+)/(iter_\d+)_(\d+)_local(\.dirty)?\.pt$").unwrap());
+    let found = PATH.captures(path)?;
+    let text = |at: usize| found.get(at).map_or("", |m| m.as_str());
+    Some(Part { session: text(1), place: (text(2), text(4)), iteration: text(3), is_dirty: found.get(5).is_some() })
+}
+
+fn find(scan: &Scan) -> Vec<Candidate> {
+    let mut units: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in scan.listing.files() {
+        if let Some(part) = part(&file.path) {
+            units.entry(join(part.session, part.iteration)).or_default().push(file.path.clone());
+        }
+    }
+    let unit = |(unit, paths): (String, Vec<String>)| {
+        let number = name_of(&unit).trim_start_matches("iter_").parse().ok();
+        Some(Candidate { step: scan.step(&unit, number)?, unit, paths })
+    };
+    units.into_iter().filter_map(unit).collect()
+}
+
+fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let parts: Vec<Part> = candidate.paths.iter().filter_map(|path| part(path)).collect();
+    if let Some((path, _)) = candidate.paths.iter().zip(&parts).find(|(_, part)| part.is_dirty) {
+        return Err(format!("{path} is still being written"));
+    }
+    let holders: BTreeSet<&str> = parts.iter().map(|part| part.place.0).collect();
+    match scan.options.world_size {
+        Some(world) if holders.len() != world as usize => {
+            return Err(format!("the files of {} of {world} processes are there", holders.len()));
+        }
+        // All that there are; a larger run's may lie there still.
+        Some(_) => none_lacking(scan, candidate, &parts, |holder| holders.contains(holder))?,
+        None => none_lacking(scan, candidate, &parts, |_| true)?,
+    }
+    scan.all_whole(candidate)
+}
+
+/// No file is missing that another iteration of the session has, of the holders that count.
+fn none_lacking(
+    scan: &Scan,
+    candidate: &Candidate,
+    parts: &[Part],
+    counts: impl Fn(&str) -> bool,
+) -> Result<(), String> {
+    let session = parent_of(&candidate.unit);
+    let mut others = scan.listing.files().filter_map(|file| part(&file.path)).filter(|part| part.session == session);
+    let there: BTreeSet<(&str, &str)> = parts.iter().map(|part| part.place).collect();
+    let lacking = |part: &Part| counts(part.place.0) && !there.contains(&part.place);
+    match others.find(lacking) {
+        None => Ok(()),
+        Some(Part { place: (holder, rank), iteration, .. }) => {
+            Err(format!("the file of rank {rank} in {} is missing, which {iteration} has", join(session, holder)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::zip_of;
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, complete_units_with, reason};
+    use super::super::unit::Options;
+
+    fn with(memory: Memory, names: &[&str]) -> Memory {
+        names.iter().fold(memory, |memory, name| memory.with(name, zip_of(b"w", b"")))
+    }
+
+    #[test]
+    fn the_files_of_every_process_are_one_checkpoint() {
+        let memory = with(Memory::default(), &["s/0/iter_0000010_0_local.pt", "s/1/iter_0000010_1_local.pt"]);
+        assert_eq!(complete_units(&memory), [("s/iter_0000010".into(), Some(10))]);
+        let without_session = with(Memory::default(), &["0/iter_0000010_0_local.pt"]);
+        assert_eq!(complete_units(&without_session), [("iter_0000010".into(), Some(10))]);
+        let cut = memory.with("s/1/iter_0000010_1_local.pt", &zip_of(b"w", b"")[..40]);
+        assert!(reason(&cut, "s/iter_0000010").contains("cut short"));
+    }
+
+    #[test]
+    fn while_one_is_dirty_or_has_only_the_iteration_before_it_is_not_finished() {
+        let memory = with(Memory::default(), &["s/0/iter_0000010_0_local.pt", "s/1/iter_0000010_1_local.pt"]);
+        let begun = with(memory, &["s/0/iter_0000020_0_local.pt"]);
+        assert_eq!(complete_units(&begun), [("s/iter_0000010".into(), Some(10))]);
+        assert!(reason(&begun, "s/iter_0000020").contains("the file of rank 1 in s/1 is missing, which iter_0000010"));
+        let dirty = with(begun, &["s/1/iter_0000020_1_local.dirty.pt"]);
+        assert!(reason(&dirty, "s/iter_0000020").contains("s/1/iter_0000020_1_local.dirty.pt is still being written"));
+        let renamed = with(dirty.without("s/1/iter_0000020_1_local.dirty.pt"), &["s/1/iter_0000020_1_local.pt"]);
+        assert_eq!(complete_units(&renamed)[0], ("s/iter_0000020".into(), Some(20)));
+        let cleaned = renamed.without("s/0/iter_0000010_0_local.pt");
+        assert_eq!(complete_units(&cleaned), [("s/iter_0000020".into(), Some(20))]);
+    }
+
+    #[test]
+    fn copies_for_other_ranks_are_parts_of_it() {
+        let both = ["0/iter_0000010_0_local.pt", "0/iter_0000010_1_local.pt"];
+        let memory = with(with(Memory::default(), &both), &["0/iter_0000020_0_local.pt"]);
+        assert_eq!(complete_units(&memory), [("iter_0000010".into(), Some(10))]);
+        let alone = Options { world_size: Some(1), ..Options::default() };
+        assert_eq!(complete_units_with(&memory, &alone), [("iter_0000010".into(), Some(10))]);
+    }
+
+    #[test]
+    fn a_known_number_of_processes_is_what_counts() {
+        let memory = with(Memory::default(), &["0/iter_0000010_0_local.pt", "1/iter_0000010_1_local.pt"]);
+        let memory = with(memory, &["0/iter_0000020_0_local.pt"]);
+        let options = |world| Options { world_size: Some(world), ..Options::default() };
+        assert_eq!(complete_units_with(&memory, &options(2)), [("iter_0000010".into(), Some(10))]);
+        assert_eq!(complete_units_with(&memory, &options(1)), [("iter_0000020".into(), Some(20))]);
+    }
+}
