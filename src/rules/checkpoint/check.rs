@@ -31,7 +31,6 @@ pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
         "safetensors" => safetensors(peek, file),
         "h5" | "hdf5" => hdf5(peek, file),
         "json" => json(peek, file),
-        "index" => table(peek, file),
         "pkl" | "pickle" => structure::pickle(peek, file),
         "ubj" => structure::ubjson(peek, file),
         "npy" => structure::npy(peek, file),
@@ -335,7 +334,6 @@ pub(crate) mod tests {
             ("g.hdf5", hdf5_of(2, b"data", 512)),
             ("h.json", br#"{"a": [1, 2, {"b": null}]}"#.to_vec()),
             ("h2.json", br#"{"grad\"NaN": [NaN, -Infinity, Infinity], "b": "Infinity\\"}"#.to_vec()),
-            ("i.index", table_of(b"blocks")),
             ("j.pkl", b"\x80\x04]\x94.".to_vec()),
         ]
     }

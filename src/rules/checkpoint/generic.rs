@@ -45,8 +45,10 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::check::tests::table_of;
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, reason};
+    use super::super::tests::{complete_units, complete_units_with, reason};
+    use super::super::unit::Options;
 
     #[test]
     fn a_name_with_a_step_and_whole_content_is_a_checkpoint() {
@@ -84,5 +86,19 @@ mod tests {
             assert_eq!(complete_units(&Memory::of(&[(format!("{day}/a").as_str(), "x")])), [], "{day}");
         }
         assert_eq!(complete_units(&Memory::of(&[("2024-01-02-step5/a", "x")])).len(), 1);
+    }
+
+    #[test]
+    fn an_index_is_tensorflows_only_with_its_data_beside_it() {
+        let faiss = Memory::of(&[("step-10/x.index", "IxF2 of FAISS"), ("step-10/w", "x")]);
+        assert_eq!(complete_units(&faiss).len(), 1);
+        assert!(reason(&faiss.with("step-10/x.index", ""), "step-10").contains("it is empty"));
+        let index = table_of(b"blocks");
+        let generic = Options { format: Some("generic".into()), ..Options::default() };
+        for length in 0..=index.len() {
+            let cut = Memory::of(&[("step-10/x.index", &index[..length]), ("step-10/x.data-00000-of-00001", b"w")]);
+            let is_whole = !complete_units_with(&cut, &generic).is_empty();
+            assert_eq!(is_whole, length == index.len(), "cut to {length}");
+        }
     }
 }

@@ -178,6 +178,9 @@ impl Scan<'_> {
             match &entry.kind {
                 Kind::File => {
                     check::whole(self.peek, entry)?;
+                    if is_tensorflows(candidate, &entry.path) {
+                        check::table(self.peek, entry).map_err(|why| format!("{}: {why}", entry.path))?;
+                    }
                     files += 1;
                 }
                 Kind::Odd(why) => return Err(format!("{}: {why}", entry.path)),
@@ -223,6 +226,14 @@ impl Scan<'_> {
         let digits = found.get(1).or_else(|| found.get(0))?.as_str();
         digits.parse().ok().map(Some)
     }
+}
+
+/// Whether this is an index of TensorFlow's: data lies beside it. Others call files so, too (FAISS).
+fn is_tensorflows(candidate: &Candidate, path: &str) -> bool {
+    path.strip_suffix(".index").is_some_and(|prefix| {
+        let is_data = |other: &String| other.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(".data-"));
+        candidate.paths.iter().any(is_data)
+    })
 }
 
 /// Whether a symbolic link at `path` with this target is relative and ends inside the unit.
