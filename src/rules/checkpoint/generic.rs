@@ -19,8 +19,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
 
 fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
     let name = entry.name();
-    let is_a_part = name.ends_with(".distcp");
-    if is_temporary(name) || is_bystander(name) || is_a_part {
+    if is_temporary(name) || is_bystander(name) || is_a_part(name) {
         return None;
     }
     let directory = matches!(entry.kind, Kind::Directory);
@@ -33,6 +32,12 @@ fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
         Kind::Odd(_) => Some(Candidate::file(entry, step)),
         Kind::File | Kind::Symlink(_) => None,
     }
+}
+
+/// A shard of a distributed checkpoint, or one of several files of a model: `model-00002-of-00003.safetensors`.
+fn is_a_part(name: &str) -> bool {
+    let is_counted = name.rsplit_once("-of-").is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()));
+    is_counted || name.ends_with(".distcp")
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
@@ -71,6 +76,13 @@ mod tests {
         ];
         let memory = names.iter().fold(Memory::of(&[("ckpt-6", "")]), |memory, name| memory.with(name, "x"));
         assert_eq!(complete_units(&memory), []);
+    }
+
+    #[test]
+    fn one_of_several_files_of_a_model_is_no_checkpoint() {
+        let memory = ["model-00001-of-00002.json", "model-00002-of-00002.json", "out-of-memory-7.json"];
+        let memory = memory.iter().fold(Memory::default(), |memory, name| memory.with(name, "{}"));
+        assert_eq!(complete_units(&memory), [("out-of-memory-7.json".into(), Some(7))]);
     }
 
     #[test]
