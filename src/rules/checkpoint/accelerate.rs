@@ -176,6 +176,14 @@ mod tests {
         let lacking = |name: &str| reason(&sharded(unit).without(&file(name)), unit);
         assert!(lacking("pytorch_model/zero_pp_rank_0_mp_rank_00_optim_states.pt").contains("zero_pp_rank_0"));
         assert!(lacking("pytorch_model/mp_rank_00_model_states.pt").contains("the model states of"));
+        let emptied = |latest: &str| {
+            let mut memory =
+                sharded(unit).with(&file("latest"), latest).with(&file("model.safetensors"), safetensors_of(b"1"));
+            memory.0.retain(|name, _| !name.contains("pytorch_model/"));
+            memory
+        };
+        assert!(reason(&emptied("pytorch_model"), unit).contains("of which no states are there"));
+        assert_eq!(complete_units(&emptied("anybody's")).len(), 1);
         assert!(lacking("latest").contains("the pointer checkpoints/checkpoint_0/latest is not there yet"));
     }
 

@@ -50,10 +50,13 @@ pub(super) fn is_accelerates(tag: &str) -> bool {
 pub(super) fn tags_whole(scan: &Scan, home: &str) -> Result<(), String> {
     let directories = scan.listing.within(home).filter(|e| e.kind == Kind::Directory);
     let tags: Vec<&Entry> = directories.filter(|d| is_tag(scan, d)).collect();
-    if tags.is_empty() && scan.listing.file(&join(home, POINTER)).is_none() {
-        return Ok(());
-    }
-    let (path, named) = pointed_to(scan, home)?;
+    let gives = |tag: &str| is_accelerates(tag) || number_after("global_step", tag).is_some();
+    let (path, named) = match pointed_to(scan, home) {
+        // There is nothing of ours, and a file of this name is another's.
+        Ok((_, named)) if tags.is_empty() && !gives(&named) => return Ok(()),
+        Err(_) if tags.is_empty() => return Ok(()),
+        pointer => pointer?,
+    };
     if !tags.iter().any(|tag| tag.name() == named) {
         return Err(format!("the pointer {path} names {named:?}, of which no states are there"));
     }

@@ -1,5 +1,5 @@
 //! Orbax (JAX): directories `N` or `prefix_N`, renamed from `N.orbax-checkpoint-tmp*` when finished; where renames are
-//! not atomic, a file `commit_success.txt` inside says so instead.
+//! not atomic, a file `commit_success.txt` inside says so instead. One saved by itself has any name.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ const OF_A_PROCESS: &str = "ocdbt.process_";
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const ORBAX: Layout = Layout {
     name: "orbax",
-    evidence: "directories named N or PREFIX_N with Orbax's metadata, or named *.orbax-checkpoint-tmp*",
+    evidence: "directories with Orbax's metadata, or named *.orbax-checkpoint-tmp*",
     find,
     complete,
     pointers: no_pointers,
