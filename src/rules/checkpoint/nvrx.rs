@@ -2,8 +2,8 @@
 //! `iter_NNNNNNN_R_local.dirty.pt` when written; SESSION may be empty. A process keeps its own rank's file and, where they
 //! are replicated, those of others, and deletes its older ones when everybody has saved.
 //!
-//! A unit is what the processes of this node hold of one iteration: `SESSION/iter_NNNNNNN`, which is no path. What other
-//! nodes hold is not known here.
+//! A unit is what the processes of this node hold of one iteration, called by what the first one's file begins with:
+//! `SESSION/0/iter_NNNNNNN`. What other nodes hold is not known here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -42,17 +42,20 @@ fn part(path: &str) -> Option<Part<'_>> {
 }
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let mut units: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut iterations: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for file in scan.listing.files() {
         if let Some(part) = part(&file.path) {
-            units.entry(join(part.session, part.iteration)).or_default().push(file.path.clone());
+            iterations.entry((part.session, part.iteration)).or_default().push(&file.path);
         }
     }
-    let unit = |(unit, paths): (String, Vec<String>)| {
-        let number = name_of(&unit).trim_start_matches("iter_").parse().ok();
-        Some(Candidate { step: scan.step(&unit, number)?, unit, paths })
+    let unit = |((session, iteration), paths): ((&str, &str), Vec<&str>)| {
+        let holders = paths.iter().map(|path| name_of(parent_of(path)));
+        let first = holders.min_by_key(|holder| (holder.len(), *holder))?;
+        let unit = join(&join(session, first), iteration);
+        let step = scan.step(&unit, iteration.trim_start_matches("iter_").parse().ok())?;
+        Some(Candidate { unit, step, paths: paths.into_iter().map(str::to_owned).collect() })
     };
-    units.into_iter().filter_map(unit).collect()
+    iterations.into_iter().filter_map(unit).collect()
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
@@ -79,7 +82,7 @@ fn none_lacking(
     parts: &[Part],
     counts: impl Fn(&str) -> bool,
 ) -> Result<(), String> {
-    let session = parent_of(&candidate.unit);
+    let session = parent_of(parent_of(&candidate.unit));
     let mut others = scan.listing.files().filter_map(|file| part(&file.path)).filter(|part| part.session == session);
     let there: BTreeSet<(&str, &str)> = parts.iter().map(|part| part.place).collect();
     let lacking = |part: &Part| counts(part.place.0) && !there.contains(&part.place);
@@ -105,34 +108,38 @@ mod tests {
     #[test]
     fn the_files_of_every_process_are_one_checkpoint() {
         let memory = with(Memory::default(), &["s/0/iter_0000010_0_local.pt", "s/1/iter_0000010_1_local.pt"]);
-        assert_eq!(complete_units(&memory), [("s/iter_0000010".into(), Some(10))]);
+        assert_eq!(complete_units(&memory), [("s/0/iter_0000010".into(), Some(10))]);
         let without_session = with(Memory::default(), &["0/iter_0000010_0_local.pt"]);
-        assert_eq!(complete_units(&without_session), [("iter_0000010".into(), Some(10))]);
+        assert_eq!(complete_units(&without_session), [("0/iter_0000010".into(), Some(10))]);
         let cut = memory.with("s/1/iter_0000010_1_local.pt", &zip_of(b"w", b"")[..40]);
-        assert!(reason(&cut, "s/iter_0000010").contains("cut short"));
+        assert!(reason(&cut, "s/0/iter_0000010").contains("cut short"));
     }
 
     #[test]
     fn while_one_is_dirty_or_has_only_the_iteration_before_it_is_not_finished() {
         let memory = with(Memory::default(), &["s/0/iter_0000010_0_local.pt", "s/1/iter_0000010_1_local.pt"]);
         let begun = with(memory, &["s/0/iter_0000020_0_local.pt"]);
-        assert_eq!(complete_units(&begun), [("s/iter_0000010".into(), Some(10))]);
-        assert!(reason(&begun, "s/iter_0000020").contains("the file of rank 1 in s/1 is missing, which iter_0000010"));
+        assert_eq!(complete_units(&begun), [("s/0/iter_0000010".into(), Some(10))]);
+        assert!(
+            reason(&begun, "s/0/iter_0000020").contains("the file of rank 1 in s/1 is missing, which iter_0000010")
+        );
         let dirty = with(begun, &["s/1/iter_0000020_1_local.dirty.pt"]);
-        assert!(reason(&dirty, "s/iter_0000020").contains("s/1/iter_0000020_1_local.dirty.pt is still being written"));
+        assert!(
+            reason(&dirty, "s/0/iter_0000020").contains("s/1/iter_0000020_1_local.dirty.pt is still being written")
+        );
         let renamed = with(dirty.without("s/1/iter_0000020_1_local.dirty.pt"), &["s/1/iter_0000020_1_local.pt"]);
-        assert_eq!(complete_units(&renamed)[0], ("s/iter_0000020".into(), Some(20)));
+        assert_eq!(complete_units(&renamed)[0], ("s/0/iter_0000020".into(), Some(20)));
         let cleaned = renamed.without("s/0/iter_0000010_0_local.pt");
-        assert_eq!(complete_units(&cleaned), [("s/iter_0000020".into(), Some(20))]);
+        assert_eq!(complete_units(&cleaned), [("s/0/iter_0000020".into(), Some(20))]);
     }
 
     #[test]
     fn copies_for_other_ranks_are_parts_of_it() {
         let both = ["0/iter_0000010_0_local.pt", "0/iter_0000010_1_local.pt"];
         let memory = with(with(Memory::default(), &both), &["0/iter_0000020_0_local.pt"]);
-        assert_eq!(complete_units(&memory), [("iter_0000010".into(), Some(10))]);
+        assert_eq!(complete_units(&memory), [("0/iter_0000010".into(), Some(10))]);
         let alone = Options { world_size: Some(1), ..Options::default() };
-        assert_eq!(complete_units_with(&memory, &alone), [("iter_0000010".into(), Some(10))]);
+        assert_eq!(complete_units_with(&memory, &alone), [("0/iter_0000010".into(), Some(10))]);
     }
 
     #[test]
@@ -140,7 +147,7 @@ mod tests {
         let memory = with(Memory::default(), &["0/iter_0000010_0_local.pt", "1/iter_0000010_1_local.pt"]);
         let memory = with(memory, &["0/iter_0000020_0_local.pt"]);
         let options = |world| Options { world_size: Some(world), ..Options::default() };
-        assert_eq!(complete_units_with(&memory, &options(2)), [("iter_0000010".into(), Some(10))]);
-        assert_eq!(complete_units_with(&memory, &options(1)), [("iter_0000020".into(), Some(20))]);
+        assert_eq!(complete_units_with(&memory, &options(2)), [("0/iter_0000010".into(), Some(10))]);
+        assert_eq!(complete_units_with(&memory, &options(1)), [("0/iter_0000020".into(), Some(20))]);
     }
 }
