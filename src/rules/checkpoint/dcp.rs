@@ -25,11 +25,13 @@ pub const DCP: Layout = Layout {
 const LIGHTNINGS: &str = "meta.pt";
 
 const METADATA: &str = ".metadata";
+/// Its name until it is written.
+const UNFINISHED: &str = ".metadata.tmp";
 /// The metadata is read up to here.
 const METADATA_LIMIT: usize = 64 << 20;
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let is_ours = |name: &str| name.ends_with(".distcp") || name == METADATA || name == ".metadata.tmp";
+    let is_ours = |name: &str| name.ends_with(".distcp") || name == METADATA || name == UNFINISHED;
     let parents = scan.listing.files().filter(|f| is_ours(f.name())).map(|f| parent_of(&f.path));
     let parents: BTreeSet<&str> = parents.filter(|p| !p.is_empty()).collect();
     let mut units: BTreeSet<&str> = parents.iter().map(|parent| unit_of(parent)).collect();
@@ -68,6 +70,9 @@ pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {
     let metadata = metadata.ok_or_else(|| format!("{} is not there yet", join(home, METADATA)))?;
     if metadata.size == 0 {
         return Err(format!("{} is empty", metadata.path));
+    }
+    if scan.listing.get(&join(home, UNFINISHED)).is_some() {
+        return Err(format!("{} is there: it is being saved again", join(home, UNFINISHED)));
     }
     let text = scan.peek.read(&metadata.path, 0, METADATA_LIMIT).ok_or(".metadata cannot be read")?;
     for shard in SHARD.find_iter(&text) {
@@ -157,6 +162,12 @@ mod tests {
         assert!(reason(&saved().without("step_10/__1_0.distcp"), "step_10").contains("__1_0.distcp"));
         let unfinished = saved().without("step_10/.metadata").with("step_10/.metadata.tmp", "x");
         assert_eq!(complete_units(&unfinished), []);
+    }
+
+    #[test]
+    fn one_that_is_saved_again_is_not_finished_before_its_metadata_is() {
+        let again = saved().with("step_10/.metadata.tmp", "x");
+        assert!(reason(&again, "step_10").contains("being saved again"));
     }
 
     #[test]

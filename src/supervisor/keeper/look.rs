@@ -43,25 +43,14 @@ impl Mirror {
     /// Walks the directory and finds the newest complete checkpoint, of the given step if one is given.
     pub(crate) async fn look(&self, step: Option<u64>) -> io::Result<Look> {
         let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
-        let mut ignored = self.ignored.clone();
+        let ignored = self.ignored.clone();
         blocking(move || {
-            // What a killed restore may have left half in place is no checkpoint, however complete it looks.
             let half = Beneath::open(&dir).ok().and_then(|b| b.read(RESTORING, SMALL).ok());
-            let half: Vec<String> = half.and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
-            let listing = walked(&dir, &options)?;
-            for unit in &half {
-                ignored.insert(unit.clone(), newest_of(&listing, unit));
-            }
-            Ok(Look { half, ..look(&dir, listing, &options, &ignored, step) })
+            let half = half.and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
+            Ok(look(&dir, walked(&dir, &options)?, half, &options, &ignored, step))
         })
         .await
     }
-}
-
-/// The newest modification time of the files of a unit.
-pub(crate) fn newest_of(listing: &Listing, unit: &str) -> i64 {
-    let ours = listing.files().filter(|f| f.path.starts_with(unit));
-    ours.map(|f| f.mtime_ns).max().unwrap_or(0)
 }
 
 /// The directory's listing, links followed where that was asked for.
@@ -79,9 +68,15 @@ pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
     Ok(links::follow(dir, &listing, &leaving))
 }
 
-fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<String, i64>, step: Option<u64>) -> Look {
-    let mut look =
-        Look { layout: None, listing, newest: None, ages: BTreeMap::new(), half: Vec::new(), passed: Vec::new() };
+fn look(
+    dir: &Path,
+    listing: Listing,
+    half: Vec<String>,
+    options: &Options,
+    ignored: &BTreeMap<String, i64>,
+    step: Option<u64>,
+) -> Look {
+    let mut look = Look { layout: None, listing, newest: None, ages: BTreeMap::new(), half, passed: Vec::new() };
     let Ok(beneath) = Beneath::open(dir) else {
         look.passed.push(format!("{} is not there", dir.display()));
         return look;
@@ -98,7 +93,9 @@ fn look(dir: &Path, listing: Listing, options: &Options, ignored: &BTreeMap<Stri
         let age = Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
         look.ages.insert(candidate.unit.clone(), age);
         let is_wanted = step.is_none_or(|s| candidate.step == Some(s));
-        if look.newest.is_some() || !is_wanted || ignored.get(&candidate.unit) == Some(&age.newest_ns) {
+        // What a killed restore may have left half in place is no checkpoint, however complete it looks.
+        let is_left = look.half.contains(&candidate.unit) || ignored.get(&candidate.unit) == Some(&age.newest_ns);
+        if look.newest.is_some() || !is_wanted || is_left {
             continue;
         }
         match (found.layout.complete)(&scan, &candidate) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::claim::standing;
 use super::fetch::Stop;
 use super::in_place::{equal_files, holds, is_in_place, own};
-use super::look::{Local, Look, newest_of, same_bytes};
+use super::look::{Local, Look, same_bytes};
 use super::mirror::{Committed, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away};
 use super::retention::{commits, judge, lacks, read};
 use crate::edge::beneath::Beneath;
@@ -289,9 +289,9 @@ impl Mirror {
     /// Writes down whose the directory is now, and which local units were left behind by going back.
     pub(super) fn settle_account(&mut self, look: &Look, resume: Option<&Resume>, never: bool) -> io::Result<()> {
         // What a restore that was cut short left half in place is left behind too, unless it was restored after all.
-        for unit in &look.half {
+        for (unit, age) in look.ages.iter().filter(|(unit, _)| look.half.contains(unit)) {
             if !self.ignored.contains_key(unit) && resume.is_none_or(|r| !r.from.ends_with(unit)) {
-                self.ignored.insert(unit.clone(), newest_of(&look.listing, unit));
+                self.ignored.insert(unit.clone(), age.newest_ns);
             }
         }
         let restored = self.committed.as_ref().filter(|_| resume.is_some_and(|r| r.commit.is_some()));
