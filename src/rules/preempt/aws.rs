@@ -5,7 +5,7 @@
 //! `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`. Deliberately absent: version 1 without a token, which a
 //! machine that answers at all does not need, and SageMaker, which says it by SIGTERM.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde_json::Value as Json;
@@ -71,13 +71,14 @@ struct Imds {
     failures: Failures,
     /// Hints that were told already.
     told: HashSet<String>,
-    /// Notices that stand, by their id.
-    standing: BTreeMap<String, Standing>,
+    /// Notices that stand.
+    standing: Vec<Standing>,
 }
 
 /// A notice as it was told.
 #[derive(Debug, PartialEq, Eq)]
 struct Standing {
+    id: String,
     step: Step,
     source: String,
     /// The time left goes down with each answer; the event stays the same.
@@ -94,7 +95,7 @@ impl Default for Imds {
             round: 0,
             failures: Failures::default(),
             told: HashSet::new(),
-            standing: BTreeMap::new(),
+            standing: Vec::new(),
         }
     }
 }
@@ -152,18 +153,21 @@ impl Imds {
     fn news(&mut self, words: Vec<Word>, body: &str) -> Vec<Word> {
         let is_said = |id: &str| words.iter().any(|word| matches!(word, Word::Leaving(notice) if notice.id == id));
         let mut news = Vec::new();
-        self.standing.retain(|id, notice| {
-            let stands = notice.step != self.step || is_said(id);
+        self.standing.retain(|notice| {
+            let stands = notice.step != self.step || is_said(&notice.id);
             if !stands {
-                news.push(Word::Withdrawn { id: id.clone(), source: notice.source.clone() });
+                news.push(Word::Withdrawn { id: notice.id.clone(), source: notice.source.clone() });
             }
             stands
         });
         news.extend(words.into_iter().filter(|word| match word {
             Word::Leaving(notice) => {
-                let now = Standing { step: self.step, source: notice.source.clone(), body: body.to_owned() };
-                let before = self.standing.insert(notice.id.clone(), now);
-                before.as_ref() != self.standing.get(&notice.id)
+                let (id, source) = (notice.id.clone(), notice.source.clone());
+                let now = Standing { id, step: self.step, source, body: body.to_owned() };
+                let is_new = !self.standing.contains(&now);
+                self.standing.retain(|before| before.id != now.id);
+                self.standing.push(now);
+                is_new
             }
             other => self.told.insert(format!("{other:?}")),
         }));

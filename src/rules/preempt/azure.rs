@@ -5,10 +5,8 @@
 //! "Scheduled", "NotBefore": "Mon, 11 Apr 2026 22:26:58 GMT", …}]}`. Deliberately absent: acknowledging an event, which
 //! starts it early for every machine that it names.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
 use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
@@ -44,30 +42,43 @@ fn is_azure(facts: &LocalFacts) -> bool {
     facts.chassis_asset_tag.trim() == CHASSIS
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Document {
-    document_incarnation: i64,
-    events: Vec<Json>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug)]
 struct Event {
-    event_id: String,
-    event_type: String,
-    #[serde(default, deserialize_with = "or_null")]
+    id: String,
+    kind: String,
+    /// Names of the machines that it is about; none: all.
     resources: Vec<String>,
-    #[serde(default, deserialize_with = "or_null")]
-    event_status: String,
-    #[serde(default, deserialize_with = "or_null")]
+    status: String,
     not_before: String,
-    #[serde(default)]
-    duration_in_seconds: Option<i64>,
+    seconds: Option<u64>,
 }
 
-fn or_null<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<T, D::Error> {
-    Option::deserialize(value).map(Option::unwrap_or_default)
+impl Event {
+    /// `None` where it is not well formed. What may be left out may be `null`, too.
+    fn read(json: &Json) -> Option<Event> {
+        let text = |name: &str| Some(json.get(name)?.as_str()?.to_owned());
+        let or_nothing = |name: &str| match json.get(name) {
+            None | Some(Json::Null) => Some(String::new()),
+            Some(value) => value.as_str().map(str::to_owned),
+        };
+        let resources = match json.get("Resources") {
+            None | Some(Json::Null) => Vec::new(),
+            Some(names) => names.as_array()?.iter().map(|n| n.as_str().map(str::to_owned)).collect::<Option<_>>()?,
+        };
+        Some(Event {
+            id: text("EventId")?,
+            kind: text("EventType")?,
+            resources,
+            status: or_nothing("EventStatus")?,
+            not_before: or_nothing("NotBefore")?,
+            seconds: json.get("DurationInSeconds").and_then(Json::as_u64),
+        })
+    }
+
+    /// What tells its announcement from others.
+    fn name(&self) -> String {
+        format!("azure {}", self.id)
+    }
 }
 
 /// What this machine calls itself, as far as that is known.
@@ -91,7 +102,7 @@ struct Events {
     incarnation: Option<i64>,
     failures: Failures,
     /// Events of ours that were told, as they were then.
-    told: BTreeMap<String, Event>,
+    told: Vec<Event>,
 }
 
 impl Default for Events {
@@ -102,7 +113,7 @@ impl Default for Events {
             is_on: false,
             incarnation: None,
             failures: Failures::default(),
-            told: BTreeMap::new(),
+            told: Vec::new(),
         }
     }
 }
@@ -132,66 +143,58 @@ impl Events {
 
     /// What is new in a document; `None` where it is not well formed.
     fn read(&mut self, answer: &Answer) -> Option<Vec<Word>> {
-        let document: Document = serde_json::from_str(&answer.body).ok().filter(|_| answer.status == 200)?;
-        if self.incarnation == Some(document.document_incarnation) {
+        let document: Json = serde_json::from_str(&answer.body).ok().filter(|_| answer.status == 200)?;
+        let incarnation = document.get("DocumentIncarnation")?.as_i64()?;
+        let all = document.get("Events")?.as_array()?;
+        if self.incarnation == Some(incarnation) {
             return Some(Vec::new());
         }
-        if self.name == Name::Unsaid && !document.events.is_empty() {
+        if self.name == Name::Unsaid && !all.is_empty() {
             // Whose they are is worth another question; the document will be as new then as it is now.
             self.asks_name = true;
             return Some(Vec::new());
         }
-        self.incarnation = Some(document.document_incarnation);
-        let count = document.events.len();
-        let events: Vec<Event> = document.events.into_iter().filter_map(event).collect();
-        let odd = count - events.len();
-        let ours: Vec<Event> = events.into_iter().filter(|e| self.is_ours(e)).collect();
+        self.incarnation = Some(incarnation);
+        let mut ours: Vec<Event> = all.iter().filter_map(Event::read).collect();
+        let odd = all.len() - ours.len();
+        ours.retain(|event| self.is_ours(event));
         let mut words: Vec<Word> = Vec::new();
         if odd > 0 {
             words.push(Word::Remark(format!(
                 "Azure tells of events that cannot be read ({odd}), which are passed over"
             )));
         }
-        self.told.retain(|id, told| {
+        self.told.retain(|told| {
             // One of those that cannot be read may be it.
-            let is_there = odd > 0 || ours.iter().any(|e| e.event_id == *id);
-            if !is_there && told.event_status != "Started" {
+            let is_there = odd > 0 || ours.iter().any(|e| e.id == told.id);
+            if !is_there && told.status != "Started" {
                 words.push(withdrawn(told));
             }
             is_there
         });
         for event in ours {
-            let is_told =
-                |told: &Event| (&told.event_status, &told.not_before) == (&event.event_status, &event.not_before);
-            if !self.told.get(&event.event_id).is_some_and(is_told) {
+            let is_same = |told: &Event| (&told.status, &told.not_before) == (&event.status, &event.not_before);
+            if !self.told.iter().any(|told| told.id == event.id && is_same(told)) {
                 words.extend(word(&event, answer));
-                self.told.insert(event.event_id.clone(), event);
+                self.told.retain(|told| told.id != event.id);
+                self.told.push(event);
             }
         }
         Some(words)
     }
 }
 
-/// `None` where it is not well formed.
-fn event(json: Json) -> Option<Event> {
-    Some(json).filter(Json::is_object).and_then(|json| serde_json::from_value(json).ok())
-}
-
-fn id(event: &Event) -> String {
-    format!("azure {}", event.event_id)
-}
-
 /// It disappeared before it began.
 fn withdrawn(event: &Event) -> Word {
     match source(event) {
-        Some(source) => Word::Withdrawn { id: id(event), source },
-        None => Word::Remark(format!("Azure has withdrawn the event {}", plain(&event.event_id))),
+        Some(source) => Word::Withdrawn { id: event.name(), source },
+        None => Word::Remark(format!("Azure has withdrawn the event {}", plain(&event.id))),
     }
 }
 
 /// Who announces the machine's end, where the event is one.
 fn source(event: &Event) -> Option<String> {
-    let kind = event.event_type.as_str();
+    let kind = event.kind.as_str();
     let is_end = matches!(kind, "Preempt" | "Terminate" | "Reboot" | "Redeploy");
     is_end.then(|| format!("azure {}", kind.to_lowercase()))
 }
@@ -199,13 +202,12 @@ fn source(event: &Event) -> Option<String> {
 fn word(event: &Event, answer: &Answer) -> Option<Word> {
     let lead = when::any(&event.not_before).map_or(LEAST_LEAD, |at| answer.until(at).min(MOST_LEAD));
     if let Some(source) = source(event) {
-        let lead = if event.event_status == "Started" { lead.min(LEAST_LEAD) } else { lead };
-        return Some(Word::Leaving(Notice { id: id(event), source, lead }));
+        let lead = if event.status == "Started" { lead.min(LEAST_LEAD) } else { lead };
+        return Some(Word::Leaving(Notice { id: event.name(), source, lead }));
     }
-    match event.event_type.as_str() {
+    match event.kind.as_str() {
         "Freeze" => {
-            let seconds = event.duration_in_seconds.and_then(|s| u64::try_from(s).ok());
-            let length = seconds.map_or(SOME_FREEZE, |s| Duration::from_secs(s.min(3600)));
+            let length = event.seconds.map_or(SOME_FREEZE, |s| Duration::from_secs(s.min(3600)));
             Some(Word::Frozen {
                 length: lead + length + AFTER_FREEZE,
                 text: format!(
