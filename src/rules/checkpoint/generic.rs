@@ -36,7 +36,11 @@ fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
 
 /// A shard of a distributed checkpoint, or one of several files of a model: `model-00002-of-00003.safetensors`.
 fn is_a_part(name: &str) -> bool {
-    let is_counted = name.rsplit_once("-of-").is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let is_five = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
+    let is_counted = name.rsplit_once("-of-").is_some_and(|(before, rest)| {
+        let all = rest.split('.').next().unwrap_or_default();
+        is_five(all) && before.rsplit('-').next().is_some_and(is_five)
+    });
     is_counted || name.ends_with(".distcp")
 }
 
@@ -61,6 +65,12 @@ mod tests {
             Memory::of(&[("ckpt-00000010.json", "{\"w\": 1}"), ("ckpt-00000020.json", "{\"w\": 1"), ("step=5/a", "x")]);
         let units = complete_units(&memory);
         assert_eq!(units, [("ckpt-00000010.json".into(), Some(10)), ("step=5".into(), Some(5))]);
+    }
+
+    #[test]
+    fn one_of_so_many_is_a_part_only_where_files_of_models_are_numbered() {
+        let memory = Memory::of(&[("step-10-of-100/a", "x"), ("model-00002-of-00003.bin", "x")]);
+        assert_eq!(complete_units(&memory).iter().map(|u| u.0.as_str()).collect::<Vec<_>>(), ["step-10-of-100"]);
     }
 
     #[test]

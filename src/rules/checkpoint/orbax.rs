@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::check;
 use super::listing::{join, name_of, parent_of};
-use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, no_pointers};
+use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, no_pointers, step_in_stem};
 
 const TEMPORARY: &str = ".orbax-checkpoint-tmp";
 const METADATA: &str = "_CHECKPOINT_METADATA";
@@ -109,11 +109,14 @@ fn is_in(path: &str, directory: &str) -> bool {
     directory.is_empty() && !path.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// `N` or `prefix_N`.
+/// `N` or `prefix_N`, or what says a step in another way (`step-100`).
 fn number(name: &str) -> Option<u64> {
     let digits = name.rsplit_once('_').map_or(name, |(_, digits)| digits);
     let is_one = digits.bytes().all(|b| b.is_ascii_digit()) && !name.starts_with(OF_A_PROCESS);
-    if is_one { digits.parse().ok() } else { None }
+    match is_one {
+        true => digits.parse().ok(),
+        false => step_in_stem(name).filter(|_| is_steps(name) && name.ends_with(|c: char| c.is_ascii_digit())),
+    }
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
@@ -156,6 +159,15 @@ mod tests {
         assert_eq!(complete_units(&memory), [("20".into(), Some(20)), ("10".into(), Some(10))]);
         let memory = memory.with("40/default/d/abc", "x");
         assert!(reason(&memory, "40").contains("_CHECKPOINT_METADATA"));
+    }
+
+    #[test]
+    fn a_step_may_be_said_in_other_ways() {
+        let memory = Memory::of(&[("run/step-100/_CHECKPOINT_METADATA", "{}"), ("run/step-100/d/a", "x")])
+            .with("run/step-200/_CHECKPOINT_METADATA", "{}")
+            .with("run/step-200/d/a", "x")
+            .with("run/step-300.orbax-checkpoint-tmp-5/d/a", "x");
+        assert_eq!(complete_units(&memory), [("run/step-200".into(), Some(200)), ("run/step-100".into(), Some(100))]);
     }
 
     #[test]

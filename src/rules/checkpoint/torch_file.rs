@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::check;
 use super::listing::{Entry, Kind, join, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_temporary, step_in, step_in_stem};
+use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_steps, is_temporary, step_in, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const TORCH_FILE: Layout =
@@ -20,9 +20,12 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let lightnings: BTreeSet<&str> = lightnings.collect();
     let is_temporary = |home: &str| scan.options.format.is_none() && is_temporary(home);
     let is_nested = |home: &str| !home.is_empty() && (is_temporary(home) || is_of_a_step(home));
+    // Where there are directories of steps, a file in another directory is no checkpoint (`pretrained/vgg.pth`).
+    let has_steps = files.iter().any(|f| is_steps(f.path.split('/').next().filter(|top| *top != f.path).unwrap_or("")));
+    let is_beside = |home: &str| has_steps && scan.options.format.is_none() && !home.is_empty();
     let files = files.into_iter().filter(|f| {
         let home = parent_of(&f.path);
-        lightnings.contains(home) || !is_nested(home)
+        lightnings.contains(home) || !is_nested(home) && !is_beside(home)
     });
     files.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?))).collect()
 }
@@ -33,10 +36,10 @@ fn is_lightnings(name: &str) -> bool {
 }
 
 /// Files of a directory that carries a step are parts of that directory, not checkpoints of their own. Around a directory
-/// `checkpoints`, digits are those of runs; in a day's name they are none.
+/// `checkpoints` (`weights`, of Ultralytics'), digits are those of runs; in a day's name they are none.
 fn is_of_a_step(home: &str) -> bool {
     let carries_step = |part: &str| step_in_stem(part).is_some() && !part.starts_with("version_") && !is_day(part);
-    home.rsplit('/').take_while(|part| *part != "checkpoints").any(carries_step)
+    home.rsplit('/').take_while(|part| !["checkpoints", "weights"].contains(part)).any(carries_step)
 }
 
 fn step(name: &str) -> Option<u64> {
@@ -63,6 +66,17 @@ mod tests {
     use super::super::listing::tests::Memory;
     use super::super::tests::complete_units;
     use super::*;
+
+    #[test]
+    fn the_weights_beside_directories_of_steps_are_none_of_them() {
+        let memory = ["pretrained/vgg.pth", "step-1/lit_model.pth", "step-2/lit_model.pth"]
+            .iter()
+            .fold(Memory::default(), |memory, name| memory.with(name, zip_of(b"w", b"")));
+        assert_eq!(complete_units(&memory), [("step-2".into(), Some(2)), ("step-1".into(), Some(1))]);
+        let runs = ["runs/detect/train2/weights/epoch10.pt", "runs/detect/train2/weights/last.pt"];
+        let runs = runs.iter().fold(Memory::default(), |memory, name| memory.with(name, zip_of(b"w", b"")));
+        assert_eq!(complete_units(&runs).len(), 2);
+    }
 
     #[test]
     fn the_highest_step_is_the_newest() {
