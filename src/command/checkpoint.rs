@@ -181,7 +181,7 @@ fn pushed(mirror: &Mirror, outcome: Outcome, as_json: bool) -> u8 {
             message: format!("a newer run (attempt {}) has taken over the store; nothing was pushed", by.number),
             code: exit::FENCED,
         }),
-        Outcome::Failed { message, code } => fail(&MirrorError { message, code }),
+        Outcome::Failed { message, code, .. } => fail(&MirrorError { message, code }),
         Outcome::OutOfTime { why } => fail(&MirrorError { message: why, code: exit::STORE }),
     }
 }

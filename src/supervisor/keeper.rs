@@ -41,6 +41,8 @@ use transfer::log_lines;
 
 /// How long to wait before looking again at a checkpoint that changed under the last commit of a run.
 const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// For so long the last commit is tried again where the store cannot be reached, if the end leaves the time.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// What was not complete at so many looks in a row is not being written.
 const STALE_LOOKS: u32 = 10;
 /// So often; with an empty process tree only somebody outside can be writing.
@@ -270,7 +272,8 @@ impl Keeper {
 
     /// The last commit of the run. Nobody of ours writes any more.
     async fn flush(&mut self, by: Option<Duration>) {
-        for last in (0..LAST_LOOKS).map(|n| n + 1 == LAST_LOOKS) {
+        let (mut looks, patience) = (0, self.clock.now() + PATIENCE);
+        loop {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             let flushed = match self.commit(None, left).await {
                 None => Flushed::Done { step: None },
@@ -284,14 +287,20 @@ impl Keeper {
                     Flushed::Done { step: None }
                 }
                 Some(Outcome::Fenced { by }) => return self.tell_fenced(&by.to_string()),
+                Some(Outcome::Failed { message, is_away: true, .. }) if self.clock.now() < patience => {
+                    self.complain(message);
+                    tokio::time::sleep(LAST_LOOK_PAUSE).await;
+                    continue;
+                }
                 Some(Outcome::Failed { message, .. }) => Flushed::Failed(message),
                 Some(Outcome::OutOfTime { why }) => Flushed::OutOfTime(why),
-                Some(Outcome::Changed { why }) if last => Flushed::Failed(format!(
+                Some(Outcome::Changed { why }) if looks + 1 == LAST_LOOKS => Flushed::Failed(format!(
                     "the newest checkpoint keeps changing although no process of the job is left ({why}), so it is not \
                      committed; {}; find out who else writes to the checkpoint directory",
                     self.mirror.as_ref().map_or(String::new(), Mirror::what_stands)
                 )),
                 Some(Outcome::Changed { .. }) => {
+                    looks += 1;
                     tokio::time::sleep(LAST_LOOK_PAUSE).await;
                     continue;
                 }

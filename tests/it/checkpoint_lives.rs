@@ -254,7 +254,7 @@ fn a_store_that_is_gone_is_not_made_anew_on_the_disk_below() {
         away = away.display()
     );
     let done = run(&place, &[], &script).expect_code(204);
-    assert!(done.err().contains("no longer holds this run's claim"), "{}", done.err());
+    assert!(done.err().contains("does not show this run's claim"), "{}", done.err());
     assert!(!store.exists(), "nothing is made where the store was");
     fs::rename(away, store).unwrap();
     assert_eq!(place.steps(), [10]);
@@ -272,6 +272,17 @@ fn a_claim_that_a_rule_of_the_bucket_deleted_is_made_again() {
     run(&place, &[], &script).expect_code(0);
     assert_eq!(place.steps(), [20, 10]);
     assert!(place.store().join(".trainit/attempts/0000000001.json").exists());
+}
+
+#[test]
+fn a_number_that_was_used_is_not_used_again_although_its_claim_is_gone() {
+    let place = Place::new();
+    let script = format!("{}; sleep 0.2; {}", saves(10), saves(20));
+    run(&place, &[], &script).expect_code(0);
+    fs::remove_dir_all(place.store().join(".trainit/attempts")).unwrap();
+    run(&place, &[], &saves(30)).expect_code(0);
+    assert_eq!(place.steps(), [30, 20, 10]);
+    resumed(&place, &run(&place, &[], &saves(40)).expect_code(0), 30);
 }
 
 #[test]

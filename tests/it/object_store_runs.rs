@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use crate::support::bucket::{Bucket, NAME};
+use crate::support::bucket::{Bucket, Fault, NAME};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Running, Trainit, eventually};
 
@@ -77,4 +79,24 @@ fn a_cap_on_the_bandwidth_holds_while_training_and_not_when_time_is_short() {
     assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
     assert!(parts(&bucket) <= 4);
     assert_eq!(place.steps(), [1]);
+}
+
+#[test]
+fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_same() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+    let going = run(&place, &["--mirror-interval", "1h"]);
+    eventually("it has begun", || bucket.keys().iter().any(|k| k.contains("/attempts/")));
+    place.save(1);
+    // More tries than one commit makes: nine for each of three files.
+    let left = AtomicU32::new(40);
+    bucket.misbehave(move |request| {
+        let is_data = request.method == "PUT" && request.key.contains("step-1/");
+        let is_away = is_data && left.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok();
+        is_away.then_some(Fault::Close)
+    });
+    fs::write(place.path("go"), "").unwrap();
+    let done = going.finish().expect_code(0);
+    assert!(place.pull_afresh("elsewhere").join("step-1").exists(), "{}", done.err());
+    assert!(done.err().contains("commit_failed"), "it was away: {}", done.err());
 }

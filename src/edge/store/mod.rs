@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path as Key;
 use object_store::{
     GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, PutResult,
@@ -22,12 +22,14 @@ mod connect;
 mod directory;
 mod error;
 mod google;
+mod list;
 mod profile;
 mod prompt;
 mod tls;
 
 pub use access::Access;
 pub use error::{StoreError, Trouble};
+pub use list::Object;
 
 use crate::rules::checkpoint::address::Address;
 use directory::Directory;
@@ -48,17 +50,6 @@ pub enum Created {
     Ours,
     /// Somebody else's object is there.
     Taken,
-}
-
-/// An object in a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Object {
-    /// Relative to the prefix.
-    pub key: String,
-    /// Bytes.
-    pub size: u64,
-    /// Time of the last change, since 1970 by the store's clock.
-    pub modified: Duration,
 }
 
 /// How a store likes its data.
@@ -258,21 +249,6 @@ impl Store {
             reading.stream = Some(got.into_stream());
         }
         Ok(reading)
-    }
-
-    /// Every object under a prefix that ends at a `/`, in no order. Failing part-way is a failure.
-    pub async fn list(&self, prefix: &str) -> Result<Vec<Object>, StoreError> {
-        let under = format!("{}{prefix}", self.prefix);
-        let key = Key::parse(&under).map_err(|error| self.io_error("list", prefix, &io::Error::other(error)))?;
-        let list = self.data.list(Some(&key).filter(|_| !under.is_empty())).map_ok(|meta| {
-            let key = meta.location.to_string();
-            Object {
-                key: key.strip_prefix(&self.prefix).map(str::to_owned).unwrap_or(key),
-                size: meta.size,
-                modified: Duration::from_millis(meta.last_modified.timestamp_millis().try_into().unwrap_or(0)),
-            }
-        });
-        list.try_collect().await.map_err(|error| self.error("list", prefix, &error))
     }
 
     /// The size of an object; `None` when it is not there.

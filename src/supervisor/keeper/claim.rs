@@ -1,6 +1,6 @@
 //! A run's place in the store: whether the store keeps two runs apart, and the attempt number that is this run's alone.
 
-use futures_util::future::{join, try_join};
+use futures_util::future::{join, try_join3};
 
 use super::retention::commits;
 use crate::edge::clock;
@@ -12,7 +12,10 @@ use crate::rules::checkpoint::plan::{self, Standing};
 /// be put twice does not; then a random tag tells this run from another of the same number.
 pub(super) async fn claim(store: &Store) -> Result<(Attempt, bool), StoreError> {
     let probe = format!("{PROBES}/{}", nonce());
-    let (first, before) = try_join(store.create(&probe, nonce().into_bytes()), attempts(store)).await?;
+    let asked = try_join3(store.create(&probe, nonce().into_bytes()), attempts(store), commits(store));
+    let (first, mut before, commits) = asked.await?;
+    // Claims may have been deleted; a number that was used may never be used again.
+    before.extend(commits.into_iter().map(|name| name.stamp.attempt));
     let honest = first == Created::Ours && store.refuses(&probe, nonce().into_bytes()).await?;
     // What is left of a probe costs nothing; failing to delete it is no reason to stop.
     let (attempt, _) = join(claim_from(store, plan::next_number(&before), honest), store.delete(&probe)).await;
@@ -47,8 +50,11 @@ pub(super) async fn standing(store: &Store, ours: &Attempt, known: Option<&Stamp
     if standing != Standing::Gone || !commits(store).await?.iter().any(|name| Some(&name.stamp) == known) {
         return Ok(standing);
     }
-    store.create(&ours.key(), body()).await?;
-    Ok(Standing::Newest)
+    Ok(match store.create(&ours.key(), body()).await? {
+        Created::Ours => Standing::Newest,
+        // Another has taken the number meanwhile.
+        Created::Taken => Standing::Overtaken(ours.clone()),
+    })
 }
 
 /// Every attempt that was ever claimed.

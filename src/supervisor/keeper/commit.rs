@@ -1,7 +1,7 @@
 //! Commits the newest complete local checkpoint (contracts/checkpoints.md section 4): data first, the manifest last, each
 //! key written once. Killed anywhere, the store holds what it held before, or the new commit whole.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
@@ -19,7 +19,7 @@ use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
-use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, data_prefix, stamp_of_data};
+use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, stamp_of_data};
 use crate::rules::checkpoint::plan::{self, Standing};
 use crate::rules::exit;
 
@@ -77,6 +77,8 @@ pub enum Outcome {
         message: String,
         /// [`exit::STORE`].
         code: u8,
+        /// The store could not be reached: another try may do.
+        is_away: bool,
     },
 }
 
@@ -118,10 +120,11 @@ impl Mirror {
             Err(Stop::Fenced(by)) => Outcome::Fenced { by },
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
             // A newer run's retention takes files away that we rely on, which looks like a store that lost them.
+            Err(Stop::Away(message)) => Outcome::Failed { message, code: exit::STORE, is_away: true },
             Err(Stop::Failed(message)) => {
                 match tokio::time::timeout(SECOND_WORD, self.overtaken()).await.ok().flatten() {
                     Some(by) => Outcome::Fenced { by },
-                    None => Outcome::Failed { message, code: exit::STORE },
+                    None => Outcome::Failed { message, code: exit::STORE, is_away: false },
                 }
             }
         }
@@ -173,9 +176,10 @@ impl Mirror {
         // The trainer's network is spared while there is a trainer and time.
         let is_training = settle.is_some() && limit.is_none();
         self.seq += 1;
-        let sent = match self.upload(&local, bytes, is_training, progress).await {
+        let made = RefCell::default();
+        let sent = match self.upload(&local, bytes, is_training, &made, progress).await {
             Err(stop) if limit.is_none() => {
-                self.discard(&local.candidate.unit).await;
+                self.discard(made.take()).await;
                 return Err(stop);
             }
             uploaded => uploaded?,
@@ -279,6 +283,7 @@ impl Mirror {
         local: &Local,
         bytes: u64,
         is_training: bool,
+        made: &RefCell<Vec<String>>,
         progress: &dyn Fn(u64, u64),
     ) -> Result<Vec<Sent>, Stop> {
         let (store, stamp) = self.ours()?;
@@ -307,6 +312,7 @@ impl Mirror {
             pools: Pools::new(),
             clock: self.clock,
             told: &told,
+            made,
         };
         let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
             let key = data_key(&local.candidate.unit, &stamp, &entry.path);
@@ -366,10 +372,9 @@ impl Mirror {
 
     /// Deletes what was sent of a commit that is not to be: no manifest names it, and none ever will. What stays, a prune
     /// finds.
-    async fn discard(&self, unit: &str) {
-        let Ok((store, stamp)) = self.ours() else { return };
-        let objects = store.list(&data_prefix(unit, &stamp)).await.unwrap_or_default();
-        let deletions = objects.iter().map(|object| store.delete(&object.key));
+    async fn discard(&self, made: Vec<String>) {
+        let Some(store) = &self.store else { return };
+        let deletions = made.iter().map(|key| store.delete(key));
         let _ = stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await;
     }
 

@@ -5,6 +5,7 @@
 //! The commit is the checkpoints': data first, the manifest (`.trainit/model.json`) last, and without it the model is not
 //! whole. What an earlier run left there is written over; then its manifest goes first, and what it alone named last.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
@@ -100,6 +101,7 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Publishe
         pools: Pools::new(),
         clock: Clock::start(),
         told: &told,
+        made: &RefCell::default(),
     };
     let mut items: Vec<Item> = Vec::new();
     // What lies at the root comes last: it is what others look for.
@@ -185,7 +187,7 @@ async fn before(store: &Store) -> Result<Manifest, StoreError> {
 
 fn words(stop: Stop) -> String {
     match stop {
-        Stop::Changed(why) | Stop::Failed(why) | Stop::OutOfTime(why) => why,
+        Stop::Changed(why) | Stop::Failed(why) | Stop::Away(why) | Stop::OutOfTime(why) => why,
         Stop::Fenced(by) => format!("a newer run (attempt {by}) has taken over"),
     }
 }

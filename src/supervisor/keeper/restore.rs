@@ -64,9 +64,10 @@ impl Mirror {
             match self.store.take() {
                 None => self.local_only(look.newest.clone(), &look.passed),
                 Some(store) => {
-                    let chosen = match first {
-                        true => self.choose(&store, &look, Which::First(step)).await,
-                        false => self.choose_again(&store, &look).await,
+                    let which = if first { Which::First(step) } else { Which::Later };
+                    let chosen = match self.still_ours(&store).await {
+                        Ok(()) => self.choose(&store, &look, which).await,
+                        Err(error) => Err(error),
                     };
                     self.store = Some(store);
                     chosen?
@@ -125,13 +126,13 @@ impl Mirror {
         newest.map(|local| self.resume(&local.candidate.unit, local.age, None))
     }
 
-    async fn choose_again(&mut self, store: &Store, look: &Look) -> Result<Option<Resume>, MirrorError> {
-        if let Some(ours) = &self.attempt
-            && standing(store, ours, self.known_commit()).await.map_err(|error| away(&error))? == Standing::Gone
-        {
-            return Err(MirrorError::store(self.unclaimed(ours)));
+    /// A store that does not show our claim is not the one that we claimed, or does not show what it holds.
+    async fn still_ours(&self, store: &Store) -> Result<(), MirrorError> {
+        let Some(ours) = &self.attempt else { return Ok(()) };
+        match standing(store, ours, self.known_commit()).await.map_err(|error| away(&error))? {
+            Standing::Gone => Err(MirrorError::store(self.unclaimed(ours))),
+            _ => Ok(()),
         }
-        self.choose(store, look, Which::Later).await
     }
 
     pub(super) async fn choose(

@@ -16,6 +16,9 @@ use crate::rules::checkpoint::manifest::{Item, LIMIT, Manifest};
 use crate::rules::checkpoint::names::{COMMITS, CommitName, OWN, Stamp, stamp_of_data};
 use crate::rules::checkpoint::plan::{self, Retention};
 
+/// What was written half is left alone for this long: somebody may be writing it.
+const STAGED: Duration = Duration::from_secs(600);
+
 /// What was or would be deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
@@ -38,6 +41,7 @@ pub async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
 fn commits_among(objects: &[Object]) -> Vec<CommitName> {
     let mut names: Vec<CommitName> = objects.iter().filter_map(|o| CommitName::from_key(&o.key)).collect();
     names.sort_by(|a, b| b.cmp(a));
+    names.dedup();
     names
 }
 
@@ -92,7 +96,7 @@ impl Mirror {
         let mut swept = 0;
         if !dry {
             // First, so that directories are empty when their last object goes.
-            swept = store.sweep(age).await?;
+            swept = store.sweep(age.max(STAGED)).await?;
             let deletions = orphans.iter().map(|key| store.delete(key));
             stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
@@ -122,7 +126,10 @@ impl Mirror {
         }
         let ours = match &self.attempt {
             Some(attempt) => Some(attempt.clone()),
-            None => attempts(store).await?.into_iter().max(),
+            None => {
+                let committed = judged.iter().map(|(name, _)| name.stamp.attempt.clone());
+                attempts(store).await?.into_iter().chain(committed).max()
+            }
         };
         let Some(ours) = ours else { return Ok(Vec::new()) };
         let going = plan::expendable(&judged, retention, &ours, self.parent.as_ref(), best);

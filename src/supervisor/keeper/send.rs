@@ -1,6 +1,7 @@
 //! The files of one commit on their way out: read once, summed and sent. Which checkpoint, when, and whether it
 //! becomes a commit is decided in `commit`.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
@@ -18,7 +19,7 @@ use super::pins::Held;
 use super::pool::Pool;
 use crate::edge::beneath::{Beneath, forget, read_into};
 use crate::edge::clock::Clock;
-use crate::edge::store::{Habits, Store, StoreError, Upload};
+use crate::edge::store::{Habits, Store, StoreError, Trouble, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, ItemKind, hex};
 use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
@@ -43,12 +44,15 @@ pub(super) enum Stop {
     Changed(String),
     Fenced(Attempt),
     Failed(String),
+    /// The store cannot be reached; it may be back before long.
+    Away(String),
     OutOfTime(String),
 }
 
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Stop {
-        Stop::Failed(format!("{error}; it is not committed; what was before still is; {}", way_out(&error)))
+        let message = format!("{error}; it is not committed; what was before still is; {}", way_out(&error));
+        if error.trouble == Trouble::Unreachable { Stop::Away(message) } else { Stop::Failed(message) }
     }
 }
 
@@ -116,6 +120,8 @@ pub(super) struct Sending<'a> {
     pub(super) clock: Clock,
     /// Hears how many bytes more are through.
     pub(super) told: &'a dyn Fn(u64),
+    /// Keys that were written.
+    pub(super) made: &'a RefCell<Vec<String>>,
 }
 
 /// What files are read into.
@@ -157,6 +163,7 @@ impl Sending<'_> {
             let mut item = self.item_of(entry, key, sums);
             if !self.find(entry, &mut item, strong.as_ref()) {
                 item.etag = self.store.put(&item.key, blocks, crc32c).await?;
+                self.made.borrow_mut().push(item.key.clone());
             }
             (self.told)(size);
             return Ok(Sent { entry: entry.clone(), item, strong });
@@ -176,6 +183,7 @@ impl Sending<'_> {
         match self.send_parts(&mut upload, file, entry).await {
             Ok(sums) => {
                 let etag = upload.finish(sums.whole()).await?;
+                self.made.borrow_mut().push(key.clone());
                 let item = Item { etag, ..self.item_of(entry, key, sums) };
                 Ok(Sent { entry: entry.clone(), item, strong: None })
             }
