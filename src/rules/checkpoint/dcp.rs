@@ -127,7 +127,8 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let has_meta = |unit: &str| scan.listing.file(&join(unit, LIGHTNINGS)).is_some();
     let name = name_of(&candidate.unit);
     let is_named_so = name.ends_with(".ckpt") && (name.contains("step=") || name.starts_with("last"));
-    let is_lightnings = is_named_so || find(scan).iter().any(|other| has_meta(&other.unit));
+    let mut beside = scan.listing.within(parent_of(&candidate.unit));
+    let is_lightnings = is_named_so || beside.any(|other| other.kind == Kind::Directory && has_meta(&other.path));
     if is_lightnings && !has_meta(&candidate.unit) {
         return Err(format!("{} is not there yet", join(&candidate.unit, LIGHTNINGS)));
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::check;
-use super::listing::{join, name_of, parent_of};
+use super::listing::{Entry, join, name_of, parent_of};
 use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, no_pointers, step_in_stem};
 
 const TEMPORARY: &str = ".orbax-checkpoint-tmp";
@@ -140,8 +140,10 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         check::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
     }
     scan.all_whole(candidate)?;
-    let is_saved = |other: &Candidate| has(&other.unit, METADATA) || has(&other.unit, COMMIT);
-    let saved: Vec<Candidate> = find(scan).into_iter().filter(is_saved).collect();
+    let saved = scan.listing.within(beside).filter(|e| has(&e.path, METADATA) || has(&e.path, COMMIT));
+    let step = |e: &Entry| scan.step(&e.path, number(e.name())).flatten();
+    let saved: Vec<Candidate> =
+        saved.map(|e| Candidate { unit: e.path.clone(), step: step(e), paths: Vec::new() }).collect();
     scan.nothing_lost(candidate, &saved, |e| TELLTALES.contains(&e.name()))
 }
 

@@ -150,8 +150,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Nobody is deleting the unit, which goes file by file in any order: none is missing that a newer one of `saved` has.
-    /// Names with digits come and go with ranks and shards and do not count, nor those that do not `matter`.
+    /// Nobody is deleting the unit, which goes file by file in any order: none is missing that the next newer or the newest
+    /// one of `saved` has. Names with digits come and go with ranks and shards and do not count, nor those that do not `matter`.
     pub fn nothing_lost(
         &self,
         candidate: &Candidate,
@@ -160,7 +160,9 @@ impl Scan<'_> {
     ) -> Result<(), String> {
         let lasts =
             |e: &&Entry| e.kind == Kind::File && matter(e) && !e.name().bytes().any(|byte| byte.is_ascii_digit());
-        for newer in saved.iter().filter(|other| other.step > candidate.step) {
+        let newer = || saved.iter().filter(|other| other.step > candidate.step);
+        let (next, newest) = (newer().min_by_key(|o| o.step), newer().max_by_key(|o| o.step));
+        for newer in next.into_iter().chain(newest) {
             let names = self.listing.below(&newer.unit).iter().filter(lasts).map(|e| &e.path[newer.unit.len() + 1..]);
             for name in names {
                 if self.listing.get(&join(&candidate.unit, name)).is_none() {

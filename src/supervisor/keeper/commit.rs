@@ -27,6 +27,8 @@ use crate::rules::exit;
 const LAST_WORD: Duration = Duration::from_millis(200);
 /// How long a store that failed has to say whether that is because a newer run took over.
 const SECOND_WORD: Duration = Duration::from_secs(1);
+/// Less is not worth being told.
+const MOMENT: Duration = Duration::from_millis(100);
 /// What is smaller says nothing about the store's throughput.
 const TELLING_BYTES: u64 = 1 << 20;
 
@@ -214,8 +216,8 @@ impl Mirror {
         match names.into_iter().find(|name| Some(&name.stamp) == ours.as_ref()) {
             Some(_) => Ok(Outcome::UpToDate { step: self.waiting.and_then(|(step, _)| step) }),
             None => Err(Stop::OutOfTime(format!(
-                "no time left after {:.1} s to commit the newest checkpoint; {}",
-                limit.as_secs_f64(),
+                "no time left{} to commit the newest checkpoint; {}",
+                if limit < MOMENT { String::new() } else { format!(" after {:.1} s", limit.as_secs_f64()) },
                 self.what_stands()
             ))),
         }
