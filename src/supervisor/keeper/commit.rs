@@ -86,9 +86,9 @@ pub enum Outcome {
 
 impl Mirror {
     /// Commits the newest complete checkpoint if the store does not hold it. `settle`: it must have lain unchanged for
-    /// this long, and nobody may have it open for writing; `None` where nobody can write any more. `limit`: give up after this long, and do not
-    /// begin what the last throughput says cannot be done in it; nothing old is deleted then either. `progress` hears
-    /// bytes done and bytes in all.
+    /// this long, and nobody may have it open for writing; `None` where nobody can write any more. `limit`: give up after
+    /// this long, and do not begin what the last throughput says cannot be done in it; nothing old is deleted then
+    /// either. `progress` hears bytes done and bytes in all.
     pub async fn commit_newest(
         &mut self,
         settle: Option<Duration>,
@@ -121,8 +121,8 @@ impl Mirror {
             },
             Err(Stop::Fenced(by)) => Outcome::Fenced { by },
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
-            // A newer run's retention takes files away that we rely on, which looks like a store that lost them.
             Err(Stop::Away(message)) => Outcome::Failed { message, code: exit::STORE, is_away: true },
+            // A newer run's retention takes files away that we rely on, which looks like a store that lost them.
             Err(Stop::Failed(message)) => {
                 match tokio::time::timeout(SECOND_WORD, self.overtaken()).await.ok().flatten() {
                     Some(by) => Outcome::Fenced { by },
