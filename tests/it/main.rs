@@ -62,6 +62,8 @@ mod resume;
 mod scraped_metrics;
 mod shipping;
 mod status;
+#[cfg(feature = "store")]
+mod store_access;
 mod terminal;
 mod walls;
 #[cfg(not(feature = "store"))]

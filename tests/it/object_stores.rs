@@ -36,8 +36,9 @@ fn is_manifest(request: &Request) -> bool {
     request.method == "PUT" && request.key.contains("/.trainit/commits/")
 }
 
+/// It says so in one line with these words in it.
 #[track_caller]
-fn fails(done: Finished, words: &[&str]) {
+pub(crate) fn fails(done: Finished, words: &[&str]) {
     let done = done.expect_code(204);
     let line = done.err();
     assert_eq!(line.lines().count(), 1, "{line}");

@@ -16,6 +16,7 @@ use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
 use super::profile;
 use super::tls::Roots;
+use super::values;
 use crate::rules::checkpoint::address::Bucket;
 
 const WAY_OUT: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine, container or pod a role";
@@ -47,10 +48,20 @@ const VARIABLES: &[&str] = &[
     "AWS_CHECKSUM_ALGORITHM",
 ];
 
+const ADDRESSES: &[&str] = &[
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_STS",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+];
+
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
     let bad = |error: object_store::Error| Failed::from(&error);
+    check(access)?;
     let endpoint = access.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]);
-    let plain = connect::is_plain(endpoint, access)?;
+    let endpoint = endpoint.map(|value| values::address("AWS_ENDPOINT_URL", value)).transpose()?;
+    let plain = connect::is_plain(endpoint.as_ref(), access)?;
     let roots = Roots {
         file: access.given("SSL_CERT_FILE").map(str::to_owned),
         bundle: access.given("AWS_CA_BUNDLE").map(str::to_owned),
@@ -100,4 +111,23 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
     }
     Ok(Arc::new(store))
+}
+
+/// Errors: a value that the crate would panic at.
+fn check(access: &Access) -> Result<(), Failed> {
+    values::texts(access, VARIABLES.iter().copied())?;
+    values::addresses(access, ADDRESSES)?;
+    for name in ["AWS_REGION", "AWS_DEFAULT_REGION"] {
+        access.given(name).map_or(Ok(()), |region| values::label(name, region))?;
+    }
+    let relative = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
+    if let Some(path) = access.given(relative) {
+        values::address(relative, &format!("http://169.254.170.2{path}"))?;
+    }
+    let file = access.given("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+    // Where it cannot be read, the crate says so.
+    if let Some((file, token)) = file.and_then(|file| Some((file, std::fs::read_to_string(file).ok()?))) {
+        values::text(&format!("the token in {file}"), &token)?;
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@ use super::access::Access;
 use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
 use super::tls::Roots;
+use super::values;
 use crate::rules::checkpoint::address::Bucket;
 
 const WAY_OUT: &str =
@@ -38,14 +39,29 @@ const VARIABLES: &[(&str, AzureConfigKey)] = &[
     ("IDENTITY_ENDPOINT", AzureConfigKey::MsiEndpoint),
 ];
 
+/// Where the crate finds the emulator.
+const EMULATOR: &str = "AZURITE_BLOB_STORAGE_URL";
+/// Besides [`VARIABLES`].
+const TEXTS: &[&str] = &["AZURE_STORAGE_CONNECTION_STRING", "IDENTITY_HEADER"];
+const ADDRESSES: &[&str] =
+    &["AZURE_STORAGE_ENDPOINT", "AZURE_AUTHORITY_HOST", "AZURE_MSI_ENDPOINT", "IDENTITY_ENDPOINT", EMULATOR];
+
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
     let bad = |error: object_store::Error| Failed::from(&error);
     let connection = access.given("AZURE_STORAGE_CONNECTION_STRING").map(connection).unwrap_or_default();
     let given = VARIABLES.iter().filter_map(|(name, key)| Some((*key, access.given(name)?)));
     let pairs: Vec<(AzureConfigKey, &str)> = connection.into_iter().chain(given).collect();
-    let endpoint = pairs.iter().rev().find(|(key, _)| *key == AzureConfigKey::Endpoint).map(|(_, value)| *value);
+    check(access, &pairs)?;
     let is_emulated = access.is_on("AZURE_STORAGE_USE_EMULATOR");
-    let plain = is_emulated || connect::is_plain(endpoint, access)?;
+    let endpoint = if is_emulated {
+        access.given(EMULATOR).map(|emulator| (EMULATOR, emulator))
+    } else {
+        let last = pairs.iter().rev().find(|(key, _)| *key == AzureConfigKey::Endpoint);
+        last.map(|(_, value)| ("AZURE_STORAGE_ENDPOINT", *value))
+    };
+    let endpoint = endpoint.map(|(name, value)| values::address(name, value)).transpose()?;
+    // Without an address the emulator is on this machine.
+    let plain = is_emulated && endpoint.is_none() || connect::is_plain(endpoint.as_ref(), access)?;
     let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
     let mut builder = MicrosoftAzureBuilder::new()
         .with_container_name(&bucket.name)
@@ -68,6 +84,18 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
     let store = builder.build().map_err(bad)?;
     store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
     Ok(Arc::new(store))
+}
+
+/// Errors: a value that the crate would panic at.
+fn check(access: &Access, pairs: &[(AzureConfigKey, &str)]) -> Result<(), Failed> {
+    values::texts(access, VARIABLES.iter().map(|(name, _)| *name).chain(TEXTS.iter().copied()))?;
+    values::addresses(access, ADDRESSES)?;
+    pairs.iter().try_for_each(|(key, value)| match key {
+        AzureConfigKey::AccountName => values::label("the storage account's name", value),
+        AzureConfigKey::AuthorityId => values::label("AZURE_TENANT_ID", value),
+        AzureConfigKey::Endpoint => values::address("the Blob endpoint", value).map(drop),
+        _ => Ok(()),
+    })
 }
 
 /// `DefaultEndpointsProtocol=https;AccountName=a;AccountKey=k==;BlobEndpoint=http://...`

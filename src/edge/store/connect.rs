@@ -26,11 +26,13 @@ use object_store::client::{
 };
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, RetryConfig};
 use tokio::time::{Instant, Sleep, sleep, timeout};
+use url::Url;
 
 use super::access::{Access, Heard};
 use super::error::{Failed, NoAnswer, Trouble};
 use super::prompt::Connector as Prompt;
 use super::tls::Roots;
+use super::values;
 use crate::rules::when::http_date;
 
 /// To connect to a store. Metadata servers have a shorter limit, which the crate sets.
@@ -65,14 +67,12 @@ pub(super) fn retries() -> RetryConfig {
 }
 
 /// Whether this endpoint is asked by plain http. Errors: it would be, and is not on this machine.
-pub(super) fn is_plain(endpoint: Option<&str>, access: &Access) -> Result<bool, Failed> {
-    let Some(host) = endpoint.and_then(|e| e.strip_prefix("http://")) else { return Ok(false) };
-    let host = host.split('/').next().unwrap_or_default().rsplit('@').next().unwrap_or_default();
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    let is_here = name == "localhost" || name == "[::1]" || name.starts_with("127.");
-    if is_here || access.is_plain_fine || access.is_on("AWS_ALLOW_HTTP") {
+pub(super) fn is_plain(endpoint: Option<&Url>, access: &Access) -> Result<bool, Failed> {
+    let Some(url) = endpoint.filter(|url| url.scheme() == "http") else { return Ok(false) };
+    if values::is_here(url) || access.is_plain_fine || access.is_on("AWS_ALLOW_HTTP") {
         return Ok(true);
     }
+    let host = values::bare(url.authority());
     Err(Failed {
         trouble: Trouble::NoCredentials,
         detail: format!(
@@ -129,7 +129,7 @@ impl fmt::Debug for Service {
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let host = request.uri().authority().map_or(String::new(), |a| a.as_str().to_owned());
+        let host = request.uri().authority().map_or(String::new(), |a| values::bare(a.as_str()).to_owned());
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
         if let Some(Checksum(crc32c)) = request.extensions().get() {
             let value = HeaderValue::try_from(format!("crc32c={}", base64(crc32c.to_be_bytes())));

@@ -14,23 +14,34 @@ use super::access::Access;
 use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
 use super::tls::Roots;
+use super::values;
 use crate::rules::checkpoint::address::Bucket;
 
 const WAY_OUT: &str =
     "run as a service account (metadata server), or name its key file in GOOGLE_APPLICATION_CREDENTIALS";
 
+const EMULATOR: &str = "STORAGE_EMULATOR_HOST";
+const OVERRIDE: &str = "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE";
+
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
     let emulator = access
-        .given("STORAGE_EMULATOR_HOST")
+        .given(EMULATOR)
         .map(|host| if host.contains("://") { host.to_owned() } else { format!("http://{host}") });
-    let base = emulator.as_deref().or_else(|| access.given("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"));
+    let emulated = emulator.as_deref().map(|host| (EMULATOR, host));
+    let base = emulated.or_else(|| Some((OVERRIDE, access.given(OVERRIDE)?)));
+    let url = base.map(|(name, base)| values::address(name, base)).transpose()?;
+    for name in ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"] {
+        if let Some(host) = access.given(name) {
+            values::address(name, &format!("http://{host}"))?;
+        }
+    }
     let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
-        .with_client_options(connect::options(connect::is_plain(base, access)?))
+        .with_client_options(connect::options(connect::is_plain(url.as_ref(), access)?))
         .with_http_connector(Connector { roots, heard: access.heard() });
-    if let Some(base) = base {
+    if let Some((_, base)) = base {
         builder = builder.with_base_url(base.trim_end_matches('/'));
     }
     if emulator.is_some() {
@@ -53,6 +64,11 @@ fn known_type(path: &str) -> Result<(), Failed> {
     };
     let text = std::fs::read(path).map_err(|error| named(format!("cannot be read: {error}")))?;
     let value: serde_json::Value = serde_json::from_slice(&text).map_err(|_| named("is no JSON".to_owned()))?;
+    for field in ["token_uri", "gcs_base_url"] {
+        if let Some(uri) = value[field].as_str() {
+            values::address(&format!("{field} in GOOGLE_APPLICATION_CREDENTIALS={path}"), uri)?;
+        }
+    }
     match value["type"].as_str() {
         Some("service_account" | "authorized_user") => Ok(()),
         kind => Err(named(format!("is of the type {:?}, which trainit cannot use", kind.unwrap_or("unknown")))),

@@ -26,6 +26,7 @@ mod list;
 mod profile;
 mod prompt;
 mod tls;
+mod values;
 
 pub use access::Access;
 pub use error::{StoreError, Trouble};

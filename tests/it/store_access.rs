@@ -1,0 +1,75 @@
+//! Who may use a bucket, and what the environment says about it: what is wrong there is one line, and no secret is in it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+
+use crate::object_stores::fails;
+use crate::support::bucket::{Bucket, NAME};
+use crate::support::checkpoints::Place;
+
+#[test]
+fn a_value_that_cannot_be_one_is_one_line_that_names_the_variable() {
+    let bucket = Bucket::start();
+    let amazon = |name, value: &str| (format!("s3://{NAME}/x"), bucket.as_amazon(), name, value.to_owned());
+    let azure = |name, value: &str| (format!("az://{NAME}/x"), bucket.as_azure(), name, value.to_owned());
+    let google = |name, value: &str| (format!("gs://{NAME}/x"), Vec::new(), name, value.to_owned());
+    let all = [
+        amazon("AWS_ENDPOINT_URL", "127.0.0.1:9000"),
+        amazon("AWS_ENDPOINT_URL", "http://127.0.0.1:99999"),
+        amazon("AWS_ENDPOINT_URL", "http://127.0.0.1:1/a b"),
+        amazon("AWS_REGION", "us-east\n-1"),
+        amazon("AWS_REGION", "us east"),
+        amazon("AWS_ACCESS_KEY_ID", "AKID\nEXAMPLE"),
+        amazon("AWS_SESSION_TOKEN", "to\nken"),
+        amazon("AWS_CONTAINER_CREDENTIALS_FULL_URI", "not a url"),
+        azure("AZURE_STORAGE_TOKEN", "to\nken"),
+        azure("AZURE_STORAGE_ENDPOINT", "127.0.0.1:1"),
+        google("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "127.0.0.1:1"),
+        google("STORAGE_EMULATOR_HOST", "127.0.0.1 :1"),
+    ];
+    for (url, mut env, name, value) in all {
+        env.retain(|(there, _)| *there != name);
+        env.push((name, value));
+        fails(Place::with_store(&url, env).checkpoint("list").output(), &[name, "cannot be used"]);
+    }
+}
+
+#[test]
+fn credentials_go_by_plain_http_to_this_machine_only() {
+    let bucket = Bucket::start();
+    let mut env = bucket.as_amazon();
+    env[0].1 = "http://127.0.0.1.nip.invalid".to_owned();
+    fails(Place::with_store("s3://b/x", env).checkpoint("list").output(), &["plain http", "--allow-http"]);
+    let mut env = bucket.as_azure();
+    env.push(("AZURE_STORAGE_USE_EMULATOR", "true".to_owned()));
+    env.push(("AZURITE_BLOB_STORAGE_URL", "http://store.invalid".to_owned()));
+    fails(Place::with_store("az://c/x", env).checkpoint("list").output(), &["plain http", "--allow-http"]);
+}
+
+#[test]
+fn a_password_in_an_address_is_never_printed() {
+    let bucket = Bucket::start();
+    let mut env = bucket.as_amazon();
+    for host in ["store.invalid", "127.0.0.1:99999"] {
+        env[0].1 = format!("http://user:hunter2@{host}");
+        let done = Place::with_store("s3://b/x", env.clone()).checkpoint("list").output().expect_code(204);
+        assert!(!done.err().contains("hunter2"), "{}", done.err());
+    }
+    let odd = speaks_no_http();
+    env[0].1 = format!("http://user:hunter2@{odd}");
+    let done = Place::with_store("s3://b/x", env).checkpoint("list").output().expect_code(204);
+    assert!(done.err().contains(&format!("no answer from {odd}")) && !done.err().contains("hunter2"), "{}", done.err());
+}
+
+/// `host:port` of a server that answers with something else.
+fn speaks_no_http() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.9\r\n\r\n");
+        }
+    });
+    at
+}
