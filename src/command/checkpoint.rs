@@ -10,8 +10,8 @@ use self::shown::{commits_table, local_object, local_table, object, pruned_text,
 use super::keeping::mirror_config;
 use super::{refuse, values};
 use crate::cli::Parsed;
-use crate::edge::stdio;
 use crate::edge::store::StoreError;
+use crate::edge::{signals, stdio};
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::rules::plain::plain;
@@ -27,6 +27,8 @@ const DEEDS: [&str; 5] = ["list", "verify", "push", "pull", "prune"];
 
 /// Does one of [`DEEDS`]. Exit codes: as the help says.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
+    // A server that closes a connection is asked again; it must not end the process.
+    signals::ignore_write_signals();
     let deed = parsed.operands.first().and_then(|o| o.to_str()).unwrap_or_default();
     if !DEEDS.contains(&deed) {
         let known = DEEDS.join(", ");

@@ -179,6 +179,21 @@ fn connections_that_break_are_made_again() {
 }
 
 #[test]
+fn a_connection_that_is_closed_while_a_file_is_sent_does_not_end_the_process() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    place.save(1);
+    File::create(place.local().join("step-1/large.bin")).unwrap().set_len(24 << 20).unwrap();
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    bucket.misbehave(move |r| {
+        let is_it = is_data(r) && r.key.ends_with("large.bin");
+        (is_it && tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 3).then_some(Fault::Cut)
+    });
+    place.push();
+    assert_eq!(place.steps(), [1]);
+}
+
+#[test]
 fn data_that_the_bucket_only_pretends_to_hold_is_never_committed() {
     each(|bucket, place| {
         place.save(1);

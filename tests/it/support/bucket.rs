@@ -32,6 +32,8 @@ pub enum Fault {
     Afterwards(&'static str),
     /// Closes the connection, nothing done.
     Close,
+    /// Closes it after the headers, while the body is sent.
+    Cut,
     /// Never answers.
     Hang,
     /// Answers 200 and does nothing.
@@ -221,11 +223,21 @@ pub(super) fn xml(body: String) -> Answer {
 fn serve(stream: &TcpStream, shared: &Shared) {
     let _ = stream.set_nodelay(true);
     let mut reader = BufReader::new(stream);
-    while let Some(request) = receive(&mut reader) {
-        let is_head = request.method == "HEAD";
-        shared.state.lock().unwrap().asked.push(Request { body: Vec::new(), ..request.clone() });
+    while let Some((mut request, length)) = receive(&mut reader) {
         let rule = shared.rule.lock().unwrap().clone();
         let fault = rule.and_then(|rule| rule(&request));
+        if let Some(Fault::Cut) = fault {
+            // In this order the other side's next write is one into a closed pipe.
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            return;
+        }
+        request.body = vec![0; length];
+        if reader.read_exact(&mut request.body).is_err() {
+            return;
+        }
+        let is_head = request.method == "HEAD";
+        shared.state.lock().unwrap().asked.push(Request { body: Vec::new(), ..request.clone() });
         let mut half = false;
         let answer = match fault {
             None => respond(request, shared),
@@ -234,7 +246,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
                 respond(request, shared);
                 error(status, "InternalError")
             }
-            Some(Fault::Close) => return,
+            Some(Fault::Close | Fault::Cut) => return,
             Some(Fault::Hang) => loop {
                 std::thread::park();
             },
@@ -275,7 +287,8 @@ fn send(mut stream: &TcpStream, answer: &Answer, is_head: bool, half: bool) -> s
     stream.write_all(&[head.as_bytes(), body].concat())
 }
 
-fn receive(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
+/// A request without its body, and how many bytes that has.
+fn receive(reader: &mut BufReader<&TcpStream>) -> Option<(Request, usize)> {
     let mut line = || {
         let mut line = String::new();
         reader.read_line(&mut line).ok().filter(|n| *n > 0)?;
@@ -293,12 +306,10 @@ fn receive(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
     let query = pairs.map(|(name, value)| (decode(name), decode(&value.replace('+', " ")))).collect();
     let (bucket, key) = path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), ""));
     let length = headers.get("content-length").and_then(|l| l.parse().ok()).unwrap_or(0);
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
     // Whoever asks for another bucket finds none: the rest of the server need not know.
     let is_ours = decode(bucket) == NAME;
     let key = if is_ours { decode(key) } else { "\0".to_owned() };
-    Some(Request { method, key, query, headers, body })
+    Some((Request { method, key, query, headers, body: Vec::new() }, length))
 }
 
 pub(super) fn decode(text: &str) -> String {
