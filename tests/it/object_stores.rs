@@ -163,6 +163,21 @@ fn a_store_that_does_it_and_says_503_has_done_it() {
 }
 
 #[test]
+fn a_put_that_met_another_is_tried_again() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    place.save(1);
+    let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+    bucket.misbehave(move |r| {
+        let is_first = r.headers.contains_key("if-none-match") && seen.lock().unwrap().insert(r.key.clone());
+        is_first.then_some(Fault::Refuse("409 Conflict", "ConditionalRequestConflict"))
+    });
+    place.push();
+    assert_eq!(place.steps(), [1]);
+    assert_eq!(bucket.keys().iter().filter(|k| k.contains("/attempts/")).count(), 1, "one claim");
+}
+
+#[test]
 fn connections_that_break_are_made_again() {
     each(|bucket, place| {
         place.save(1);

@@ -123,6 +123,8 @@ impl<'a> Answer<'a> {
             ("NoSuchBucket" | "ContainerNotFound" | "PermanentRedirect" | "AuthorizationHeaderMalformed", _)
             | (_, Some(301 | 307)) => Trouble::NoBucket,
             _ if self.is_redirect => Trouble::NoBucket,
+            // Two creations met: neither need have been done.
+            ("ConditionalRequestConflict" | "OperationAborted", _) => Trouble::Unreachable,
             ("QuotaExceeded" | "InsufficientStorage", _) | (_, Some(507)) => Trouble::Full,
             (_, Some(401 | 403)) => Trouble::Denied,
             ("NotImplemented", _) | (_, Some(405)) => Trouble::Unsupported,

@@ -37,6 +37,8 @@ use directory::Directory;
 
 /// Tries of a put-if-absent whose answer was lost.
 const CREATE_TRIES: u32 = 3;
+/// Before the next of them where it met another's.
+const CONFLICT: Duration = Duration::from_millis(200);
 /// Where fewer bytes come at once and more than these are to follow, they are let [`GATHER`]: many small reads cost both
 /// sides more than they bring.
 const FULL: u64 = 64 << 10;
@@ -161,11 +163,20 @@ impl Store {
     /// retried request finds its own first try.
     pub async fn create(&self, key: &str, bytes: Vec<u8>) -> Result<Created, StoreError> {
         let bytes = Bytes::from(bytes);
-        if !self.refuses(key, bytes.clone()).await? {
-            return Ok(Created::Ours);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            if !self.refuses(key, bytes.clone()).await? {
+                return Ok(Created::Ours);
+            }
+            match self.get(key, bytes.len() as u64 + 1).await {
+                Ok(there) => return Ok(if there == bytes { Created::Ours } else { Created::Taken }),
+                // It was deleted meanwhile.
+                Err(error) if error.trouble == Trouble::Absent && tries < CREATE_TRIES => {}
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(CONFLICT).await;
         }
-        let there = self.get(key, bytes.len() as u64 + 1).await?;
-        Ok(if there == bytes { Created::Ours } else { Created::Taken })
     }
 
     /// Creates an object, durable on return, unless the store says that there is one: that may be a try of ours whose
@@ -178,9 +189,12 @@ impl Store {
             let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
             match self.durable.put_opts(&at, PutPayload::from_bytes(bytes.clone()), options).await {
                 Ok(_) => return Ok(false),
-                Err(object_store::Error::AlreadyExists { .. }) => return Ok(true),
                 Err(error) => {
+                    let says_there_is = matches!(error, object_store::Error::AlreadyExists { .. });
                     let error = self.error("write", key, &error);
+                    if says_there_is && error.trouble != Trouble::Unreachable {
+                        return Ok(true);
+                    }
                     // As good as a store that ignores the condition, and found out as one.
                     if error.trouble == Trouble::Unsupported && tries < CREATE_TRIES {
                         mode = PutMode::Overwrite;
@@ -189,6 +203,10 @@ impl Store {
                     // It may have been done all the same: the next try finds it.
                     if error.trouble != Trouble::Unreachable || tries == CREATE_TRIES {
                         return Err(error);
+                    }
+                    // Of the other kinds the crate has waited for the end already.
+                    if says_there_is {
+                        tokio::time::sleep(CONFLICT * tries).await;
                     }
                 }
             }
