@@ -178,6 +178,32 @@ fn a_put_that_met_another_is_tried_again() {
 }
 
 #[test]
+fn a_file_of_parts_whose_last_answer_was_lost_is_there() {
+    for place in [google, amazon] {
+        let bucket = Bucket::start();
+        let place = place(&bucket);
+        place.save(1);
+        File::create(place.local().join("step-1/large.bin")).unwrap().set_len(70 << 20).unwrap();
+        let once = std::sync::atomic::AtomicBool::new(true);
+        bucket.misbehave(move |r| {
+            let is_it = r.method == "POST" && r.query.contains_key("uploadId");
+            let is_first = is_it && once.swap(false, std::sync::atomic::Ordering::Relaxed);
+            is_first.then_some(Fault::Afterwards("503 Service Unavailable"))
+        });
+        place.push();
+        assert_eq!(place.steps(), [1]);
+        // One that is not there is none.
+        place.save(2);
+        File::create(place.local().join("step-2/large.bin")).unwrap().set_len(70 << 20).unwrap();
+        bucket.misbehave(|r| {
+            let is_it = r.method == "POST" && r.query.contains_key("uploadId");
+            is_it.then_some(Fault::Refuse("404 Not Found", "NoSuchUpload"))
+        });
+        fails(place.checkpoint("push").output(), &["NoSuchUpload"]);
+    }
+}
+
+#[test]
 fn connections_that_break_are_made_again() {
     each(|bucket, place| {
         place.save(1);

@@ -11,9 +11,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::path::Path as Key;
-use object_store::{
-    GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, PutResult,
-};
+use object_store::{Extensions, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
 mod access;
 mod amazon;
@@ -26,11 +24,13 @@ mod list;
 mod profile;
 mod prompt;
 mod tls;
+mod upload;
 mod values;
 
 pub use access::Access;
 pub use error::{StoreError, Trouble};
 pub use list::Object;
+pub use upload::Upload;
 
 use crate::rules::checkpoint::address::Address;
 use directory::Directory;
@@ -225,7 +225,7 @@ impl Store {
         }
         let put = self.data.put_opts(&self.key(key)?, blocks.into_iter().collect(), options).await;
         let result = put.map_err(|error| self.error("write", key, &error))?;
-        self.compare(key, &result, crc32c)?;
+        self.compare(key, &result.extensions, crc32c)?;
         Ok(result.e_tag)
     }
 
@@ -233,7 +233,7 @@ impl Store {
     pub async fn begin(&self, key: &str) -> Result<Upload<'_>, StoreError> {
         let upload = self.data.put_multipart(&self.key(key)?).await;
         let upload = upload.map_err(|error| self.error("write", key, &error))?;
-        Ok(Upload { store: self, key: key.to_owned(), upload: Some(upload) })
+        Ok(Upload { store: self, key: key.to_owned(), size: 0, upload: Some(upload) })
     }
 
     /// Flushes the data objects of these keys, and the directories that name them, to the device. A bucket's are
@@ -306,8 +306,8 @@ impl Store {
     }
 
     /// Fails where the store says that it holds other bytes than were sent.
-    fn compare(&self, key: &str, result: &PutResult, crc32c: u32) -> Result<(), StoreError> {
-        if let Some(connect::Checksum(theirs)) = result.extensions.get::<connect::Checksum>()
+    fn compare(&self, key: &str, found: &Extensions, crc32c: u32) -> Result<(), StoreError> {
+        if let Some(connect::Checksum(theirs)) = found.get::<connect::Checksum>()
             && self.checks_crc32c
             && *theirs != crc32c
         {
@@ -337,60 +337,6 @@ impl Store {
 
     fn place(&self, key: &str) -> String {
         format!("{}/{key}", self.place)
-    }
-}
-
-/// A data object being written. Dropped before it is finished, nothing appears.
-pub struct Upload<'a> {
-    store: &'a Store,
-    key: String,
-    /// `None` once finished.
-    upload: Option<Box<dyn MultipartUpload>>,
-}
-
-impl fmt::Debug for Upload<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Upload").field(&self.key).finish()
-    }
-}
-
-impl<'a> Upload<'a> {
-    /// The next part; parts come in the order of the calls, and several may be awaited at once.
-    pub fn part(&mut self, blocks: Vec<Bytes>) -> impl Future<Output = Result<(), StoreError>> + use<'a> {
-        let (store, key) = (self.store, self.key.clone());
-        let put = self.upload.as_mut().map(|upload| upload.put_part(blocks.into_iter().collect()));
-        async move {
-            match put {
-                Some(put) => put.await.map_err(|error| store.error("write", &key, &error)),
-                None => Ok(()),
-            }
-        }
-    }
-
-    /// The object appears, whole. Returns the store's tag for it.
-    pub async fn finish(mut self, crc32c: u32) -> Result<Option<String>, StoreError> {
-        let Some(upload) = &mut self.upload else { return Ok(None) };
-        let done = upload.complete().await;
-        let result = done.map_err(|error| self.store.error("write", &self.key, &error))?;
-        self.upload = None;
-        self.store.compare(&self.key, &result, crc32c)?;
-        Ok(result.e_tag)
-    }
-
-    /// Nothing appears.
-    pub async fn abort(mut self) {
-        if let Some(mut upload) = self.upload.take() {
-            let _ = upload.abort().await;
-        }
-    }
-}
-
-impl Drop for Upload<'_> {
-    fn drop(&mut self) {
-        // Cut off by the clock: parts that stay are paid for and not listed.
-        if let (Some(mut upload), Ok(runtime)) = (self.upload.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(async move { upload.abort().await });
-        }
     }
 }
 
