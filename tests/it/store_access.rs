@@ -61,6 +61,31 @@ fn a_password_in_an_address_is_never_printed() {
     assert!(done.err().contains(&format!("no answer from {odd}")) && !done.err().contains("hunter2"), "{}", done.err());
 }
 
+#[test]
+fn a_named_profile_without_keys_is_no_reason_to_sign_as_the_machine() {
+    let bucket = Bucket::start();
+    let place = |profiles: &str, name: &str| {
+        let mut env = bucket.as_amazon();
+        env.retain(|(name, _)| !name.contains("KEY"));
+        env.push(("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1".to_owned()));
+        env.push(("AWS_SESSION_TOKEN", "of-somebody-else".to_owned()));
+        env.push(("AWS_PROFILE", name.to_owned()));
+        let place = Place::with_store(&format!("s3://{NAME}/x"), Vec::new());
+        let file = place.path("config");
+        std::fs::write(&file, profiles).unwrap();
+        env.push(("AWS_CONFIG_FILE", file.to_str().unwrap().to_owned()));
+        (Place::with_store(&format!("s3://{NAME}/x"), env), place)
+    };
+    let (with_role, _file) = place("[profile r]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = s\n", "r");
+    fails(with_role.checkpoint("list").output(), &["AWS_PROFILE=r gives role_arn", "AWS_ACCESS_KEY_ID"]);
+    let keys = "[profile k]\naws_access_key_id = AKIDPROFILE\naws_secret_access_key = hunter2hunter2\n";
+    let (with_keys, _file) = place(keys, "k");
+    with_keys.checkpoint("list").output().expect_code(0);
+    let asked = bucket.asked();
+    assert!(!asked.is_empty() && asked.iter().all(|r| r.headers["authorization"].contains("AKIDPROFILE")));
+    assert!(!asked.iter().any(|r| r.headers.contains_key("x-amz-security-token")));
+}
+
 /// `host:port` of a server that answers with something else.
 fn speaks_no_http() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

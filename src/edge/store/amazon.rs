@@ -77,9 +77,14 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         .with_checksum_algorithm(Checksum::CRC64NVME);
     let mut region = access.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]).map(str::to_owned);
     let has_keys = access.given("AWS_ACCESS_KEY_ID").is_some() || access.given("AWS_SECRET_ACCESS_KEY").is_some();
-    let profile = profile::read(access).map_err(|detail| Failed { trouble: Trouble::NoCredentials, detail })?;
+    let no_credentials = |detail| Failed { trouble: Trouble::NoCredentials, detail };
+    let profile = profile::read(access).map_err(no_credentials)?;
     let has_profile = profile.as_ref().is_some_and(|p| p.keys.is_some());
     if let Some(found) = profile {
+        found.check()?;
+        if let (Some(why), false, false) = (found.useless, has_keys, access.is_on("AWS_SKIP_SIGNATURE")) {
+            return Err(no_credentials(why));
+        }
         region = region.or(found.region);
         if let (false, Some((id, key))) = (has_keys, found.keys) {
             builder = builder.with_access_key_id(id).with_secret_access_key(key);
@@ -88,7 +93,8 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
             }
         }
     }
-    for name in VARIABLES {
+    // A token belongs to the keys beside it.
+    for name in VARIABLES.iter().filter(|name| has_keys || **name != "AWS_SESSION_TOKEN") {
         if let (Some(value), Ok(key)) = (access.given(name), name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>()) {
             builder = builder.with_config(key, value);
         }

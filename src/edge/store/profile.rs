@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::access::Access;
+use super::error::Failed;
+use super::values;
 
 /// What a profile says.
 #[derive(Default)]
@@ -14,6 +16,28 @@ pub(super) struct Profile {
     pub(super) keys: Option<(String, String)>,
     pub(super) token: Option<String>,
     pub(super) region: Option<String>,
+    /// Why a profile that was named gives no keys though it means to: whoever else signs is not whom it names.
+    pub(super) useless: Option<String>,
+}
+
+/// Settings that say who is to sign in a way that is not read here.
+const OTHER_WAYS: [&str; 7] = [
+    "role_arn",
+    "sso_session",
+    "sso_start_url",
+    "sso_account_id",
+    "credential_process",
+    "web_identity_token_file",
+    "login_session",
+];
+
+impl Profile {
+    /// Errors: a value that the crate would panic at.
+    pub(super) fn check(&self) -> Result<(), Failed> {
+        let keys = self.keys.iter().flat_map(|(id, secret)| [id, secret]);
+        keys.chain(&self.token).try_for_each(|text| values::text("a key in the AWS profile", text))?;
+        self.region.iter().try_for_each(|region| values::label("the AWS profile's region", region))
+    }
 }
 
 /// The profile of `AWS_PROFILE`, or the default one; `None` where no file has it. Errors: one that was named is nowhere.
@@ -39,12 +63,26 @@ pub(super) fn read(access: &Access) -> Result<Option<Profile>, String> {
         };
     }
     let mut take = |key: &str| found.remove(key).filter(|v| !v.is_empty());
+    let (id, secret) = (take("aws_access_key_id"), take("aws_secret_access_key"));
+    let why = match (&id, &secret) {
+        (Some(_), Some(_)) => None,
+        (Some(_), None) => Some("has no aws_secret_access_key".to_owned()),
+        (None, Some(_)) => Some("has no aws_access_key_id".to_owned()),
+        (None, None) => {
+            let way = OTHER_WAYS.into_iter().find(|way| take(way).is_some());
+            way.map(|way| format!("gives {way}, and trainit reads keys only"))
+        }
+    };
     Ok(Some(Profile {
-        keys: take("aws_access_key_id").zip(take("aws_secret_access_key")),
+        useless: named.zip(why).map(|(name, why)| format!("AWS_PROFILE={name} {why}; {WAY_OUT}")),
+        keys: id.zip(secret),
         token: take("aws_session_token"),
         region: take("region"),
     }))
 }
+
+const WAY_OUT: &str =
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or take AWS_PROFILE away where the machine's role is to sign";
 
 /// The settings of one section; nested ones, which are indented, are left out.
 fn section(text: &str, wanted: &str) -> BTreeMap<String, String> {
@@ -86,5 +124,24 @@ mod tests {
         assert_eq!((found.token, found.region), (Some("t".into()), Some("us-west-2".into())));
         assert!(read(&[("AWS_PROFILE", "absent")]).is_err_and(|why| why.contains("AWS_PROFILE=absent")));
         assert!(read(&[("HOME", "/nonexistent")]).is_ok());
+    }
+
+    #[test]
+    fn a_profile_that_names_somebody_without_keys_is_useless() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let file = dir.path().join("config");
+        let config = "[profile role]\nrole_arn = arn:x\nsource_profile = a\n[profile sso]\nsso_session = s\n\
+            [profile half]\naws_access_key_id = K\n[profile place]\nregion = r\n[default]\nrole_arn = arn:x\n";
+        std::fs::write(&file, config).expect("writes");
+        let file = file.to_str().expect("UTF-8");
+        let useless = |name| {
+            let pairs = [("AWS_CONFIG_FILE", file), ("AWS_PROFILE", name)];
+            read(&Access::new(Env::from_pairs(pairs), false)).expect("reads").expect("there").useless
+        };
+        for (name, word) in [("role", "role_arn"), ("sso", "sso_session"), ("half", "aws_secret_access_key")] {
+            let why = useless(name).expect("says why");
+            assert!(why.starts_with(&format!("AWS_PROFILE={name} ")) && why.contains(word), "{why}");
+        }
+        assert_eq!((useless("place"), useless("")), (None, None));
     }
 }
