@@ -2,6 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection};
 
 use crate::object_stores::fails;
 use crate::support::bucket::{Bucket, NAME};
@@ -85,6 +91,58 @@ fn a_named_profile_without_keys_is_no_reason_to_sign_as_the_machine() {
     assert!(!asked.is_empty() && asked.iter().all(|r| r.headers["authorization"].contains("AKIDPROFILE")));
     assert!(!asked.iter().any(|r| r.headers.contains_key("x-amz-security-token")));
 }
+
+#[test]
+fn a_certificate_that_nobody_signed_is_refused_at_once_with_the_way_out() {
+    let (at, connections) = speaks_tls();
+    let mut env = Bucket::start().as_amazon();
+    env[0].1 = format!("https://{at}");
+    let start = std::time::Instant::now();
+    let place = Place::with_store("s3://b/x", env);
+    fails(
+        place.checkpoint("list").output(),
+        &[&format!("certificate of {at} is not trusted"), "SSL_CERT_FILE", "AWS_CA"],
+    );
+    assert!(connections.load(Relaxed) == 1 && start.elapsed().as_secs() < 5);
+}
+
+/// `host:port` of a server with a certificate of its own, and how often it was called.
+fn speaks_tls() -> (SocketAddr, Arc<AtomicUsize>) {
+    let certificate = CertificateDer::from_pem_slice(CERTIFICATE.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let config = Arc::new(config.with_single_cert(vec![certificate], key).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            count.fetch_add(1, Relaxed);
+            let _ = ServerConnection::new(Arc::clone(&config)).unwrap().complete_io(&mut stream);
+        }
+    });
+    (at, connections)
+}
+
+/// Of nobody, and what belongs to it.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n\
+    MIIBhzCCAS2gAwIBAgIUbriTVIS/P8F/zJETqSbVcnJ72cswCgYIKoZIzj0EAwIw\n\
+    ETEPMA0GA1UEAwwGbm9ib2R5MCAXDTI2MTEyMjEyMzY0N1oYDzIxMjYxMDI5MTIz\n\
+    NjQ3WjARMQ8wDQYDVQQDDAZub2JvZHkwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC\n\
+    AAQcPnwFkH933FC0Kcdwf7Sp9UPENxT7t9yjgW3PpheOSFYJb86WNzvTHob/axAs\n\
+    nSQpTs1fCT2BU8TMqGjlPP6Go2EwXzAdBgNVHQ4EFgQUCNwisOKcjcMgr6LyG46n\n\
+    xzSrWx0wHwYDVR0jBBgwFoAUCNwisOKcjcMgr6LyG46nxzSrWx0wDwYDVR0RBAgw\n\
+    BocEfwAAATAMBgNVHRMBAf8EAjAAMAoGCCqGSM49BAMCA0gAMEUCIQDlohuBfVGw\n\
+    vrT9sih287lrY7COKVuTAesQx0JnOyQhhwIgC05Rl4Flnnp5K26/VIqZAleJ7G2A\n\
+    BGflMvjBI0TknlQ=\n\
+    -----END CERTIFICATE-----";
+const KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
+    MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgA90Tq8bxV6SX6wTW\n\
+    DPndHXpfouC8QDEXQHp8ulmQU6ihRANCAAQcPnwFkH933FC0Kcdwf7Sp9UPENxT7\n\
+    t9yjgW3PpheOSFYJb86WNzvTHob/axAsnSQpTs1fCT2BU8TMqGjlPP6G\n\
+    -----END PRIVATE KEY-----";
 
 /// `host:port` of a server that answers with something else.
 fn speaks_no_http() -> SocketAddr {

@@ -29,7 +29,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use url::Url;
 
 use super::access::{Access, Heard};
-use super::error::{Failed, NoAnswer, Trouble};
+use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
 use super::prompt::Connector as Prompt;
 use super::tls::Roots;
 use super::values;
@@ -217,10 +217,14 @@ impl Service {
             if let Some(hyper) = cause.downcast_ref::<hyper::Error>() {
                 kind = kind_of(hyper, kind);
             }
+            match cause.downcast_ref() {
+                Some(rustls::Error::InvalidCertificate(why)) => return not_trusted(host, why),
+                // It speaks no TLS, and will not in a second.
+                Some(rustls::Error::InvalidMessage(_)) => kind = HttpErrorKind::Unknown,
+                _ => {}
+            }
             let io = cause.downcast_ref::<io::Error>();
             match io.map(io::Error::kind) {
-                // A certificate that is not trusted now will not be in a second.
-                Some(io::ErrorKind::InvalidData) => kind = HttpErrorKind::Unknown,
                 // A metadata server that does not answer is not there.
                 Some(io::ErrorKind::TimedOut) if self.is_metadata() => kind = HttpErrorKind::Unknown,
                 Some(
@@ -231,7 +235,9 @@ impl Service {
                 ) if kind == HttpErrorKind::Unknown => kind = HttpErrorKind::Interrupted,
                 _ => {}
             }
-            match cause.source() {
+            // The source of an I/O error is not the error it was made from, but the source of that.
+            let inner = io.and_then(io::Error::get_ref).map(|inner| inner as &dyn Error);
+            match inner.or_else(|| cause.source()) {
                 Some(deeper) => cause = deeper,
                 None => break,
             }
@@ -251,6 +257,12 @@ const BUFFER: usize = 112 << 10;
 
 fn error(kind: HttpErrorKind, text: String) -> HttpError {
     HttpError::new(kind, NoAnswer(text))
+}
+
+fn not_trusted(host: &str, why: &rustls::CertificateError) -> HttpError {
+    let way_out = "name the file of its CA in SSL_CERT_FILE (for S3 also AWS_CA_BUNDLE), or see to its names and dates";
+    let text = format!("the certificate of {host} is not trusted ({why}); {way_out}");
+    HttpError::new(HttpErrorKind::Unknown, NotTrusted(text))
 }
 
 fn kind_of(error: &hyper::Error, otherwise: HttpErrorKind) -> HttpErrorKind {

@@ -57,6 +57,11 @@ pub(super) struct Failed {
 #[error("{0}")]
 pub(super) struct NoAnswer(pub(super) String);
 
+/// Somebody answers who does not prove to be the store.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NotTrusted(pub(super) String);
+
 impl Failed {
     pub(super) fn of(self, deed: &'static str, place: String, access: &Access) -> StoreError {
         StoreError { deed, place, detail: access.censored(self.detail), trouble: self.trouble }
@@ -82,6 +87,9 @@ impl From<&object_store::Error> for Failed {
         }
         if let Some(NoAnswer(detail)) = cause.downcast_ref::<NoAnswer>() {
             return Failed { trouble: Trouble::Unreachable, detail: detail.clone() };
+        }
+        if let Some(NotTrusted(detail)) = cause.downcast_ref::<NotTrusted>() {
+            return Failed { trouble: Trouble::NoCredentials, detail: detail.clone() };
         }
         let text = cause.to_string();
         let answer = Answer::read(&text);
