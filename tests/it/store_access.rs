@@ -12,6 +12,7 @@ use rustls::{ServerConfig, ServerConnection};
 use crate::object_stores::fails;
 use crate::support::bucket::{Bucket, NAME};
 use crate::support::checkpoints::Place;
+use crate::support::metadata::{Metadata, ok};
 
 #[test]
 fn a_value_that_cannot_be_one_is_one_line_that_names_the_variable() {
@@ -104,6 +105,25 @@ fn a_certificate_that_nobody_signed_is_refused_at_once_with_the_way_out() {
         &[&format!("certificate of {at} is not trusted"), "SSL_CERT_FILE", "AWS_CA"],
     );
     assert!(connections.load(Relaxed) == 1 && start.elapsed().as_secs() < 5);
+}
+
+#[test]
+fn what_no_metadata_server_says_is_no_credential() {
+    for role in ["a role", "<html>", "ro\x01le"] {
+        let server = Metadata::start(move |request, _| match request.path.as_str() {
+            "/latest/api/token" => ok("AQAE=="),
+            _ => ok(role),
+        });
+        let place = Place::with_store(
+            "s3://b/x",
+            vec![
+                ("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://{}", server.at)),
+                ("AWS_ENDPOINT_URL", "http://127.0.0.1:1".to_owned()),
+                ("HOME", "/nonexistent".to_owned()),
+            ],
+        );
+        fails(place.checkpoint("list").output(), &[&server.at, "not that of a metadata server"]);
+    }
 }
 
 /// `host:port` of a server with a certificate of its own, and how often it was called.

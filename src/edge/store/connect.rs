@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{CONTENT_RANGE, DATE, HeaderMap, HeaderValue, USER_AGENT};
@@ -175,7 +176,12 @@ impl HttpService for Service {
         if let Some(checksum) = checksum(&parts.headers) {
             parts.extensions.insert(checksum);
         }
-        let body = Watched { body, host, silence, limit: Box::pin(sleep(silence)) };
+        let is_words = self.is_metadata() && parts.status.is_success();
+        let body = Watched { body, host: host.clone(), silence, limit: Box::pin(sleep(silence)) };
+        if is_words {
+            let words = usable(&host, &body.collect().await?.to_bytes())?;
+            return Ok(HttpResponse::from_parts(parts, words.into()));
+        }
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
     }
 }
@@ -272,6 +278,19 @@ fn kind_of(error: &hyper::Error, otherwise: HttpErrorKind) -> HttpErrorKind {
         _ if error.is_body_write_aborted() => HttpErrorKind::Request,
         _ => otherwise,
     }
+}
+
+/// A metadata server's answer. Errors: the crate would panic at it, as it makes headers and addresses of such.
+fn usable(host: &str, answer: &Bytes) -> Result<Bytes, HttpError> {
+    let text = answer.trim_ascii();
+    let is_usable = match serde_json::from_slice(text) {
+        Ok(serde_json::Value::Object(fields)) => {
+            fields.values().filter_map(|value| value.as_str()).all(|value| !value.chars().any(char::is_control))
+        }
+        _ => text.iter().all(|byte| byte.is_ascii_graphic() && !b"<>`".contains(byte)),
+    };
+    let odd = || error(HttpErrorKind::Unknown, format!("the answer of {host} is not that of a metadata server"));
+    if is_usable { Ok(answer.slice_ref(text)) } else { Err(odd()) }
 }
 
 /// A body that may not fall silent.
