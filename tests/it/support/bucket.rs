@@ -227,9 +227,9 @@ fn serve(stream: &TcpStream, shared: &Shared) {
         let rule = shared.rule.lock().unwrap().clone();
         let fault = rule.and_then(|rule| rule(&request));
         if let Some(Fault::Cut) = fault {
-            // In this order the other side's next write is one into a closed pipe.
+            // Half closed and then reset, while the body comes: the other side's write is one into a closed pipe.
+            let _ = reader.read_exact(&mut [0; 4096]);
             let _ = stream.shutdown(std::net::Shutdown::Write);
-            std::thread::sleep(std::time::Duration::from_millis(50));
             return;
         }
         request.body = vec![0; length];
