@@ -161,7 +161,7 @@ fn five_hundred_kills_at_random_instants_leave_lines_that_parse() {
             assert!(bare(file, value, keep).wait().unwrap().success());
         }
     }
-    let usual = clock.elapsed() / 40;
+    let mut usual = clock.elapsed() / 40;
     let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
     let mut killed = 0;
     for turn in 0.. {
@@ -185,6 +185,8 @@ fn five_hundred_kills_at_random_instants_leave_lines_that_parse() {
             assert!(whole.last().unwrap().contains(&format!("\"loss\": \"{killed}.0\"")), "acknowledged and not there");
         }
         killed += u32::from(!acknowledged);
+        // The machine may have been slower before, or be so now; most are to be killed, some not.
+        usual = usual.mul_f64(if acknowledged { 0.95 } else { 1.02 });
         if text.len() > 3500 && *keep == "0" {
             fs::write(file, &text[..text.match_indices('\n').nth(19).unwrap().0 + 1]).unwrap();
         }
