@@ -322,13 +322,19 @@ fn a_store_that_fails_half_way_through_a_restore_is_no_reason_for_an_older_check
         place.push();
         place.save(2);
         place.push();
-        bucket.misbehave(|r| {
-            let is_it = r.method == "GET" && r.key.contains("/step-2/");
-            is_it.then_some(Fault::Refuse("403 Forbidden", "AccessDenied"))
-        });
         let to = place.path("elsewhere");
-        fails(place.checkpoint_in("pull", &to).output(), &["403 AccessDenied"]);
-        assert!(!to.join("step-1").exists());
+        for (status, code, way_out) in [
+            ("403 Forbidden", "AccessDenied", "allowed to list, read, create and delete"),
+            ("400 Bad Request", "ExpiredToken", "credentials that hold now"),
+            ("403 Forbidden", "RequestTimeTooSkewed", "this machine's clock is right"),
+        ] {
+            bucket.misbehave(move |r| {
+                let is_it = r.method == "GET" && r.key.contains("/step-2/");
+                is_it.then_some(Fault::Refuse(status, code))
+            });
+            fails(place.checkpoint_in("pull", &to).output(), &[&format!("{} {code}", &status[..3]), way_out]);
+            assert!(!to.join("step-1").exists(), "{code}");
+        }
     });
 }
 

@@ -20,6 +20,8 @@ pub enum Trouble {
     NoDirectory,
     /// Nothing says who we are.
     NoCredentials,
+    /// What says who we are does not hold, or does no more.
+    NotBelieved,
     /// It does not know what was asked of it.
     Unsupported,
     /// Nobody answers, or the answer is "later".
@@ -133,6 +135,13 @@ impl<'a> Answer<'a> {
             _ if self.is_redirect => Trouble::NoBucket,
             // Two creations met: neither need have been done.
             ("ConditionalRequestConflict" | "OperationAborted", _) => Trouble::Unreachable,
+            // S3's word, with status 400, for a body that came too slowly.
+            ("RequestTimeout", _) => Trouble::Unreachable,
+            (
+                "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" | "InvalidAccessKeyId" | "SignatureDoesNotMatch"
+                | "RequestTimeTooSkewed" | "RequestExpired" | "AuthenticationFailed" | "InvalidAuthenticationInfo",
+                _,
+            ) => Trouble::NotBelieved,
             ("QuotaExceeded" | "InsufficientStorage", _) | (_, Some(507)) => Trouble::Full,
             (_, Some(401 | 403)) => Trouble::Denied,
             ("NotImplemented", _) | (_, Some(405)) => Trouble::Unsupported,
@@ -165,6 +174,10 @@ pub(super) fn kind_of(error: &io::Error) -> Trouble {
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => Trouble::Denied,
         Some(libc::ENOENT) => Trouble::Absent,
         Some(libc::ENOTDIR) => Trouble::NoDirectory,
+        // A network file system whose server, or whose process, is gone.
+        Some(libc::ENOTCONN | libc::ESTALE | libc::ETIMEDOUT | libc::EHOSTDOWN | libc::EHOSTUNREACH) => {
+            Trouble::Unreachable
+        }
         _ => Trouble::Other,
     }
 }
@@ -179,11 +192,19 @@ mod tests {
             <Code>SignatureDoesNotMatch</Code><Message>The request signature does not match\nmore</Message>\
             <StringToSign>AKIA secret</StringToSign></Error>";
         let answer = Answer::read(text);
-        assert_eq!(answer.trouble(), Some(Trouble::Denied));
+        assert_eq!(answer.trouble(), Some(Trouble::NotBelieved));
         assert_eq!(answer.in_words(text), "answer 403 SignatureDoesNotMatch: The request signature does not match");
         let gone = Answer::read("Server returned non-2xx status code: 404 Not Found: <Code>NoSuchBucket</Code>");
         assert_eq!(gone.trouble(), Some(Trouble::NoBucket));
         assert_eq!(Answer::read("Server returned non-2xx status code: 503 x: ").trouble(), Some(Trouble::Unreachable));
+        let of = |status: &str, code: &str| {
+            let text = format!("Server returned non-2xx status code: {status} x: <Error><Code>{code}</Code></Error>");
+            Answer::read(&text).trouble()
+        };
+        assert_eq!(of("403", "AccessDenied"), Some(Trouble::Denied));
+        assert_eq!(of("400", "ExpiredToken"), Some(Trouble::NotBelieved));
+        assert_eq!(of("403", "RequestTimeTooSkewed"), Some(Trouble::NotBelieved));
+        assert_eq!(of("400", "RequestTimeout"), Some(Trouble::Unreachable));
         let long = "x".repeat(500);
         assert_eq!(Answer::read(&long).in_words(&long).len(), 203);
     }

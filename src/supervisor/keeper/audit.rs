@@ -141,7 +141,7 @@ async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result
     match sum {
         Ok(sums) => Ok(Ok(sums)),
         Err(error) => match error.trouble {
-            Trouble::Unreachable | Trouble::NoCredentials | Trouble::NoBucket => Err(error),
+            Trouble::Unreachable | Trouble::NoCredentials | Trouble::NotBelieved | Trouble::NoBucket => Err(error),
             _ => Ok(Err(error.to_string())),
         },
     }

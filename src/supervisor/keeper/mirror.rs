@@ -339,6 +339,7 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
     match error.trouble {
         Trouble::Full => "free space in the store",
         Trouble::Denied => "whoever runs this must be allowed to list, read, create and delete there",
+        Trouble::NotBelieved => "give credentials that hold now, and see that this machine's clock is right",
         Trouble::NoBucket => "make the bucket, or name the right one and its region",
         // The error says it.
         Trouble::NoCredentials => "then start again",
