@@ -8,12 +8,14 @@ pub mod commit;
 mod fall_back;
 mod fetch;
 pub mod foresight;
+mod guard;
 mod in_place;
 mod known;
 mod look;
 pub mod mirror;
 mod model;
 mod pins;
+mod place;
 mod pool;
 pub mod restore;
 pub mod retention;
@@ -90,6 +92,13 @@ pub struct Checkpoints {
     pub settle: Duration,
 }
 
+/// What came of the commit after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saved {
+    Done,
+    StoreIsAway,
+}
+
 struct Keeper {
     checkpoints: Option<Checkpoints>,
     model: Option<LeftModel>,
@@ -137,7 +146,7 @@ impl Keeper {
                     biased;
                     order = orders.recv() => order,
                     () = tokio::time::sleep(pause) => {
-                        pause = inbox.during(&mut orders, self.look()).await.unwrap_or(self.interval);
+                        pause = inbox.during(&mut orders, false, self.look()).await.unwrap_or(self.interval);
                         continue;
                     }
                 }
@@ -158,19 +167,24 @@ impl Keeper {
                 }
                 Some(Order::Refresh) => {
                     // Cut off, it has no answer; a flush is next then.
-                    inbox.during(&mut orders, self.refresh()).await;
+                    inbox.rest(true);
+                    let saved = inbox.during(&mut orders, false, self.save_what_is_left()).await;
+                    if let Some(Some(saved)) = saved.filter(|_| !inbox.is_to_flush()) {
+                        inbox.during(&mut orders, true, self.find_newest(saved)).await;
+                    }
+                    inbox.rest(false);
                 }
                 Some(Order::FallBack) => {
-                    inbox.during(&mut orders, self.fall_back()).await;
+                    inbox.during(&mut orders, false, self.fall_back()).await;
                 }
                 Some(Order::Publish) => {
-                    let published = inbox.during(&mut orders, self.publish()).await;
+                    let published = inbox.during(&mut orders, false, self.publish()).await;
                     let late = || Flushed::OutOfTime("the time was up before the model was copied".to_owned());
                     self.teller.tell(Event::Flushed(published.unwrap_or_else(late)));
                 }
                 Some(Order::Flush(by)) => {
                     is_training = false;
-                    if inbox.during(&mut orders, self.flush(by)).await.is_none() {
+                    if inbox.during(&mut orders, false, self.flush(by)).await.is_none() {
                         self.flush(Some(self.clock.now())).await;
                     }
                 }
@@ -220,17 +234,34 @@ impl Keeper {
         }
     }
 
-    /// The tree is empty after a crash: what is complete is committed, and the newest is where the next attempt goes on,
-    /// fetched from the store again where the crash left nothing whole.
-    async fn refresh(&mut self) {
-        let outcome = self.commit(None, None).await;
-        match outcome {
-            Some(Outcome::Fenced { by }) => return self.tell_fenced(&by.to_string()),
-            Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => self.complain(message),
-            _ => {}
+    /// The tree is empty after a crash: what is complete is committed. `None`: there is no going on.
+    async fn save_what_is_left(&mut self) -> Option<Saved> {
+        match self.commit(None, None).await {
+            Some(Outcome::Fenced { by }) => {
+                self.tell_fenced(&by.to_string());
+                None
+            }
+            Some(Outcome::Failed { message, is_away, .. }) => {
+                self.complain(message);
+                Some(if is_away { Saved::StoreIsAway } else { Saved::Done })
+            }
+            Some(Outcome::OutOfTime { why }) => {
+                self.complain(why);
+                Some(Saved::Done)
+            }
+            _ => Some(Saved::Done),
         }
+    }
+
+    /// Where the next attempt goes on: the newest checkpoint, fetched from the store again where the crash left nothing
+    /// whole.
+    async fn find_newest(&mut self, saved: Saved) {
         let Some(mirror) = &mut self.mirror else { return self.tell_restored(None) };
-        let restored = mirror.restore().await;
+        let local = if saved == Saved::StoreIsAway { mirror.restore_without_store().await } else { None };
+        let restored = match local {
+            Some(resume) => Ok(Some(resume)),
+            None => mirror.restore().await,
+        };
         self.tell_found(restored);
     }
 
@@ -262,6 +293,13 @@ impl Keeper {
             // Not settled yet: there is no need to wait for a whole interval.
             Some(Outcome::Changed { why }) => {
                 tracing::debug!("a checkpoint is being written: {why}");
+                let lag = self.mirror.as_ref().and_then(Mirror::behind).map(|(_, lag)| lag);
+                if lag.is_some_and(|lag| lag >= SAID_AGAIN) {
+                    self.complain(format!(
+                        "no checkpoint is committed, none lies still for the {:?} of --settle ({why}); shorten it, or save more rarely",
+                        self.settle
+                    ));
+                }
                 return self.settle.min(self.interval).max(Duration::from_millis(50));
             }
             Some(Outcome::UpToDate { .. } | Outcome::NothingComplete { .. }) | None => {}
@@ -408,9 +446,25 @@ struct Inbox {
 }
 
 impl Inbox {
+    /// Whether nobody trains now, and the network need not be spared.
+    fn rest(&self, is_off: bool) {
+        if let Some(pace) = &self.pace {
+            pace.lock().unwrap_or_else(PoisonError::into_inner).rest(is_off);
+        }
+    }
+
+    fn is_to_flush(&self) -> bool {
+        self.held.iter().any(|order| matches!(order, Order::Flush(_)))
+    }
+
     /// Does it, keeping what comes meanwhile for later; cut off (`None`) where an order says by when the last commit must
-    /// be through, or when nobody is left to give orders.
-    async fn during<T>(&mut self, orders: &mut UnboundedReceiver<Order>, deed: impl Future<Output = T>) -> Option<T> {
+    /// be through, where a flush makes it `vain`, or when nobody is left to give orders.
+    async fn during<T>(
+        &mut self,
+        orders: &mut UnboundedReceiver<Order>,
+        vain: bool,
+        deed: impl Future<Output = T>,
+    ) -> Option<T> {
         tokio::pin!(deed);
         let mut by: Option<Duration> = None;
         loop {
@@ -424,6 +478,13 @@ impl Inbox {
                     let is_urgent = matches!(order, Order::Hurry(_) | Order::Flush(_) | Order::Hasten { notice: true });
                     if let Some(pace) = self.pace.as_ref().filter(|_| is_urgent) {
                         pace.lock().unwrap_or_else(PoisonError::into_inner).lift();
+                    }
+                    if matches!(order, Order::Refresh) {
+                        self.rest(true);
+                    }
+                    if vain && matches!(order, Order::Flush(_)) {
+                        self.held.push_back(order);
+                        return None;
                     }
                     let limit = match order {
                         Order::Hurry(by) => Some(by),

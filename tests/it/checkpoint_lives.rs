@@ -337,3 +337,31 @@ fn nothing_old_is_deleted_on_the_way_out() {
     run(&place, &["--keep-last", "1"], &saves(30)).expect_code(0);
     assert_eq!(place.steps(), [30, 20], "the one that this run came from stays");
 }
+
+#[test]
+fn a_checkpoint_written_by_a_clock_that_was_set_back_is_committed_all_the_same() {
+    let place = Place::new();
+    let store = place.store();
+    let script = format!(
+        r#"many() {{ ls {0}/.trainit/commits 2>/dev/null | wc -l; }}
+           echo '{{"w": 1}}' >"$D/tmp"; mv "$D/tmp" "$D/ckpt-10.json"; until [ "$(many)" = 1 ]; do sleep 0.01; done
+           echo '{{"w": 2}}' >"$D/tmp"; touch -d '1 hour ago' "$D/tmp"; mv "$D/tmp" "$D/ckpt-10.json"
+           until [ "$(many)" = 2 ]; do sleep 0.01; done
+           echo '{{"w": 3}}' >"$D/tmp"; touch -d '2 hours ago' "$D/tmp"; mv "$D/tmp" "$D/ckpt-5.json"; rm "$D/ckpt-10.json""#,
+        store.display()
+    );
+    run(&place, &[], &script).expect_code(0);
+    assert_eq!(place.commits().len(), 3);
+    assert_eq!(fs::read_to_string(place.pull_afresh("elsewhere").join("ckpt-5.json")).unwrap(), "{\"w\": 3}\n");
+}
+
+#[test]
+fn where_saves_come_faster_than_they_settle_one_after_another_is_committed() {
+    let place = Place::new();
+    let script = format!(
+        r#"n=0; until [ "$(ls {}/.trainit/commits 2>/dev/null | wc -l)" -ge 2 ]; do
+               n=$((n + 1)); echo {{}} >"$D/tmp"; mv "$D/tmp" "$D/ckpt-$n.json"; sleep 0.05; done"#,
+        place.store().display()
+    );
+    run(&place, &["--settle", "300ms"], &script).expect_code(0);
+}

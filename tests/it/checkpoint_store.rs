@@ -139,6 +139,18 @@ fn a_file_that_changes_during_the_copy_drops_the_commit_and_the_next_one_takes_i
 }
 
 #[test]
+fn a_file_that_comes_into_the_checkpoint_during_the_copy_drops_the_commit() {
+    let place = Place::new();
+    place.save(1);
+    let push = stopped_at(&place, "5:stop");
+    fs::write(place.local().join("step-1/rank_1.bin"), "late").unwrap();
+    push.signal(libc::SIGCONT);
+    let done = push.finish().expect_code(1);
+    assert!(done.err().contains("step-1/rank_1.bin came into step-1 while it was copied"), "{}", done.err());
+    assert_eq!(place.commits().len(), 0);
+}
+
+#[test]
 fn a_framework_that_deletes_its_checkpoint_during_the_copy_cannot_pull_it_away() {
     let place = Place::new();
     let saved = place.save(1);

@@ -73,6 +73,20 @@ fn a_disk_too_full_for_the_restore_is_204_before_anything_is_written() {
 }
 
 #[test]
+fn what_is_not_whole_needs_no_space() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    place.save(2);
+    fs::write(place.local().join("step-2/big.bin"), vec![1; 3 << 20]).unwrap();
+    place.push();
+    let data = fs::read_dir(place.store().join("step-2")).unwrap().next().unwrap().unwrap().path();
+    fs::remove_file(data.join("big.bin")).unwrap();
+    let done = with_tmpfs(&place, "pull", &place.local(), "2m").output().expect_code(0);
+    assert!(done.out().contains("step-1") && done.err().contains("big.bin is missing"), "{}{}", done.out(), done.err());
+}
+
+#[test]
 fn a_disk_that_fills_up_during_the_restore_is_204_in_one_line_and_what_was_written_is_gone() {
     // Many small files need more blocks than bytes, and each needs an inode.
     for size in ["600k", "8m,nr_inodes=60"] {

@@ -100,3 +100,64 @@ fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_
     assert!(place.pull_afresh("elsewhere").join("step-1").exists(), "{}", done.err());
     assert!(done.err().contains("commit_failed"), "it was away: {}", done.err());
 }
+
+/// A run that saves a first checkpoint, then at its word a second one, and crashes; the second attempt says what it goes
+/// on from.
+fn crashing(place: &Place, args: &[&str], last: &str) -> Running {
+    let local = place.local();
+    let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+    let timing = ["--settle", "10ms", "--mirror-interval", "10ms", "--restart-backoff", "1ms", "--max-restarts", "1"];
+    let script = format!(
+        r#"cd {}; echo "from ${{TRAINIT_RESUME_STEP:-scratch}}"; [ "$TRAINIT_ATTEMPT" = 2 ] && exit 0
+           echo {{}} >tmp; mv tmp ckpt-10.json; until [ -e ../go ]; do sleep 0.01; done; {last}; exit 9"#,
+        local.display()
+    );
+    let trainit = Trainit::new(run).args(timing).args(args).args(["--", "sh", "-c", &script]);
+    place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).start()
+}
+
+#[test]
+fn a_crash_while_the_store_is_away_goes_on_from_the_newer_local_checkpoint() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+    let going = crashing(&place, &[], "echo '{}' >tmp; mv tmp ckpt-20.json");
+    eventually("the first is committed", || commits(&bucket, 10));
+    bucket.misbehave(|_| Some(Fault::Refuse("503 Slow Down", "SlowDown")));
+    fs::write(place.path("go"), "").unwrap();
+    going.after_line("from 20");
+    bucket.behave();
+    let done = going.finish().expect_code(0);
+    assert!(done.err().contains("cannot be reached: the next attempt goes on from ckpt-20.json"), "{}", done.err());
+    assert!(commits(&bucket, 20));
+}
+
+#[test]
+fn a_stop_does_not_wait_for_what_only_another_attempt_would_need() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+    let going = crashing(&place, &[], "rm ckpt-10.json");
+    eventually("the first is committed", || commits(&bucket, 10));
+    bucket.misbehave(|r| (r.method == "GET" && r.key.ends_with("ckpt-10.json")).then_some(Fault::Hang));
+    bucket.forget();
+    fs::write(place.path("go"), "").unwrap();
+    eventually("it is fetched", || bucket.asked().iter().any(|r| r.method == "GET" && r.key.ends_with("ckpt-10.json")));
+    let asked = Instant::now();
+    going.signal(libc::SIGTERM);
+    going.finish().expect_code(143);
+    assert!(asked.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn no_bandwidth_is_spared_where_nobody_trains() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+    let two_files = "mkdir tmp; head -c 2000 /dev/zero | tee tmp/a.bin >tmp/b.bin; mv tmp step-20";
+    let last = format!("rm ckpt-10.json; {two_files}; until [ -e ../crash ]; do sleep 0.01; done");
+    let going = crashing(&place, &["--mirror-bandwidth", "1"], &last);
+    eventually("the first is committed", || commits(&bucket, 10));
+    fs::write(place.path("go"), "").unwrap();
+    eventually("one file is through", || puts(&bucket, "a.bin") + puts(&bucket, "b.bin") == 1);
+    fs::write(place.path("crash"), "").unwrap();
+    let done = going.finish().expect_code(0);
+    assert_eq!(done.out(), "from scratch\nfrom 20\n", "{}", done.err());
+}

@@ -352,6 +352,21 @@ fn a_manifest_that_cannot_be_put_leaves_the_one_before() {
 }
 
 #[test]
+fn a_manifest_that_the_bucket_only_pretends_to_hold_is_no_commit() {
+    each(|bucket, place| {
+        place.save(1);
+        place.push();
+        place.save(2);
+        for fault in [|| Fault::Pretend, || Fault::Flip] {
+            bucket.misbehave(move |r| (is_manifest(r) && r.method == "PUT").then(fault));
+            fails(place.checkpoint("push").output(), &["does not hold it", "what was before still is"]);
+            bucket.behave();
+        }
+        assert_eq!(tree(&place.pull_afresh("elsewhere")).keys().filter(|p| p.starts_with("step-2")).count(), 0);
+    });
+}
+
+#[test]
 fn what_is_wrong_with_a_bucket_is_one_line_with_the_way_out() {
     let bucket = Bucket::start();
     for (url, env) in [("gs://no-such-bucket/x", bucket.as_google()), ("s3://no-such-bucket/x", bucket.as_amazon())] {

@@ -138,8 +138,15 @@ impl<'a> Answer<'a> {
             // S3's word, with status 400, for a body that came too slowly.
             ("RequestTimeout", _) => Trouble::Unreachable,
             (
-                "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" | "InvalidAccessKeyId" | "SignatureDoesNotMatch"
-                | "RequestTimeTooSkewed" | "RequestExpired" | "AuthenticationFailed" | "InvalidAuthenticationInfo",
+                "ExpiredToken"
+                | "InvalidToken"
+                | "TokenRefreshRequired"
+                | "InvalidAccessKeyId"
+                | "SignatureDoesNotMatch"
+                | "RequestTimeTooSkewed"
+                | "RequestExpired"
+                | "AuthenticationFailed"
+                | "InvalidAuthenticationInfo",
                 _,
             ) => Trouble::NotBelieved,
             ("QuotaExceeded" | "InsufficientStorage", _) | (_, Some(507)) => Trouble::Full,

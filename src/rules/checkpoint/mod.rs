@@ -89,22 +89,46 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     })
 }
 
-/// By step; where any has none, by time. Times within a second of each other (mounts that fake them) leave it to the step.
-fn sort(listing: &Listing, candidates: &mut [Candidate]) {
-    let times = candidates.iter().map(|c| c.newest_ns(listing));
+/// Those with a step by it, those without by time; one of each by time, too. Times within a second of each other (mounts
+/// that fake them) leave it to the step.
+fn sort(listing: &Listing, candidates: &mut Vec<Candidate>) {
+    let time = |c: &Candidate| c.newest_ns(listing);
+    let times = candidates.iter().map(time);
     let spread_ns = times.clone().max().unwrap_or(0).saturating_sub(times.min().unwrap_or(0));
-    let by_step = spread_ns < 1_000_000_000 || candidates.iter().all(|c| c.step.is_some());
-    candidates.sort_by_cached_key(|c| {
-        let time = c.newest_ns(listing);
-        let first = if by_step { 0 } else { time };
-        std::cmp::Reverse((first, c.step, time, c.unit.clone()))
-    });
+    candidates.sort_by_cached_key(|c| std::cmp::Reverse((c.step, time(c), c.unit.clone())));
+    if spread_ns < 1_000_000_000 {
+        return;
+    }
+    let stepless = candidates.partition_point(|c| c.step.is_some());
+    let mut stepless = candidates.split_off(stepless).into_iter().peekable();
+    let mut sorted = Vec::with_capacity(candidates.len());
+    for stepped in candidates.drain(..) {
+        while let Some(newer) = stepless.next_if(|c| time(c) > time(&stepped)) {
+            sorted.push(newer);
+        }
+        sorted.push(stepped);
+    }
+    sorted.extend(stepless);
+    *candidates = sorted;
 }
 
 #[cfg(test)]
 mod tests {
     use super::listing::tests::Memory;
     use super::*;
+
+    #[test]
+    fn one_without_a_step_does_not_make_the_clock_decide_between_those_that_have_one() {
+        const SECOND: i64 = 1_000_000_000;
+        let files = [("100", 900), ("200", 20), ("last", 21), ("old", 1)];
+        let memory = files.iter().fold(Memory::default(), |m, (name, at)| m.with(name, "").at(name, at * SECOND));
+        let listing = memory.listing();
+        let of = |name: &str, step| Candidate::file(listing.get(name).unwrap(), step);
+        let mut all = vec![of("old", None), of("100", Some(100)), of("last", None), of("200", Some(200))];
+        sort(&listing, &mut all);
+        let names: Vec<&str> = all.iter().map(|c| c.unit.as_str()).collect();
+        assert_eq!(names, ["last", "200", "100", "old"]);
+    }
 
     /// Complete units and their steps, newest first.
     pub(crate) fn complete_units_with(memory: &Memory, options: &Options) -> Vec<(String, Option<u64>)> {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-/// A cap on bytes a second, which may be lifted for good.
+/// A cap on bytes a second, which may be lifted for good or while no trainer runs.
 #[derive(Debug, Default)]
 pub struct Pace {
     /// Bytes a second; `None` is no cap.
     rate: Option<u64>,
+    /// The cap does not hold now.
+    is_off: bool,
     /// When what was let through so far has had its time.
     free_at: Duration,
 }
@@ -14,12 +16,17 @@ pub struct Pace {
 impl Pace {
     /// With this many bytes a second.
     pub fn new(rate: Option<u64>) -> Pace {
-        Pace { rate, free_at: Duration::ZERO }
+        Pace { rate, is_off: false, free_at: Duration::ZERO }
     }
 
     /// Whether there is a cap.
     pub fn is_capped(&self) -> bool {
-        self.rate.is_some()
+        self.rate.is_some() && !self.is_off
+    }
+
+    /// Whether there is nobody to be considerate of for now.
+    pub fn rest(&mut self, is_off: bool) {
+        self.is_off = is_off;
     }
 
     /// No cap from now on: time is short.
@@ -29,7 +36,7 @@ impl Pace {
 
     /// When these bytes may go, being asked at `now`. What was not used before is not saved up.
     pub fn admit(&mut self, now: Duration, bytes: u64) -> Duration {
-        let Some(rate) = self.rate else { return now };
+        let Some(rate) = self.rate.filter(|_| !self.is_off) else { return now };
         let at = self.free_at.max(now);
         self.free_at = at + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
         at
@@ -52,6 +59,10 @@ mod tests {
         assert_eq!(pace.admit(seconds(6), 10), seconds(8));
         assert_eq!(pace.admit(seconds(60), 10), seconds(60));
         assert_eq!(pace.admit(seconds(60), 10), seconds(61));
+        pace.rest(true);
+        assert_eq!(pace.admit(seconds(60), 1 << 40), seconds(60));
+        pace.rest(false);
+        assert_eq!(pace.admit(seconds(60), 10), seconds(62), "as if nothing had been");
         pace.lift();
         assert_eq!(pace.admit(seconds(60), 1 << 40), seconds(60));
         assert!(!pace.is_capped() && Pace::new(Some(1)).is_capped());

@@ -8,7 +8,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::claim::standing;
 use super::known::{Known, Sent};
 use super::look::{Local, same_bytes};
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking};
@@ -19,8 +18,7 @@ use crate::edge::store::{Created, Store};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
-use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key, stamp_of_data};
-use crate::rules::checkpoint::plan::{self, Standing};
+use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key};
 use crate::rules::exit;
 
 /// How long the store has to say, when the time is up, whether the commit is through.
@@ -145,11 +143,13 @@ impl Mirror {
         let look = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
         self.passed = look.passed;
         self.layout = look.layout;
+        let beside = look.ages;
         let Some(local) = look.newest else {
             return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
         if let Some(committed) = &self.committed
-            && (same_bytes(&committed.entries, &local.entries) || !plan::supersedes(local.age, committed.age))
+            && (same_bytes(&committed.entries, &local.entries)
+                || !committed.is_before(&local.candidate.unit, local.age))
         {
             self.waiting = None;
             return Ok(Outcome::UpToDate { step: committed.age.step });
@@ -193,9 +193,9 @@ impl Mirror {
             self.throughput = Some(bytes as f64 / seconds.max(0.001));
         }
         let lag = self.clock.now().saturating_sub(since).as_secs_f64();
-        let unit = local.candidate.unit.clone();
-        let outcome = Outcome::Committed { step: local.age.step, unit, bytes, seconds, lag };
-        self.committed = Some(Committed { entries: local.entries, age: local.age, stamp });
+        let unit = local.candidate.unit;
+        let outcome = Outcome::Committed { step: local.age.step, unit: unit.clone(), bytes, seconds, lag };
+        self.committed = Some(Committed { unit, beside, entries: local.entries, age: local.age, stamp });
         self.waiting = None;
         if limit.is_none()
             && let Err(error) = self.retire().await
@@ -232,24 +232,7 @@ impl Mirror {
         }
     }
 
-    async fn overtaken(&self) -> Option<Attempt> {
-        let (store, attempt) = (self.store.as_ref()?, self.attempt.as_ref()?);
-        match standing(store, attempt, None).await.ok()? {
-            Standing::Overtaken(by) => Some(by),
-            _ => None,
-        }
-    }
-
-    /// May we still commit?
-    async fn fence(&self, store: &Store, ours: &Attempt) -> Result<(), Stop> {
-        match standing(store, ours, self.known_commit()).await? {
-            Standing::Newest => Ok(()),
-            Standing::Overtaken(by) => Err(Stop::Fenced(by)),
-            Standing::Gone => Err(Stop::Failed(self.unclaimed(ours))),
-        }
-    }
-
-    fn unreadable(&self, error: &io::Error) -> Stop {
+    pub(super) fn unreadable(&self, error: &io::Error) -> Stop {
         Stop::Failed(format!("cannot read the checkpoint directory {}: {error}", self.config.dir.display()))
     }
 
@@ -265,9 +248,12 @@ impl Mirror {
         let left = settle.saturating_sub(now.saturating_sub(since));
         if !left.is_zero() {
             tokio::time::sleep(left).await;
-            let again = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
-            if !again.newest.is_some_and(|a| a.entries == local.entries) {
-                return Err(Stop::Changed(format!("{} is still being written", local.candidate.unit)));
+            // A newer one may have come meanwhile: this one is safe first, or none ever would be where saves come fast.
+            let unit = &local.candidate.unit;
+            match self.entries_of(unit).await.map_err(|error| self.unreadable(&error))? {
+                Some(entries) if entries == local.entries => {}
+                Some(_) => return Err(Stop::Changed(format!("{unit} is still being written"))),
+                None => return Err(Stop::Changed(format!("{unit} was deleted before it had lain still"))),
             }
         }
         let files: HashSet<_> =
@@ -333,6 +319,7 @@ impl Mirror {
         verify(store, &sent).await?;
         faults.point(6);
         unchanged(&dir, &local.entries, &pins).await?;
+        self.is_all(local).await?;
         faults.point(7);
         self.fence(store, &stamp.attempt).await?;
         Ok(sent)
@@ -356,6 +343,7 @@ impl Mirror {
             return Err(Stop::Failed(format!("{} is in the store already and is not ours", name.key())));
         }
         faults.point(9);
+        self.is_there(store, &name).await?;
         self.make_way(store, &name, &manifest).await?;
         if let Err(error) = beneath(&self.config.dir).and_then(|dir| unpin(&dir, &stamp.attempt)) {
             self.note(format!("cannot remove {PINS}: {error}"));
@@ -378,20 +366,6 @@ impl Mirror {
         let Some(store) = &self.store else { return };
         let deletions = made.iter().map(|key| store.delete(key));
         let _ = stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await;
-    }
-
-    /// Takes our commit back where it shares files with an older one and a newer run has committed too: whoever listed
-    /// what may go before ours was there, and deletes after it, takes them away.
-    async fn make_way(&self, store: &Store, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
-        let shared = manifest.regular().map(|item| item.key.clone());
-        let shared: HashSet<String> = shared.filter(|key| stamp_of_data(key).as_ref() != Some(&name.stamp)).collect();
-        if shared.is_empty() {
-            return Ok(());
-        }
-        let newest = commits(store).await.ok().and_then(|names| names.into_iter().next());
-        let Some(newest) = newest.filter(|newest| newest.stamp.attempt > name.stamp.attempt) else { return Ok(()) };
-        self.delete(store, name, &shared).await?;
-        Err(Stop::Fenced(newest.stamp.attempt))
     }
 
     fn manifest(&self, local: &Local, stamp: &Stamp, files: Vec<Item>, total_bytes: u64) -> Manifest {

@@ -7,7 +7,8 @@ use std::io;
 
 use super::look::{Local, Look};
 use super::mirror::{Mirror, MirrorError, Resume, beneath};
-use super::restore::{Which, point, set_aside};
+use super::place::{point, set_aside};
+use super::restore::Which;
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::names::{Attempt, BAD};
 
@@ -22,7 +23,7 @@ impl Mirror {
         self.bad.extend(committed.as_ref().map(|c| c.stamp.clone()));
         let ignored = self.ignored.insert(unit.clone(), bad.age.newest_ns);
         let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
-        let found = match self.store.take() {
+        let found = match self.store.clone() {
             None => self.local_only(look.newest.clone(), &[]),
             Some(store) => {
                 let chosen = self.choose(&store, &look, Which::Older).await;
@@ -33,7 +34,6 @@ impl Mirror {
                         self.note(format!("{error}; the note about {unit} is not written"));
                     }
                 }
-                self.store = Some(store);
                 chosen?
             }
         };

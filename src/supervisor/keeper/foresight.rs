@@ -121,7 +121,7 @@ impl Mirror {
         let fetched = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
         self.check_space(&dir, fetched)?;
         for path in manifest.places(&equal).into_iter().filter(|p| matches!(dir.look(p), Ok(Some(_)))) {
-            self.note(format!("what lies at {path} would be moved aside, into {}", super::restore::ASIDE));
+            self.note(format!("what lies at {path} would be moved aside, into {}", super::place::ASIDE));
         }
         Ok(Brought { fetched, was_there: false })
     }

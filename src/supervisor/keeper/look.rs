@@ -53,6 +53,21 @@ impl Mirror {
     }
 }
 
+impl Mirror {
+    /// What belongs to the unit now; `None`: it is gone.
+    pub(super) async fn entries_of(&self, unit: &str) -> io::Result<Option<Vec<Entry>>> {
+        let (dir, options, unit) = (self.config.dir.clone(), self.config.options.clone(), unit.to_owned());
+        blocking(move || {
+            let (listing, beneath) = (walked(&dir, &options)?, Beneath::open(&dir)?);
+            let scan =
+                Scan { listing: &listing, peek: &Files { beneath: &beneath, listing: &listing }, options: &options };
+            let found = recognise(&scan).and_then(|found| found.candidates.into_iter().find(|c| c.unit == unit));
+            Ok(found.map(|candidate| candidate.entries(&listing).cloned().collect()))
+        })
+        .await
+    }
+}
+
 /// The directory's listing, links followed where that was asked for.
 pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
     let listing = walk::walk(dir)?;

@@ -24,7 +24,7 @@ use crate::edge::store::{Access, Store, StoreError, Trouble};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{Attempt, OWN, Stamp};
 use crate::rules::checkpoint::pace::Pace;
-use crate::rules::checkpoint::plan::{Age, Retention};
+use crate::rules::checkpoint::plan::{self, Age, Retention};
 use crate::rules::checkpoint::{Entry, Layout, Options};
 use crate::rules::exit;
 
@@ -113,7 +113,7 @@ pub struct Resume {
 pub struct Mirror {
     pub(crate) config: MirrorConfig,
     pub(crate) clock: Clock,
-    pub(crate) store: Option<Store>,
+    pub(crate) store: Option<Arc<Store>>,
     /// Our claim; `None` when nothing is to be committed.
     pub(crate) attempt: Option<Attempt>,
     /// Of the last commit that was tried.
@@ -155,6 +155,9 @@ pub struct Mirror {
 /// A local checkpoint that is in the store.
 #[derive(Debug)]
 pub(crate) struct Committed {
+    pub(crate) unit: String,
+    /// Every unit that lay there then, and how new it was.
+    pub(crate) beside: BTreeMap<String, Age>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) age: Age,
     pub(crate) stamp: Stamp,
@@ -167,6 +170,13 @@ struct Lineage {
     attempt: String,
     #[serde(default)]
     ignored: BTreeMap<String, i64>,
+}
+
+impl Committed {
+    /// Whether this one is to be committed after it: newer, or written since, which no clock need tell.
+    pub(crate) fn is_before(&self, unit: &str, age: Age) -> bool {
+        self.unit == unit || self.beside.get(unit) != Some(&age) || plan::supersedes(age, self.age)
+    }
 }
 
 const LINEAGE: &str = ".trainit/attempt.json";
@@ -221,7 +231,7 @@ impl Mirror {
             mirror.attempt = Some(attempt);
         }
         mirror.config.faults.point(1);
-        mirror.store = Some(store);
+        mirror.store = Some(Arc::new(store));
         Ok(mirror)
     }
 

@@ -4,24 +4,21 @@
 //! Killed anywhere, nothing local is lost, and the next restore begins again: files come into `.trainit/tmp`, what stood
 //! in their place is moved to `.trainit/aside`, and `.trainit/restoring.json` names what may be half in place meanwhile.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
-use std::sync::Arc;
 
 use super::claim::standing;
 use super::fetch::Stop;
-use super::in_place::{equal_files, holds, is_in_place, own};
+use super::in_place::holds;
 use super::look::{Local, Look, same_bytes};
-use super::mirror::{Committed, Mirror, MirrorError, RESTORING, Restore, Resume, TEMPORARY, away};
-use super::retention::{commits, judge, lacks, read};
+use super::mirror::{Committed, Mirror, MirrorError, RESTORING, Restore, Resume, away};
+use super::retention::{commits, judge, read};
 use crate::edge::beneath::Beneath;
 use crate::edge::store::Store;
-use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::Manifest;
-use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp};
+use crate::rules::checkpoint::names::{CommitName, Stamp};
 use crate::rules::checkpoint::plan::{self, Age, Standing};
 
-pub(super) const ASIDE: &str = ".trainit/aside";
 /// What a restore did, or would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Brought {
@@ -31,7 +28,6 @@ pub struct Brought {
     pub was_there: bool,
 }
 
-const RESTORED: &str = ".trainit/restored.json";
 /// Steps that a line names at most.
 const NAMED: usize = 10;
 
@@ -61,7 +57,7 @@ impl Mirror {
         let resume = if never {
             None
         } else {
-            match self.store.take() {
+            match self.store.clone() {
                 None => self.local_only(look.newest.clone(), &look.passed),
                 Some(store) => {
                     let which = if first { Which::First(step) } else { Which::Later };
@@ -69,7 +65,6 @@ impl Mirror {
                         Ok(()) => self.choose(&store, &look, which).await,
                         Err(error) => Err(error),
                     };
-                    self.store = Some(store);
                     chosen?
                 }
             }
@@ -79,6 +74,22 @@ impl Mirror {
         }
         self.settle_account(&look, resume.as_ref(), never).map_err(|error| self.unusable(&error))?;
         Ok(resume)
+    }
+
+    /// Where the store cannot be reached: the newest local checkpoint, which this run made after what it has committed.
+    /// `None`: there is none, and the store must be asked.
+    pub async fn restore_without_store(&mut self) -> Option<Resume> {
+        let look = self.look(None).await.ok()?;
+        let local = look.newest.filter(|_| self.begun)?;
+        let unit = &local.candidate.unit;
+        if !self.committed.as_ref().is_none_or(|committed| committed.is_before(unit, local.age)) {
+            return None;
+        }
+        let place = self.config.store.as_ref()?;
+        self.note(format!(
+            "{place} cannot be reached: the next attempt goes on from {unit}, which is not committed yet"
+        ));
+        Some(self.resume(unit, local.age, None))
     }
 
     /// The newest local checkpoint, where the store is known to hold just that.
@@ -113,7 +124,12 @@ impl Mirror {
             Some(libc::ENOTDIR | libc::ELOOP) => {
                 "a file or a symbolic link lies where a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away"
             }
-            _ => "it must be there for this user to write",
+            Some(libc::ENOSPC | libc::EDQUOT) => "free space there",
+            Some(libc::EXDEV) => {
+                "something is mounted within it, and nothing is put in place across a mount; name that as the checkpoint directory"
+            }
+            Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => "it must be there for this user to write",
+            _ => "see that its disk is sound",
         };
         let dir = self.config.dir.display();
         MirrorError::store(format!(
@@ -277,14 +293,16 @@ impl Mirror {
         self.parent = Some(name.stamp.clone());
         self.ignored.remove(&manifest.unit);
         let age = Age { step: manifest.step, newest_ns: manifest.newest_ns() };
-        let mut entries = Vec::new();
+        let (mut entries, mut beside) = (Vec::new(), BTreeMap::new());
         if let Ok(look) = self.look(None).await {
+            beside = look.ages;
             let restored: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
             let inside = format!("{}/", manifest.unit);
             let is_ours = |path: &str| restored.contains(path) || manifest.is_directory() && path.starts_with(&inside);
             entries = look.listing.entries().iter().filter(|e| is_ours(&e.path)).cloned().collect();
         }
-        self.committed = Some(Committed { entries, age, stamp: name.stamp.clone() });
+        self.committed =
+            Some(Committed { unit: manifest.unit.clone(), beside, entries, age, stamp: name.stamp.clone() });
     }
 
     /// Writes down whose the directory is now, and which local units were left behind by going back.
@@ -313,125 +331,5 @@ impl Mirror {
             dir.remove_file(RESTORING)?;
         }
         Ok(())
-    }
-
-    /// Brings one commit into place.
-    async fn bring(&self, store: &Store, name: &CommitName, manifest: &Manifest, look: &Look) -> Result<Brought, Stop> {
-        // Errors: the store does not hold it whole.
-        let whole = async || match look.newest {
-            Some(_) => Ok(()),
-            None => match lacks(store, manifest).await.map_err(|error| Stop::Fatal(away(&error)))? {
-                Some(why) => Err(Stop::Reject(why)),
-                None => Ok(()),
-            },
-        };
-        let faults = &self.config.faults;
-        let dir =
-            Beneath::create(&self.config.dir).map(Arc::new).map_err(|error| Stop::Fatal(self.unusable(&error)))?;
-        let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
-        faults.point(20);
-        let mut equal = equal_files(&dir, manifest, &look.listing).await.map_err(local)?;
-        let mut brought = Brought { fetched: 0, was_there: true };
-        if is_in_place(&dir, manifest, &equal, &look.listing).map_err(local)? {
-            whole().await?;
-        } else {
-            own(&mut equal, &look.listing);
-            dir.remove_tree(TEMPORARY).map_err(local)?;
-            let needed = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
-            brought = Brought { fetched: needed, was_there: false };
-            self.check_space(&dir, needed)?;
-            self.transfer.begin(needed);
-            let temporary =
-                format!("{TEMPORARY}/{}", self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string));
-            let fetch = self.fetch(store, &dir, manifest, &equal, &temporary);
-            if let Err(stop) = futures_util::try_join!(whole(), fetch) {
-                dir.remove_tree(TEMPORARY).map_err(local)?;
-                // A file may be missed by either first; the listing says it better.
-                if matches!(stop, Stop::Reject(_)) {
-                    whole().await?;
-                }
-                return Err(stop);
-            }
-            faults.point(22);
-            self.install(&dir, manifest, &equal, &temporary).map_err(local)?;
-        }
-        faults.point(26);
-        for pointer in &manifest.pointers {
-            if dir.look(&pointer.path).map_err(local)?.is_some_and(|there| there.kind == Kind::Directory) {
-                self.clear(&dir, &pointer.path).map_err(local)?;
-            }
-            point(&dir, &pointer.path, &pointer.content, pointer.symlink).map_err(local)?;
-        }
-        faults.point(27);
-        let restored = serde_json::json!({"commit": name.to_string(), "unit": manifest.unit, "step": manifest.step});
-        dir.replace(RESTORED, restored.to_string().as_bytes(), 0o644).map_err(local)?;
-        faults.point(28);
-        dir.remove_file(RESTORING).map_err(local)?;
-        dir.remove_tree(TEMPORARY).map_err(local)?;
-        faults.point(29);
-        Ok(brought)
-    }
-
-    pub(super) fn check_space(&self, dir: &Beneath, needed: u64) -> Result<(), Stop> {
-        let free = dir.free_bytes().map_err(|error| Stop::Fatal(self.unusable(&error)))?;
-        let wanted = if needed == 0 { 0 } else { plan::space_needed(needed) };
-        if free >= wanted {
-            return Ok(());
-        }
-        Err(Stop::Fatal(MirrorError::store(format!(
-            "no space to restore: {} has {free} bytes free and the checkpoint needs {wanted}; nothing was written and nothing started; free space there",
-            dir.path().display()
-        ))))
-    }
-
-    /// Moves what was fetched into place, and what stood there aside.
-    fn install(&self, dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>, temporary: &str) -> io::Result<()> {
-        let faults = &self.config.faults;
-        let moved = manifest.places(equal);
-        dir.replace(RESTORING, serde_json::json!([manifest.unit]).to_string().as_bytes(), 0o644)?;
-        faults.point(23);
-        let there: Vec<&str> = moved.iter().copied().filter(|p| matches!(dir.look(p), Ok(Some(_)))).collect();
-        for path in &there {
-            self.clear(dir, path)?;
-            faults.point(24);
-        }
-        for path in &moved {
-            dir.rename(&format!("{temporary}/{path}"), path)?;
-            faults.point(25);
-        }
-        Ok(())
-    }
-
-    /// Moves what lies at the path aside. Each run has its own place for that, and none is ever emptied: it is what the
-    /// trainer wrote.
-    fn clear(&self, dir: &Beneath, path: &str) -> io::Result<()> {
-        let attempt = self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string);
-        let aside = set_aside(dir, &attempt, path)?;
-        self.note(format!(
-            "what lay at {path} in {} was in the way of the restore and is kept as {aside}; delete it when nobody needs it",
-            self.config.dir.display()
-        ));
-        Ok(())
-    }
-}
-
-/// Moves what lies at the path to a free place of this attempt's, and says where that is.
-pub(super) fn set_aside(dir: &Beneath, attempt: &str, path: &str) -> io::Result<String> {
-    let places = (1u32..).map(|n| format!("{ASIDE}/{attempt}-{n}/{path}"));
-    let is_free = |place: &String| matches!(dir.look(place), Ok(None));
-    let aside = places.take(10_000).find(is_free).ok_or(io::ErrorKind::AlreadyExists)?;
-    dir.rename(path, &aside)?;
-    Ok(aside)
-}
-
-/// Puts a pointer, unless it says so already.
-pub(super) fn point(dir: &Beneath, path: &str, content: &str, symlink: bool) -> io::Result<()> {
-    match dir.look(path)?.map(|e| e.kind) {
-        Some(Kind::Symlink(target)) if symlink && target == content => Ok(()),
-        Some(Kind::File) if !symlink && dir.read(path, content.len() as u64).is_ok_and(|b| b == content.as_bytes()) => {
-            Ok(())
-        }
-        _ if symlink => dir.replace_link(path, content),
-        _ => dir.replace(path, content.as_bytes(), 0o644),
     }
 }

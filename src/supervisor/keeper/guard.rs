@@ -1,0 +1,74 @@
+//! What stands between an upload and a commit: whose turn it is, whether everything was copied, and whether the store holds
+//! what it took.
+
+use std::collections::HashSet;
+
+use super::claim::standing;
+use super::look::Local;
+use super::mirror::Mirror;
+use super::retention::commits;
+use super::send::Stop;
+use crate::edge::store::{Store, Trouble};
+use crate::rules::checkpoint::manifest::{LIMIT, Manifest};
+use crate::rules::checkpoint::names::{Attempt, CommitName, stamp_of_data};
+use crate::rules::checkpoint::plan::Standing;
+
+impl Mirror {
+    /// The newer run that has taken over, if one has and can be asked for.
+    pub(super) async fn overtaken(&self) -> Option<Attempt> {
+        let (store, attempt) = (self.store.as_ref()?, self.attempt.as_ref()?);
+        match standing(store, attempt, None).await.ok()? {
+            Standing::Overtaken(by) => Some(by),
+            _ => None,
+        }
+    }
+
+    /// May we still commit?
+    pub(super) async fn fence(&self, store: &Store, ours: &Attempt) -> Result<(), Stop> {
+        match standing(store, ours, self.known_commit()).await? {
+            Standing::Newest => Ok(()),
+            Standing::Overtaken(by) => Err(Stop::Fenced(by)),
+            Standing::Gone => Err(Stop::Failed(self.unclaimed(ours))),
+        }
+    }
+
+    /// Fails where the unit has got more files than were copied. That it is gone is no harm.
+    pub(super) async fn is_all(&self, local: &Local) -> Result<(), Stop> {
+        let unit = &local.candidate.unit;
+        let now = self.entries_of(unit).await.map_err(|error| self.unreadable(&error))?.unwrap_or_default();
+        let copied: HashSet<&str> = local.entries.iter().map(|e| e.path.as_str()).collect();
+        match now.iter().find(|e| !copied.contains(e.path.as_str())) {
+            Some(new) => Err(Stop::Changed(format!("{} came into {unit} while it was copied", new.path))),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails where the store only said that it took the manifest. One that cannot be asked any more did take it.
+    pub(super) async fn is_there(&self, store: &Store, name: &CommitName) -> Result<(), Stop> {
+        let is_it = match store.get(&name.key(), LIMIT + 1).await {
+            Ok(text) => CommitName::of(name.stamp.clone(), Some(name.step), &text) == *name,
+            Err(error) => error.trouble != Trouble::Absent,
+        };
+        let why = || {
+            format!(
+                "the store said that it took {} and does not hold it; what was before still is; see that this is the store and nothing between",
+                name.key()
+            )
+        };
+        if is_it { Ok(()) } else { Err(Stop::Failed(why())) }
+    }
+
+    /// Takes our commit back where it shares files with an older one and a newer run has committed too: whoever listed
+    /// what may go before ours was there, and deletes after it, takes them away.
+    pub(super) async fn make_way(&self, store: &Store, name: &CommitName, manifest: &Manifest) -> Result<(), Stop> {
+        let shared = manifest.regular().map(|item| item.key.clone());
+        let shared: HashSet<String> = shared.filter(|key| stamp_of_data(key).as_ref() != Some(&name.stamp)).collect();
+        if shared.is_empty() {
+            return Ok(());
+        }
+        let newest = commits(store).await.ok().and_then(|names| names.into_iter().next());
+        let Some(newest) = newest.filter(|newest| newest.stamp.attempt > name.stamp.attempt) else { return Ok(()) };
+        self.delete(store, name, &shared).await?;
+        Err(Stop::Fenced(newest.stamp.attempt))
+    }
+}
