@@ -287,10 +287,23 @@ fn item(file: &Item, unit: &str) -> Result<(), String> {
                 if !fits || !chunks.crc32c.iter().all(|c| is_crc(c)) {
                     return Err(format!("the manifest's chunks of {what:?} do not fit its size"));
                 }
+                if hex(whole(chunks, file.size)) != file.crc32c {
+                    return Err(format!("the manifest's chunks of {what:?} do not make its crc32c"));
+                }
             }
             Ok(())
         }
     }
+}
+
+/// The checksum of all the chunks' bytes.
+fn whole(chunks: &Chunks, size: u64) -> u32 {
+    let sums = chunks.crc32c.iter().map(|sum| u32::from_str_radix(sum, 16).unwrap_or(0));
+    let append = |(before, left): (u32, u64), sum| {
+        let length = chunks.size.min(left);
+        (crc32c::crc32c_combine(before, sum, length as usize), left - length)
+    };
+    sums.fold((0, size), append).0
 }
 
 /// Whether a pointer that is a link stays in its own directory tree.

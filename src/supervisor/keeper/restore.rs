@@ -18,6 +18,7 @@ use crate::edge::store::Store;
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{CommitName, Stamp};
 use crate::rules::checkpoint::plan::{self, Age, Standing};
+use crate::rules::exit;
 
 /// What a restore did, or would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,9 +133,15 @@ impl Mirror {
             _ => "see that its disk is sound",
         };
         let dir = self.config.dir.display();
-        MirrorError::store(format!(
-            "cannot restore into the checkpoint directory {dir}: {error}; nothing was started; {way_out}"
-        ))
+        let message =
+            format!("cannot restore into the checkpoint directory {dir}: {error}; nothing was started; {way_out}");
+        // A run has tried it out before it claimed its attempt.
+        let is_refused = matches!(
+            error.raw_os_error(),
+            Some(libc::ENOTDIR | libc::ELOOP | libc::EACCES | libc::EPERM | libc::EROFS)
+        );
+        let code = if is_refused && self.attempt.is_none() { exit::NOT_STARTED } else { exit::STORE };
+        MirrorError { message, code }
     }
 
     pub(super) fn local_only(&mut self, newest: Option<Local>, passed: &[String]) -> Option<Resume> {

@@ -133,6 +133,23 @@ fn sizes_that_lie_or_overflow_are_refused() {
 }
 
 #[test]
+fn chunks_that_do_not_make_the_whole_are_refused_before_anything_is_fetched() {
+    let bytes: Vec<u8> = (0..(MIN_CHUNK as usize * 2 + 7)).map(|n| (n % 251) as u8).collect();
+    let mut sums: Vec<String> = bytes.chunks(MIN_CHUNK as usize).map(|chunk| hex(crc32c::crc32c(chunk))).collect();
+    let with = |sums: &[String]| {
+        altered(|v| {
+            v["files"][0]["size"] = json!(bytes.len());
+            v["files"][0]["crc32c"] = json!(hex(crc32c::crc32c(&bytes)));
+            v["files"][0]["chunks"] = json!({"size": MIN_CHUNK, "crc32c": sums});
+            v["total_bytes"] = json!(good().total_bytes - good().files[0].size + bytes.len() as u64);
+        })
+    };
+    assert!(with(&sums).is_ok(), "{:?}", with(&sums));
+    sums[1] = "00000000".to_owned();
+    assert!(with(&sums).is_err_and(|why| why.contains("do not make its crc32c")));
+}
+
+#[test]
 fn depth_without_end_is_refused_and_not_followed() {
     for head in ["", r#"{"x":"#, r#"{"schema":"trainit.ckpt/1","files":"#] {
         let bytes = format!("{head}{}", "[".repeat(1_000_000)).into_bytes();
