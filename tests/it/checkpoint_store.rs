@@ -139,6 +139,23 @@ fn a_file_that_changes_during_the_copy_drops_the_commit_and_the_next_one_takes_i
 }
 
 #[test]
+fn a_file_that_is_written_during_the_copy_and_given_its_old_time_again_drops_the_commit() {
+    let place = Place::new();
+    place.save(1);
+    let push = stopped_at(&place, "4:stop");
+    let path = place.local().join("step-1/weights.bin");
+    let (before, bytes) = (fs::metadata(&path).unwrap(), fs::read(&path).unwrap());
+    let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all(&vec![b'?'; bytes.len()]).unwrap();
+    file.set_modified(before.modified().unwrap()).unwrap();
+    drop(file);
+    push.signal(libc::SIGCONT);
+    let done = push.finish().expect_code(1);
+    assert!(done.err().contains("weights.bin changed while it was copied"), "{}", done.err());
+    assert_eq!(place.commits().len(), 0);
+}
+
+#[test]
 fn a_file_that_comes_into_the_checkpoint_during_the_copy_drops_the_commit() {
     let place = Place::new();
     place.save(1);

@@ -278,7 +278,7 @@ impl Mirror {
         let faults = &self.config.faults;
         let dir = beneath(&self.config.dir).map_err(|error| self.unreadable(&error))?;
         let pins = pin(&dir, &stamp, &local.entries).await.map_err(|error| self.unreadable(&error))?;
-        unchanged(&dir, &local.entries, &pins).await?;
+        let touched = unchanged(&dir, &local.entries, &pins, None).await?;
         faults.point(2);
         self.fence(store, &stamp.attempt).await?;
         faults.point(3);
@@ -318,7 +318,7 @@ impl Mirror {
         store.make_durable(&keys).await?;
         verify(store, &sent).await?;
         faults.point(6);
-        unchanged(&dir, &local.entries, &pins).await?;
+        unchanged(&dir, &local.entries, &pins, Some(touched)).await?;
         self.is_all(local).await?;
         faults.point(7);
         self.fence(store, &stamp.attempt).await?;

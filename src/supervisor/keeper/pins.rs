@@ -94,22 +94,33 @@ pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) ->
     .await
 }
 
-/// Fails unless what is held still is what the walk saw.
-pub(super) async fn unchanged(dir: &Arc<Beneath>, entries: &[Entry], pins: &Pins) -> Result<(), Stop> {
+/// Fails unless what is held still is what the walk saw, and has not been touched since the change times `since`: an
+/// in-place write whose modification time was put back. The change times as they are now, nanoseconds since 1970.
+pub(super) async fn unchanged(
+    dir: &Arc<Beneath>,
+    entries: &[Entry],
+    pins: &Pins,
+    since: Option<Vec<i64>>,
+) -> Result<Vec<i64>, Stop> {
     let files = entries.iter().filter(|e| e.kind == Kind::File);
     let pairs: Vec<(Entry, Held)> = files.map(|e| (e.clone(), pins.held(e))).collect();
     let dir = Arc::clone(dir);
-    let changed = blocking(move || {
-        for (entry, held) in pairs {
-            if !held.look(&dir)?.is_some_and(|now| entry.same_bytes(&now)) {
-                return Ok(Some(entry.path));
+    let looked = blocking(move || {
+        let mut times = Vec::with_capacity(pairs.len());
+        for (number, (entry, held)) in pairs.into_iter().enumerate() {
+            let Some(now) = held.look(&dir)?.filter(|now| entry.same_bytes(now)) else { return Ok(Err(entry.path)) };
+            // A framework that takes its own name away changes that time, too.
+            let is_touched = since.as_ref().is_some_and(|since| since.get(number) != Some(&now.ctime_ns));
+            if is_touched && dir.look(&entry.path)?.is_some_and(|named| named.inode == now.inode) {
+                return Ok(Err(entry.path));
             }
+            times.push(now.ctime_ns);
         }
-        Ok(None)
+        Ok(Ok(times))
     });
-    match changed.await {
-        Ok(None) => Ok(()),
-        Ok(Some(path)) => Err(Stop::Changed(format!("{path} changed while it was copied"))),
+    match looked.await {
+        Ok(Ok(times)) => Ok(times),
+        Ok(Err(path)) => Err(Stop::Changed(format!("{path} changed while it was copied"))),
         Err(error) => Err(Stop::Failed(format!("cannot look at the checkpoint again: {error}"))),
     }
 }
