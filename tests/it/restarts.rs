@@ -88,3 +88,15 @@ fn a_stop_during_the_pause_before_a_restart_ends_it_at_once() {
     let done = running.stop().expect_code(143);
     assert_eq!((done.verdict()["reason"].as_str(), done.verdict()["attempts"].as_u64()), (Some("stopped"), Some(1)));
 }
+
+#[test]
+fn a_stop_while_a_crashed_attempt_still_ends_starts_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "echo attempt $TRAINIT_ATTEMPT; sh -c 'trap \"\" TERM; touch deaf; exec sleep 1000' & \
+                  until [ -e deaf ]; do sleep 0.01; done; exit 3";
+    let options = ["run", "--max-restarts", "3", "--restart-backoff", "1ms", "--stop-grace", "1s", "--"];
+    let running = Trainit::new(options).args(["sh", "-c", script]).dir(dir.path()).start();
+    running.after_log("ended with exit code 3");
+    let done = running.stop().expect_code(143);
+    assert_eq!((done.out().as_str(), done.verdict()["reason"].as_str()), ("attempt 1\n", Some("stopped")));
+}

@@ -328,8 +328,7 @@ impl Machine {
         if self.stop.is_none() {
             self.deadline = None;
         }
-        let failed = self.hung.is_some() || !self.answered_a_request(now) && !self.ended_well();
-        let crashed = self.stop.is_none() && failed;
+        let crashed = self.crashed(now);
         if crashed && self.policy.max_restarts > 0 && self.policy.checkpoints {
             self.state = State::Refreshing;
             actions.push(Action::Refresh);
@@ -339,6 +338,16 @@ impl Machine {
             actions.extend(self.flush(now));
         }
         actions
+    }
+
+    /// The attempt failed, and nobody wanted its end.
+    fn crashed(&self, now: Uptime) -> bool {
+        let failed = self.hung.is_some() || !self.ended_well();
+        self.stop.is_none() && failed && !self.answered_a_request(now)
+    }
+
+    fn would_restart(&self, now: Uptime) -> bool {
+        self.policy.max_restarts > 0 && self.crashed(now)
     }
 
     /// The trainer did what it was to do, and nobody stopped it.

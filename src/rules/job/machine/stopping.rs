@@ -58,7 +58,23 @@ impl Machine {
             State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() => {
                 self.lost_commit(format!("the last commit was broken off by {as_signal}"))
             }
+            State::Draining if self.would_restart(now) => {
+                self.on_signal_while_draining(now, signal, as_signal, sender);
+                Vec::new()
+            }
             State::Draining | State::Flushing | State::Done => Vec::new(),
+        }
+    }
+
+    /// Another attempt would follow: it does not where somebody wants the end, and hears what else was sent.
+    fn on_signal_while_draining(&mut self, now: Uptime, signal: Signal, as_signal: Signal, sender: Option<u32>) {
+        if signal == Signal::TERM {
+            self.stop = Some(Stop { cause: Cause::Signal { sender }, told: true });
+        } else if as_signal.asks_to_leave() {
+            self.asked = Some(now);
+            self.gave_up = format!("{as_signal} came before the next attempt");
+        } else {
+            self.hold(as_signal);
         }
     }
 

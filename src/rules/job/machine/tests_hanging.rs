@@ -85,6 +85,15 @@ fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
 }
 
 #[test]
+fn a_hung_trainer_that_ctrl_c_finds_dying_is_not_restarted() {
+    let mut machine = running(watched(3));
+    let (now, _) = silence(&mut machine, 0.1);
+    let int = Event::Signal { signal: Signal::INT, sender: Some(0) };
+    let end = outcome(feed(&mut machine, now, [int, ended(134), Event::TreeEmpty]));
+    assert_eq!((end.reason, end.exit_code), (Reason::Hung, 201));
+}
+
+#[test]
 fn a_commit_and_a_frozen_machine_are_no_silence() {
     let frozen = Event::Frozen { length: secs(60.0), why: String::new() };
     for (event, silent) in

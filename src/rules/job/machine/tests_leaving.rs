@@ -189,6 +189,41 @@ fn a_crash_that_a_notice_finds_still_draining_is_not_restarted() {
 }
 
 #[test]
+fn a_crash_that_a_sigterm_finds_still_draining_is_not_restarted_and_still_commits() {
+    let mut machine = running(with_store());
+    feed(&mut machine, 1.0, [ended(1), term()]);
+    let flush = machine.step(secs(2.0), Event::TreeEmpty);
+    assert_eq!(flush.last(), Some(&Action::Flush { deadline: None, leaving: true }));
+    let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(7) })));
+    assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Stopped, 143, 1));
+}
+
+#[test]
+fn a_crash_that_ctrl_c_finds_still_draining_is_not_restarted_and_keeps_its_code() {
+    let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
+    feed(&mut machine, 1.0, [ended(3), Event::Signal { signal: Signal::INT, sender: Some(0) }]);
+    let end = outcome(machine.step(secs(2.0), Event::TreeEmpty));
+    assert_eq!((end.reason, end.exit_code), (Reason::Failed, 3));
+    assert!(end.detail.contains("SIGINT came"), "{}", end.detail);
+}
+
+#[test]
+fn what_else_is_sent_while_a_crash_drains_is_the_next_attempts() {
+    let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
+    feed(&mut machine, 1.0, [ended(1), Event::Signal { signal: Signal::USR1, sender: Some(1) }, Event::TreeEmpty]);
+    machine.step(secs(2.0), Event::Due(Timer::Backoff));
+    assert_eq!(machine.step(secs(2.0), Event::Spawned { pids: vec![8] }), [leader(Signal::USR1)]);
+}
+
+#[test]
+fn a_failure_that_no_attempt_would_follow_keeps_its_code_when_a_sigterm_finds_it_draining() {
+    let mut machine = running(Policy::default());
+    feed(&mut machine, 1.0, [ended(3), term()]);
+    let end = outcome(machine.step(secs(2.0), Event::TreeEmpty));
+    assert_eq!((end.reason, end.exit_code), (Reason::Failed, 3));
+}
+
+#[test]
 fn a_success_that_a_notice_finds_still_draining_stays_one() {
     let mut machine = running(Policy::default());
     feed(&mut machine, 1.0, [ended(0), notice(30.0)]);
