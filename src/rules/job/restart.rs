@@ -37,6 +37,8 @@ pub(super) struct Failure {
     pub(super) step: Option<u64>,
     /// It went on from a checkpoint, and there is still no newer one.
     pub(super) stuck: bool,
+    /// There is another checkpoint than the one it went on from.
+    pub(super) saved: bool,
 }
 
 impl Failure {
@@ -121,6 +123,10 @@ impl Memory {
     pub(super) fn judge(&mut self, policy: &Policy, failure: Failure) -> Answer {
         if policy.max_restarts == 0 {
             return Answer::No(String::new());
+        }
+        // Where no step tells, only time does: a trainer may save what it went on from again at once, and crash on.
+        if failure.saved && failure.step.is_none() && failure.lasted >= HEALTHY {
+            self.refill();
         }
         if let End::Code(code @ (USAGE | exit::NOT_STARTED | exit::NOT_EXECUTABLE | exit::NOT_FOUND)) = failure.end
             && !failure.hung
@@ -214,6 +220,7 @@ mod tests {
             lasted: Duration::from_secs(seconds),
             step,
             stuck: false,
+            saved: false,
         }
     }
 
@@ -248,6 +255,16 @@ mod tests {
         assert_eq!(after(memory.judge(&policy, crash(1, Some(15), 100))), 1);
         memory.progressed(Some(15));
         assert!(matches!(memory.judge(&policy, crash(9, Some(15), 100)), Answer::No(_)));
+    }
+
+    #[test]
+    fn without_steps_a_newer_checkpoint_refills_the_budget_after_ten_minutes_and_one_saved_at_once_does_not() {
+        let saved = |seconds| Failure { saved: true, ..crash(1, None, seconds) };
+        let (policy, mut memory) = (policy(1), Memory::default());
+        for _ in 0..9 {
+            after(memory.judge(&policy, saved(600)));
+        }
+        assert!(matches!(memory.judge(&policy, saved(599)), Answer::No(why) if why.contains("budget")));
     }
 
     #[test]

@@ -16,6 +16,7 @@ impl Machine {
             lasted: now.saturating_sub(self.started_at),
             step,
             stuck: self.resume.is_some() && self.resume == self.resumed,
+            saved: self.resume.is_some() && self.resume != self.resumed,
         };
         match self.memory.judge(&self.policy, failure) {
             Answer::After(pause) => {

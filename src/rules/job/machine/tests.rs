@@ -179,6 +179,19 @@ fn a_crash_is_restarted_from_the_newest_checkpoint_after_a_pause() {
 }
 
 #[test]
+fn a_checkpoint_that_is_overwritten_each_time_and_names_no_step_keeps_the_budget_full() {
+    let mut machine = running(Policy { max_restarts: 1, ..with_store() });
+    for attempt in 1..9u32 {
+        let now = f64::from(attempt) * 1000.0;
+        feed(&mut machine, now, [ended(1), Event::TreeEmpty]);
+        let resume = Some(Resume { from: "/ck/last.ckpt".into(), step: None, written_ns: i64::from(attempt) });
+        machine.step(secs(now), Event::Restored { resume, committed: None });
+        assert_eq!(machine.state, State::Waiting, "{attempt}");
+        feed(&mut machine, now, [Event::Due(Timer::Backoff), Event::Spawned { pids: vec![7] }]);
+    }
+}
+
+#[test]
 fn a_restart_waits_until_the_old_tree_is_empty() {
     let mut machine = running(Policy { max_restarts: 1, ..Policy::default() });
     let actions = machine.step(secs(1.0), ended(1));
