@@ -81,6 +81,22 @@ fn training_that_went_back_commits_what_comes_after() {
 }
 
 #[test]
+fn who_went_back_is_told_of_by_the_newest_commit_and_not_by_the_highest() {
+    let place = Place::new();
+    for step in [1, 9] {
+        place.save(step);
+        place.push();
+    }
+    for (deed, newest) in [("true", 9), ("mkdir step-5; echo '{\"step\": 5}' > step-5/state.json", 5)] {
+        let script = format!("[ $TRAINIT_RESUME_STEP != 9 ] || exit 3; cd $TRAINIT_CHECKPOINT_DIR; {deed}");
+        let done = run(&place, true, &script).output().expect_code(0);
+        let verdict = done.verdict();
+        assert_eq!((verdict["resumed_step"].as_u64(), verdict["committed_step"].as_u64()), (Some(1), Some(newest)));
+        assert_eq!(place.steps()[0], newest, "{}", done.err());
+    }
+}
+
+#[test]
 fn a_stop_during_the_pause_before_a_restart_ends_it_at_once() {
     let options = ["run", "--max-restarts", "3", "--restart-backoff", "1h", "--", "sh", "-c", "exit 3"];
     let running = Trainit::new(options).start();

@@ -92,6 +92,7 @@ pub struct Machine {
     falling_back: Option<Duration>,
     /// What the next attempt does not go on from, although it is newer.
     passed_over: Option<String>,
+    /// The step of the newest commit, which is not the highest where training went back.
     committed: Option<u64>,
     stop: Option<Stop>,
     /// When everything left gets SIGKILL, once that is set.
@@ -171,7 +172,7 @@ impl Machine {
         self.attempt
     }
 
-    /// The newest step known to be in the store.
+    /// The step of the newest commit: a next start goes on from there.
     pub fn committed(&self) -> Option<u64> {
         self.committed
     }
@@ -230,7 +231,8 @@ impl Machine {
             Event::Pulse(pulse) => self.on_pulse(now, pulse),
             Event::Due(timer) => self.on_due(now, timer),
             Event::Committed { step, took, .. } => {
-                self.note_commit(step);
+                self.committed = step.or(self.committed);
+                self.memory.progressed(step);
                 self.commit_took = Some(took);
                 self.alive(now, "a commit");
                 self.on_natural_end(now)
@@ -265,7 +267,9 @@ impl Machine {
     }
 
     fn on_restored(&mut self, now: Uptime, resume: Option<Resume>, committed: Option<u64>) -> Vec<Action> {
-        self.committed = self.committed.max(committed);
+        if self.falling_back.is_none() {
+            self.note_newest(committed);
+        }
         let step = resume.as_ref().and_then(|r| r.step);
         self.resume = resume;
         match self.state {

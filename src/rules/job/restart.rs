@@ -83,6 +83,8 @@ pub(super) struct Memory {
     /// There was progress since the last failure.
     fresh: bool,
     best_step: Option<u64>,
+    /// The best step before an older checkpoint was gone back to.
+    peak: Option<u64>,
     /// The highest step that a heartbeat named.
     best_beat: Option<u64>,
 }
@@ -98,6 +100,9 @@ impl Memory {
 
     fn refill(&mut self) {
         *self = Memory {
+            // Once, until training is beyond where it went back from: else it might go to and fro for ever.
+            fell_back: self.fell_back && self.best_step <= self.peak,
+            peak: self.peak,
             best_step: self.best_step,
             best_beat: self.best_beat,
             restarts: self.restarts,
@@ -117,6 +122,12 @@ impl Memory {
     /// The step to start from is known: what is there already is no progress.
     pub(super) fn starts_from(&mut self, step: Option<u64>) {
         self.best_step = self.best_step.max(step);
+    }
+
+    /// The next attempt goes on from an older checkpoint, and what is newer than that is progress.
+    pub(super) fn goes_back_to(&mut self, step: Option<u64>) {
+        self.peak = self.peak.max(self.best_step);
+        self.best_step = step;
     }
 
     /// Whether to restart after `failure`. `progressed` must have been told of its step first.
@@ -351,6 +362,22 @@ mod tests {
         assert!(matches!(memory.judge(&policy, stuck(20)), Answer::Older(_)));
         after(memory.judge(&policy, stuck(10)));
         assert!(matches!(memory.judge(&policy, stuck(10)), Answer::No(why) if why.contains("step 10")));
+    }
+
+    #[test]
+    fn who_went_back_makes_progress_from_there_and_goes_back_again_only_from_beyond() {
+        let (policy, mut memory) = (policy(2), Memory::default());
+        let stuck = |step, code| Failure { stuck: true, ..crash(code, Some(step), 100) };
+        memory.progressed(Some(20));
+        after(memory.judge(&policy, stuck(20, 1)));
+        assert!(matches!(memory.judge(&policy, stuck(20, 1)), Answer::Older(_)));
+        memory.goes_back_to(Some(10));
+        memory.progressed(Some(15));
+        after(memory.judge(&policy, stuck(15, 1)));
+        after(memory.judge(&policy, stuck(15, 3)));
+        memory.progressed(Some(25));
+        after(memory.judge(&policy, stuck(25, 1)));
+        assert!(matches!(memory.judge(&policy, stuck(25, 1)), Answer::Older(_)));
     }
 
     #[test]

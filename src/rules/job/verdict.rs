@@ -58,7 +58,7 @@ pub struct Outcome {
     pub attempts: u32,
     /// The step that the last attempt went on from.
     pub resumed_step: Option<u64>,
-    /// The newest step in the store.
+    /// The step of the newest commit.
     pub committed_step: Option<u64>,
     /// One sentence.
     pub detail: String,

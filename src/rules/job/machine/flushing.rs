@@ -49,7 +49,7 @@ impl Machine {
         }
         match flushed {
             Flushed::Done { step } => {
-                self.note_commit(step);
+                self.note_newest(step);
                 self.publish_or_finish(now)
             }
             Flushed::Failed(detail) => self.lost_commit(detail),
@@ -86,8 +86,10 @@ impl Machine {
         ))
     }
 
-    pub(super) fn note_commit(&mut self, step: Option<u64>) {
-        self.committed = self.committed.max(step);
-        self.memory.progressed(step);
+    /// The keeper says what the store holds of the directory.
+    pub(super) fn note_newest(&mut self, step: Option<u64>) {
+        // An attempt that went back may have left a newer commit behind, and made none.
+        let is_old = step == self.resumed.as_ref().and_then(|r| r.step);
+        self.committed = if is_old { self.committed.max(step) } else { step.or(self.committed) };
     }
 }

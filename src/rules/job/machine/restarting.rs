@@ -44,6 +44,7 @@ impl Machine {
             return self.flush(now);
         }
         self.passed_over = Some(bad);
+        self.memory.goes_back_to(self.resume.as_ref().and_then(|r| r.step));
         self.state = State::Waiting;
         vec![Action::Arm(Timer::Backoff, now + pause)]
     }

@@ -18,7 +18,7 @@ pub struct Told {
     pub attempt_at: Option<Uptime>,
     /// Where it went on from.
     pub resumed_step: Option<u64>,
-    /// The newest step known to be in the store.
+    /// The step of the newest commit.
     pub committed_step: Option<u64>,
     /// Whether checkpoints are committed to a store at all.
     pub has_store: bool,
