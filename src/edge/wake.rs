@@ -46,6 +46,16 @@ impl Bell {
     }
 }
 
+/// Rings when it is dropped: when a thread ends, by a panic too.
+#[derive(Debug)]
+pub struct Farewell(pub Bell);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
 impl AsRawFd for Bell {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()

@@ -16,7 +16,7 @@ use super::keeper::Keep;
 use super::lookout::Lookout;
 use super::peers::Peers;
 use crate::edge::clock::Clock;
-use crate::edge::wake::Bell;
+use crate::edge::wake::{Bell, Farewell};
 use crate::rules::exit;
 use crate::rules::job::{Event, Flushed};
 use crate::rules::preempt::Word;
@@ -94,15 +94,6 @@ impl Teller {
     /// Makes this run's number in the store known.
     pub(super) fn incarnation(&self, number: u64) {
         self.incarnation.store(number, Ordering::Relaxed);
-    }
-}
-
-/// Rings when the thread ends, by a panic too.
-struct Farewell(Bell);
-
-impl Drop for Farewell {
-    fn drop(&mut self) {
-        self.0.ring();
     }
 }
 

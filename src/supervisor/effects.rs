@@ -8,6 +8,7 @@ use super::job_control::JobControl;
 use super::leaders::Leaders;
 use super::output::{ChildEnds, Collectors};
 use super::pulse::PulseDesk;
+use super::pumps::Pumps;
 use super::ranks::Ranks;
 use super::status_desk::StatusDesk;
 use super::sweep::{self, Sweep};
@@ -45,6 +46,8 @@ pub(super) struct Effects {
     pub(super) background: Background,
     pub(super) gpus: GpuDesk,
     pub(super) collectors: Option<Collectors>,
+    /// Pass the attempt's output on.
+    pub(super) pumps: Pumps,
     pub(super) status: StatusDesk,
     pulse: PulseDesk,
     run_dir: Option<RunDir>,
@@ -86,6 +89,7 @@ impl Effects {
             timers: Timers::default(),
             background,
             collectors,
+            pumps: Pumps::default(),
             status,
             run_dir,
             tree_empty: true,
@@ -170,13 +174,18 @@ impl Effects {
     }
 
     /// wait(2) says that there is no child left.
-    pub(super) fn tree_is_empty(&mut self) -> Option<Event> {
+    pub(super) fn tree_is_empty(&mut self, now: Uptime) {
         self.tree_empty = true;
+        self.pumps.end(now);
+    }
+
+    /// Whether the last of an attempt's output has been passed on, too. `hurried`: the job is being stopped.
+    pub(super) fn is_heard_out(&mut self, now: Uptime, hurried: bool) -> Option<Event> {
+        if !self.pumps.are_through(now, hurried) {
+            return None;
+        }
         if let Some(collectors) = &mut self.collectors {
             collectors.drain();
-        }
-        if let Some(ranks) = &mut self.ranks {
-            ranks.drain();
         }
         self.leaders.alive().is_empty().then_some(Event::TreeEmpty)
     }
@@ -234,12 +243,13 @@ impl Effects {
     /// What each process writes to. Without anything to look for, or where that is not possible, the child inherits our
     /// own descriptors.
     fn capture(&mut self, count: usize) -> Vec<ChildEnds> {
-        let captured = match (&mut self.ranks, &mut self.collectors) {
+        let pumps = &mut self.pumps;
+        let captured = match (&self.ranks, &mut self.collectors) {
             (Some(ranks), collectors) => {
                 let search = collectors.as_mut().map(Collectors::search).transpose();
-                search.and_then(|search| ranks.capture(&search.unwrap_or_default()))
+                search.and_then(|search| ranks.capture(&search.unwrap_or_default(), pumps))
             }
-            (None, Some(collectors)) => collectors.capture().map(|ends| vec![ends]),
+            (None, Some(collectors)) => collectors.capture(pumps).map(|ends| vec![ends]),
             (None, None) => return Vec::new(),
         };
         captured.unwrap_or_else(|error| {
@@ -340,10 +350,11 @@ impl Effects {
     }
 
     fn kill_tree(&mut self) {
-        if !self.tree_empty {
-            let tree = self.tree();
-            self.sweep.kill(tree, &self.leaders);
+        if self.tree_empty {
+            return self.pumps.give_up();
         }
+        let tree = self.tree();
+        self.sweep.kill(tree, &self.leaders);
     }
 
     fn dump_stacks(&self) {

@@ -16,6 +16,7 @@ mod outlet;
 pub mod output;
 mod peers;
 mod pulse;
+mod pumps;
 mod ranks;
 mod reporter;
 mod status_desk;
@@ -108,6 +109,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
         while let Some(event) = supervisor.queue.pop_front() {
             if let Some(outcome) = supervisor.handle(event) {
                 let peak_memory_bytes = supervisor.effects.peak_memory();
+                supervisor.effects.pumps.finish(clock);
                 let xids = supervisor.effects.gpus.told().map(|told| told.xids);
                 let metrics = supervisor.effects.collectors.take().map(Collectors::finish).unwrap_or_default();
                 return Ok(Ended { outcome, peak_memory_bytes, metrics, xids });
@@ -185,7 +187,8 @@ impl Supervisor {
     fn hear(&mut self) {
         // Who asks waits until what happened has been acted upon.
         self.effects.status.serve(self.now(), &self.command, &self.machine, &self.effects);
-        let due = [self.effects.timers.next(), self.effects.gpus.deadline()].into_iter().flatten().min();
+        let dues = [self.effects.timers.next(), self.effects.gpus.deadline(), self.effects.pumps.due()];
+        let due = dues.into_iter().flatten().min();
         let timeout = match due {
             _ if self.effects.background.has_news() => Some(Duration::ZERO),
             due => due.map(|at| at.saturating_sub(self.now())),
@@ -194,6 +197,7 @@ impl Supervisor {
         fds.extend(self.effects.background.fd());
         fds.extend(self.effects.gpus.fd());
         fds.extend(self.effects.status.fd());
+        fds.extend(self.effects.pumps.fds());
         let settle = self.settle();
         wake::wait_readable(&fds, [timeout, settle].into_iter().flatten().min());
 
@@ -208,6 +212,7 @@ impl Supervisor {
         if may_reap {
             self.reap();
         }
+        self.queue.extend(self.effects.is_heard_out(self.now(), self.machine.is_stopping()));
         self.queue.extend(self.effects.background.events());
     }
 
@@ -227,7 +232,7 @@ impl Supervisor {
             self.queue.extend(self.effects.ended(now, pid, end));
         }
         if is_empty {
-            self.queue.extend(self.effects.tree_is_empty());
+            self.effects.tree_is_empty(now);
         }
     }
 }

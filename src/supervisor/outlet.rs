@@ -2,13 +2,38 @@
 
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::edge::stdio;
+
+/// What is written at once: that a slow reader reads at all is to be seen soon.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// How it goes with what is passed on, for who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Passage {
+    taken: AtomicU64,
+    closed: AtomicBool,
+}
+
+impl Passage {
+    /// Pieces that were taken so far.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Nothing more is passed on.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Passes on for as long as somebody may read it.
 #[derive(Debug)]
 pub(super) struct Outlet {
     to: BorrowedFd<'static>,
+    passage: Arc<Passage>,
     /// Our stream takes nothing, ever.
     unwritable: bool,
     /// A lost piece of output was told of.
@@ -16,12 +41,20 @@ pub(super) struct Outlet {
 }
 
 impl Outlet {
-    pub(super) fn new(to: BorrowedFd<'static>) -> Outlet {
-        Outlet { to, unwritable: false, told: false }
+    pub(super) fn new(to: BorrowedFd<'static>, passage: Arc<Passage>) -> Outlet {
+        Outlet { to, passage, unwritable: false, told: false }
     }
 
     /// Whether somebody may still read it.
     pub(super) fn pass_on(&mut self, bytes: &[u8]) -> bool {
+        bytes.chunks(PIECE_BYTES).all(|piece| {
+            let is_read = !self.passage.closed.load(Ordering::Relaxed) && self.put(piece);
+            self.passage.taken.fetch_add(1, Ordering::Relaxed);
+            is_read
+        })
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> bool {
         if self.unwritable {
             return true;
         }

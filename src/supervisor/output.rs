@@ -10,12 +10,10 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
-use std::time::Duration;
 
 use super::follow::{Files, Follower};
 use super::outlet::Outlet;
+use super::pumps::{PATIENCE, Pumps};
 use super::ranks::Search;
 use super::reporter::{Reporter, Sink};
 use crate::edge::metrics_file::MetricsFile;
@@ -29,9 +27,6 @@ use crate::rules::metric::scrape::{Hit, Scraper};
 
 /// What is read at once.
 const CHUNK_BYTES: usize = 128 * 1024;
-
-/// How long the end of an attempt waits for its last output to be passed on, and the end of a run for its last metrics.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is looked for and where it goes.
 #[derive(Debug, Clone)]
@@ -88,7 +83,6 @@ pub struct Collectors {
     reporter: Option<Reporter>,
     /// Bytes that were passed on; where they are counted, both streams are captured.
     heard: Option<Arc<AtomicU64>>,
-    pumps: Vec<Pump>,
 }
 
 impl Collectors {
@@ -102,8 +96,8 @@ impl Collectors {
         let reporter = Some(Reporter::start(metrics.file, metrics.trial, Ledger::reporting(metrics.report))?);
         let Metrics { patterns, files, stdout, stderr, .. } = metrics;
         let (stdout, stderr) = (stdout && !patterns.is_empty(), stderr && !patterns.is_empty());
-        let (patterns, follower, pumps) = (patterns.into(), None, Vec::new());
-        Ok(Some(Collectors { patterns, files, follower, stdout, stderr, reporter, heard, pumps }))
+        let (patterns, follower) = (patterns.into(), None);
+        Ok(Some(Collectors { patterns, files, follower, stdout, stderr, reporter, heard }))
     }
 
     /// Counts the bytes that were passed on.
@@ -112,31 +106,29 @@ impl Collectors {
     }
 
     /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
-    pub fn capture(&mut self) -> io::Result<ChildEnds> {
+    pub(super) fn capture(&mut self, pumps: &mut Pumps) -> io::Result<ChildEnds> {
         self.begin()?;
         let (stdout, stderr) = stdio::outputs();
         let mut ends = ChildEnds::default();
         let count = self.heard.is_some();
         if self.stdout || count {
-            ends.stdout = Some(self.pump(stdout, self.stdout)?);
+            ends.stdout = Some(self.pump(stdout, self.stdout, pumps)?);
         }
         if self.stderr || count {
             // One pipe where both lead to one place: two would not keep the order.
             ends.stderr = Some(match &ends.stdout {
                 Some(end) if pipe::is_same_file(stdout, stderr) => end.try_clone()?,
-                _ => self.pump(stderr, self.stderr)?,
+                _ => self.pump(stderr, self.stderr, pumps)?,
             });
         }
         Ok(ends)
     }
 
-    fn pump(&mut self, to: BorrowedFd<'static>, searched: bool) -> io::Result<OwnedFd> {
+    fn pump(&self, to: BorrowedFd<'static>, searched: bool, pumps: &mut Pumps) -> io::Result<OwnedFd> {
         let (from, child_end) = pipe::pair()?;
         let patterns = if searched { Arc::clone(&self.patterns) } else { Arc::default() };
         let (sink, heard) = (self.reporter.as_ref().map(Reporter::sink), self.heard());
-        self.pumps.push(Pump::start(move |over| {
-            Flow { from, outlet: Outlet::new(to), over, patterns, sink, heard }.run();
-        })?);
+        pumps.start(to, move |over, outlet| Flow { from, outlet, over, patterns, sink, heard }.run())?;
         Ok(child_end)
     }
 
@@ -155,9 +147,8 @@ impl Collectors {
         Ok(())
     }
 
-    /// The attempt's process tree is gone: passes on what it left in the pipes, and takes what it left in files.
+    /// The attempt's process tree is gone: takes what it left in files.
     pub fn drain(&mut self) {
-        self.pumps.drain(..).for_each(Pump::end);
         if let Some(follower) = &self.follower
             && !follower.look(PATIENCE)
         {
@@ -177,46 +168,6 @@ impl Collectors {
     pub fn finish(mut self) -> BTreeMap<String, String> {
         self.drain();
         self.reporter.map(|reporter| reporter.finish(PATIENCE).last_values()).unwrap_or_default()
-    }
-}
-
-/// The thread of one stream.
-#[derive(Debug)]
-pub(super) struct Pump {
-    /// Rung when no writer of ours is left, so that an empty pipe is at its end even if somebody holds it open.
-    over: Bell,
-    /// Hangs up when the thread has gone.
-    gone: mpsc::Receiver<()>,
-}
-
-impl Pump {
-    /// A thread that passes on until the end of its stream, or until the bell is rung and nothing is left. Errors: as
-    /// eventfd(2) and pthread_create(3).
-    pub(super) fn start(run: impl FnOnce(Bell) + Send + 'static) -> io::Result<Pump> {
-        let over = Bell::new()?;
-        let (going, gone) = mpsc::channel();
-        let bell = over.clone();
-        thread::Builder::new().name("output".to_owned()).spawn(move || {
-            run(bell);
-            drop(going);
-        })?;
-        Ok(Pump { over, gone })
-    }
-
-    /// No writer of ours is left: passes on what there is, as long as somebody reads it.
-    pub(super) fn end(self) {
-        if !self.finish(PATIENCE) {
-            tracing::warn!(
-                "the end of the trainer's output is not passed on: who reads trainit's output has taken nothing for {}",
-                humantime::format_duration(PATIENCE)
-            );
-        }
-    }
-
-    /// Whether all was passed on within the limit.
-    fn finish(self, limit: Duration) -> bool {
-        self.over.ring();
-        self.gone.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
     }
 }
 
@@ -278,10 +229,14 @@ mod tests {
     use std::fs::File;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
+    use std::thread;
+
+    use crate::edge::clock::Clock;
 
     /// A pump into a pipe: what the trainer writes to, what comes out, and what is known at the end.
     struct Rig {
         collectors: Collectors,
+        pumps: Pumps,
         child_end: File,
         ours: Reader,
         _dir: tempfile::TempDir,
@@ -300,12 +255,13 @@ mod tests {
             file,
             trial: "0".into(),
         };
-        let mut collectors = Collectors::start(Some(metrics), false).expect("a thread").expect("a pattern");
+        let collectors = Collectors::start(Some(metrics), false).expect("a thread").expect("a pattern");
         let (ours, to) = pipe::pair().expect("a pipe");
         // The pump borrows our own stream for good; here it is a pipe that is never closed by us.
         let to: &'static OwnedFd = Box::leak(Box::new(to));
-        let child_end = File::from(collectors.pump(to.as_fd(), true).expect("a pump"));
-        Rig { collectors, child_end, ours, _dir: dir }
+        let mut pumps = Pumps::default();
+        let child_end = File::from(collectors.pump(to.as_fd(), true, &mut pumps).expect("a pump"));
+        Rig { collectors, pumps, child_end, ours, _dir: dir }
     }
 
     fn all(reader: &mut Reader) -> Vec<u8> {
@@ -321,32 +277,10 @@ mod tests {
     fn what_is_in_the_pipe_comes_through_even_if_a_stranger_holds_it_open() {
         let mut rig = rig();
         rig.child_end.write_all(b"loss: 0.5\nloss: 0.25").expect("room");
-        rig.collectors.drain();
+        rig.pumps.finish(Clock::start());
         assert_eq!(all(&mut rig.ours), b"loss: 0.5\nloss: 0.25");
         assert_eq!(rig.collectors.finish()["loss"], "0.25");
         drop(rig.child_end);
-    }
-
-    #[test]
-    fn a_stalled_reader_is_waited_for_only_so_long() {
-        let mut rig = rig();
-        let limit = Duration::from_millis(50);
-        nix::fcntl::fcntl(&rig.child_end, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
-            .expect("a pipe");
-        let mut written = 0;
-        let mut stalled = 0;
-        while stalled < 20 {
-            match rig.child_end.write(&[b'x'; 4096]) {
-                Ok(count) => (written, stalled) = (written + count, 0),
-                Err(_) => {
-                    stalled += 1;
-                    thread::park_timeout(Duration::from_millis(5));
-                }
-            }
-        }
-        assert!(written < 4 << 20, "{written} bytes went in and nobody read them");
-        let pump = rig.collectors.pumps.pop().expect("a pump");
-        assert!(!pump.finish(limit));
     }
 
     #[test]
@@ -367,7 +301,7 @@ mod tests {
             seen.extend(all(&mut reader));
         }
         writer.join().expect("wrote");
-        rig.collectors.drain();
+        rig.pumps.finish(Clock::start());
         assert!(seen == text.as_bytes());
         let path = rig._dir.path().join("m");
         assert_eq!(rig.collectors.finish()["loss"], "0.19999");

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::outlet::Outlet;
-use super::output::{ChildEnds, Pump};
+use super::output::ChildEnds;
+use super::pumps::Pumps;
 use super::reporter::Sink;
 use crate::edge::pipe::{self, Reader};
 use crate::edge::stdio;
@@ -40,44 +41,43 @@ pub(super) struct Search {
 pub(super) struct Ranks {
     /// What stands before each rank's lines.
     names: Vec<String>,
-    pumps: Vec<Pump>,
 }
 
 impl Ranks {
     pub(super) fn new(names: Vec<String>) -> Ranks {
-        Ranks { names, pumps: Vec::new() }
+        Ranks { names }
     }
 
     /// Captures the streams of an attempt that is about to start; one pair for each rank. Errors: as pipe2(2) and
     /// pthread_create(3).
-    pub(super) fn capture(&mut self, search: &Search) -> io::Result<Vec<ChildEnds>> {
+    pub(super) fn capture(&self, search: &Search, pumps: &mut Pumps) -> io::Result<Vec<ChildEnds>> {
         let (stdout, stderr) = stdio::outputs();
         // One pipe a rank where both lead to one place: two would not keep the order.
         let both = pipe::is_same_file(stdout, stderr);
-        let out = self.merge(stdout, search, search.stdout || (both && search.stderr))?;
+        let out = self.merge(stdout, search, search.stdout || (both && search.stderr), pumps)?;
         let err = match both {
             true => out.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?,
-            false => self.merge(stderr, search, search.stderr)?,
+            false => self.merge(stderr, search, search.stderr, pumps)?,
         };
         let ends = out.into_iter().zip(err);
         Ok(ends.map(|(out, err)| ChildEnds { stdout: Some(out), stderr: Some(err) }).collect())
     }
 
-    /// The attempt's process tree is gone: passes on what it left in the pipes.
-    pub(super) fn drain(&mut self) {
-        self.pumps.drain(..).for_each(Pump::end);
-    }
-
     /// A thread for one of our streams; what each rank writes to.
-    fn merge(&mut self, to: BorrowedFd<'static>, search: &Search, searched: bool) -> io::Result<Vec<OwnedFd>> {
+    fn merge(
+        &self,
+        to: BorrowedFd<'static>,
+        search: &Search,
+        searched: bool,
+        pumps: &mut Pumps,
+    ) -> io::Result<Vec<OwnedFd>> {
         let pairs = self.names.iter().map(|_| pipe::pair()).collect::<io::Result<Vec<_>>>()?;
         let (readers, ends): (Vec<Reader>, Vec<OwnedFd>) = pairs.into_iter().unzip();
         let (lines, mut search) = (Lines::of(self.names.iter().cloned()), search.clone());
         search.sink = search.sink.filter(|_| searched);
-        self.pumps.push(Pump::start(move |over| {
-            Merge { readers: readers.into_iter().map(Some).collect(), lines, outlet: Outlet::new(to), search }
-                .run(&over);
-        })?);
+        pumps.start(to, move |over, outlet| {
+            Merge { readers: readers.into_iter().map(Some).collect(), lines, outlet, search }.run(&over);
+        })?;
         Ok(ends)
     }
 }
