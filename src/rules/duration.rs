@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+/// For ever, in figures: what is longer is taken for it, so that no sum of times overflows or leaves the calendar.
+const LONGEST: Duration = Duration::from_secs(1000 * 365 * 86_400);
+
 /// Reads a duration. Errors: what was expected, in one clause.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let expected = || format!("expected a duration such as 25s, 1m30s or 500ms, found {text:?}");
     if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).map_err(|_| expected());
+        return Duration::try_from_secs_f64(seconds).map_err(|_| expected()).map(|duration| duration.min(LONGEST));
     }
-    humantime::parse_duration(text).map_err(|_| expected())
+    humantime::parse_duration(text).map_err(|_| expected()).map(|duration| duration.min(LONGEST))
 }
 
 #[cfg(test)]
@@ -21,6 +24,13 @@ mod tests {
         assert_eq!(parse("25"), Ok(Duration::from_secs(25)));
         assert_eq!(parse("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(parse(" 1m30s "), Ok(Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn what_is_longer_than_anything_lasts_is_for_ever() {
+        for text in ["9000000000000000000s", "999999999999s", "1e18"] {
+            assert_eq!(parse(text), Ok(LONGEST), "{text}");
+        }
     }
 
     #[test]

@@ -296,3 +296,14 @@ fn a_signal_that_announces_the_end_is_a_notice_with_its_own_deadline() {
     assert!(done.err().contains("the machine goes away in 120 s"), "{}", done.err());
     assert_eq!(done.verdict()["reason"], "preempted");
 }
+
+#[test]
+fn times_that_are_for_ever_end_in_no_panic() {
+    let script = "trap 'cat $TRAINIT_PREEMPTION_FILE; exit 0' TERM; kill -USR1 $PPID; \
+                  until \"$BINARY\" status | grep 'the machine goes at'; do sleep 0.01; done; \
+                  kill -TERM $PPID; while :; do sleep 0.01; done";
+    let times = ["--stop-grace=999999999999s", "--hang-timeout=9000000000000000000s", "--restart-backoff=1e18"];
+    let done = Trainit::new(["run", "--preempt-on", "USR1@999999999999s"]).args(times).args(["--", "sh", "-c", script]);
+    let done = done.env("BINARY", crate::support::binary()).output().expect_code(143);
+    assert_eq!(done.out().lines().count(), 2, "{}", done.out());
+}
