@@ -346,8 +346,7 @@ impl Machine {
 
     /// The attempt failed, and nobody wanted its end.
     fn crashed(&self, now: Uptime) -> bool {
-        let failed = self.hung.is_some() || !self.ended_well();
-        self.stop.is_none() && failed && !self.answered_a_request(now)
+        self.stop.is_none() && !self.ended_well() && !self.answered_a_request(now)
     }
 
     fn would_restart(&self, now: Uptime) -> bool {
@@ -359,8 +358,9 @@ impl Machine {
         self.stop.is_none() && self.ended_well()
     }
 
+    /// Of its own accord: what a hung one leaves with tells nothing.
     fn ended_well(&self) -> bool {
-        matches!(self.ended, Some((End::Code(0), _)))
+        self.hung.is_none() && matches!(self.ended, Some((End::Code(0), _)))
     }
 
     /// A main child died soon after a signal that asks to leave, and that somebody sent.

@@ -12,7 +12,7 @@ fn watched(max_restarts: u32) -> Policy {
 const SILENT: Pulse = Pulse { beat: false, step: None, output: false, moved: false, worked: false, stopped: false };
 
 /// Lets it look until something else than the next look is to be done.
-fn silence(machine: &mut Machine, mut now: f64) -> (f64, Vec<Action>) {
+pub(super) fn silence(machine: &mut Machine, mut now: f64) -> (f64, Vec<Action>) {
     loop {
         now += 10.0;
         assert_eq!(machine.step(secs(now), Event::Due(Timer::Pulse)), [Action::Feel]);

@@ -1,8 +1,9 @@
 //! What a finished job leaves beside its checkpoints.
 
 use super::tests::*;
+use super::tests_hanging::silence;
 use super::*;
-use crate::rules::job::Flushed;
+use crate::rules::job::{Flushed, Hang};
 
 fn leaving(store: bool) -> Machine {
     running(Policy { model: true, store, ..with_store() })
@@ -44,6 +45,22 @@ fn who_failed_or_was_stopped_leaves_no_model() {
     let mut machine = running(Policy { model: true, max_restarts: 0, ..with_store() });
     feed(&mut machine, 1.0, [ended(3), Event::TreeEmpty]);
     assert_eq!(outcome(machine.step(secs(2.0), SAFE)).exit_code, 3);
+}
+
+#[test]
+fn who_hung_leaves_no_model_and_stays_hung_whatever_it_leaves_with() {
+    let hang = Some(Hang { timeout: secs(80.0), startup: secs(80.0) });
+    let hung = || {
+        let mut machine = running(Policy { model: true, max_restarts: 0, hang, ..with_store() });
+        let (now, _) = silence(&mut machine, 0.1);
+        feed(&mut machine, now, [ended(0), Event::TreeEmpty]);
+        machine
+    };
+    assert_eq!(outcome(hung().step(secs(91.0), SAFE)).exit_code, 201);
+    let lost = Event::Flushed(Flushed::Failed("no rights there".into()));
+    let end = outcome(hung().step(secs(91.0), lost));
+    assert_eq!((end.reason, end.exit_code), (Reason::Hung, 201));
+    assert!(end.detail.contains("no rights there"), "{}", end.detail);
 }
 
 #[test]
