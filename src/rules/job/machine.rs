@@ -97,6 +97,8 @@ pub struct Machine {
     stop: Option<Stop>,
     /// When everything left gets SIGKILL, once that is set.
     deadline: Option<Uptime>,
+    /// The trainer was told of a deadline.
+    announced: bool,
     /// When the machine itself goes away, where a notice said so, and when we must be gone.
     leave_by: Option<(Uptime, Uptime)>,
     /// Ends that were announced and are far away: the trainer is not told yet.
@@ -143,6 +145,7 @@ impl Machine {
             committed: None,
             stop: None,
             deadline: None,
+            announced: false,
             leave_by: None,
             far: Vec::new(),
             is_leaving: false,

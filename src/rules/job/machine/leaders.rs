@@ -209,6 +209,7 @@ mod tests {
         machine.step(secs(5.0), Event::Signal { signal: Signal::INT, sender: Some(0) });
         assert_eq!(machine.step(secs(6.0), code(0, 130)), [Action::Arm(Timer::Grace, secs(31.0))]);
         assert_eq!(machine.step(secs(7.0), code(1, 130)), []);
+        assert!(machine.step(secs(8.0), term()).contains(&Action::Announce { deadline: secs(31.0) }));
         assert!(machine.step(secs(31.0), Event::Due(Timer::Grace)).contains(&Action::KillTree));
     }
 

@@ -125,12 +125,12 @@ impl Machine {
         }
     }
 
-    /// The deadline and the word of it to the trainer, unless an earlier one stands.
+    /// The deadline and the word of it to the trainer, who knows of none yet or of a later one.
     pub(super) fn begin_stop(&mut self, at: Uptime) -> Vec<Action> {
-        match self.set_deadline(at) {
-            Some(arm) => vec![Action::Announce { deadline: at }, arm],
-            None => Vec::new(),
-        }
+        let arm = self.set_deadline(at);
+        let is_news = !std::mem::replace(&mut self.announced, true) || arm.is_some();
+        let told = self.deadline.filter(|_| is_news).map(|deadline| Action::Announce { deadline });
+        told.into_iter().chain(arm).collect()
     }
 
     /// Sets the one deadline, or brings it forward; never later.

@@ -80,7 +80,9 @@ fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
     let mut machine = running(watched(3));
     let (now, _) = silence(&mut machine, 0.1);
     let notice = Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) };
-    let end = outcome(feed(&mut machine, now, [notice, ended(134), Event::TreeEmpty]));
+    let told = machine.step(secs(now), notice);
+    assert_eq!(told, [Action::Announce { deadline: secs(now + 10.0) }, leader(Signal::TERM)], "the file first");
+    let end = outcome(feed(&mut machine, now, [ended(134), Event::TreeEmpty]));
     assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
 }
 
