@@ -67,6 +67,8 @@ struct Status<'a> {
     child_pids: &'a [i32],
     attempt: u32,
     restarts: u32,
+    /// Since the last progress.
+    restarts_used: u32,
     restarts_allowed: u32,
     attempt_seconds: Option<f64>,
     checkpoint: Option<Checkpoint>,
@@ -144,7 +146,8 @@ pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
         child_pids: &facts.children,
         attempt: told.attempt,
         restarts: told.attempt.saturating_sub(1),
-        restarts_allowed: told.attempts_allowed.saturating_sub(1),
+        restarts_used: told.restarts_used,
+        restarts_allowed: told.restarts_allowed,
         attempt_seconds: told.attempt_at.filter(|_| told.is_running).map(|at| seconds(now.saturating_sub(at))),
         checkpoint,
         leaving,
@@ -221,9 +224,11 @@ pub fn render(status: &Value) -> String {
     };
     let pids: Vec<String> = status["child_pids"].as_array().into_iter().flatten().map(text).collect();
     if !pids.is_empty() {
-        let (restarts, allowed) = (text(&status["restarts"]), text(&status["restarts_allowed"]));
+        let (used, allowed) = (text(&status["restarts_used"]), text(&status["restarts_allowed"]));
+        let all = Some(text(&status["restarts"])).filter(|all| *all != used).map(|all| format!(" ({all} in all)"));
         let since = status["attempt_seconds"].as_f64().map(|s| format!(" for {}", span(s))).unwrap_or_default();
-        line("process", format!("pid {}{since}, {restarts} of {allowed} restarts used", pids.join(", ")));
+        let all = all.unwrap_or_default();
+        line("process", format!("pid {}{since}, {used} of {allowed} restarts used{all}", pids.join(", ")));
     }
     if let Some(problem) = status["problem"].as_str() {
         line("problem", plain(problem));

@@ -119,6 +119,11 @@ impl Memory {
         }
     }
 
+    /// Restarts since the last progress.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
     /// The step to start from is known: what is there already is no progress.
     pub(super) fn starts_from(&mut self, step: Option<u64>) {
         self.best_step = self.best_step.max(step);

@@ -7,7 +7,8 @@ fn told() -> Told {
         state: "running",
         is_running: true,
         attempt: 2,
-        attempts_allowed: 4,
+        restarts_used: 0,
+        restarts_allowed: 3,
         attempt_at: Some(100 * SECOND),
         resumed_step: Some(400),
         committed_step: Some(520),
@@ -39,14 +40,14 @@ fn a_running_job_says_where_it_stands() {
     let status = object(&told(), &facts());
     let expected = serde_json::json!({
         "version": "0.1.0", "pid": 1, "state": "running", "healthy": true, "problem": null, "uptime_seconds": 4000.0,
-        "command": "python", "child_pids": [7, 9], "attempt": 2, "restarts": 1, "restarts_allowed": 3,
+        "command": "python", "child_pids": [7, 9], "attempt": 2, "restarts": 1, "restarts_used": 0, "restarts_allowed": 3,
         "attempt_seconds": 3900.0,
         "checkpoint": {"resumed_step": 400, "committed_step": 520, "lag_seconds": 35.0},
         "leaving": null, "metrics": {"bad": "nan", "loss": 0.31}, "gpus": null, "gpu_problem": null, "xids": null,
     });
     assert_eq!(status, expected);
     let lines = "running (attempt 2, up 1h 6m): python\n\
-                 process     pid 7, 9 for 1h 5m, 1 of 3 restarts used\n\
+                 process     pid 7, 9 for 1h 5m, 0 of 3 restarts used (1 in all)\n\
                  checkpoint  step 520 committed, 35s ago, resumed from step 400\n\
                  metrics     bad nan, loss 0.31\n";
     assert_eq!(render(&status), lines);

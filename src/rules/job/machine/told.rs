@@ -12,8 +12,10 @@ pub struct Told {
     pub is_running: bool,
     /// Starts of the command so far.
     pub attempt: u32,
-    /// Starts there may be in all.
-    pub attempts_allowed: u32,
+    /// Restarts since the last progress.
+    pub restarts_used: u32,
+    /// So many of those there may be.
+    pub restarts_allowed: u32,
     /// When the current (or last) attempt began.
     pub attempt_at: Option<Uptime>,
     /// Where it went on from.
@@ -59,7 +61,8 @@ impl Machine {
             state,
             is_running,
             attempt: self.attempt,
-            attempts_allowed: self.policy.max_restarts.saturating_add(1),
+            restarts_used: self.memory.used(),
+            restarts_allowed: self.policy.max_restarts,
             attempt_at: (self.attempt > 0 && self.state != State::Launching).then_some(self.started_at),
             resumed_step: self.resumed.as_ref().and_then(|r| r.step),
             committed_step: self.committed,
@@ -80,8 +83,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::rules::exit::End;
     use crate::rules::job::Policy;
-    use crate::rules::job::event::Event;
+    use crate::rules::job::event::{Event, Timer};
     use crate::rules::signal::Signal;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -97,8 +101,20 @@ mod tests {
     #[test]
     fn a_running_job_is_told_with_its_attempt() {
         let told = running().told();
-        assert_eq!((told.state, told.is_running, told.attempt, told.attempts_allowed), ("running", true, 1, 4));
+        assert_eq!((told.state, told.is_running, told.attempt, told.restarts_allowed), ("running", true, 1, 3));
         assert_eq!((told.attempt_at, told.leaving, told.kill_at), (Some(SECOND), None, None));
+    }
+
+    #[test]
+    fn what_is_used_of_the_budget_is_told_and_not_what_was_refilled() {
+        let mut machine = running();
+        let crash = Event::MainEnded { local_rank: 0, end: End::Code(1), oom: false };
+        for event in [crash, Event::TreeEmpty, Event::Due(Timer::Backoff)] {
+            machine.step(2 * SECOND, event);
+        }
+        assert_eq!((machine.told().attempt, machine.told().restarts_used), (2, 1));
+        machine.step(3 * SECOND, Event::Committed { step: Some(5), took: SECOND, lag: SECOND });
+        assert_eq!((machine.told().attempt, machine.told().restarts_used), (2, 0));
     }
 
     #[test]
