@@ -151,6 +151,7 @@ impl Supervisor {
         self.effects.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
         let mut outcome = None;
+        view::forewarn(&self.command, &self.machine, &actions);
         for action in &actions {
             match self.effects.perform(now, action) {
                 effects::Done::Nothing => {}

@@ -52,12 +52,8 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         }
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
-        Event::Pulse(_) if actions.contains(&Action::DumpStacks) => {
-            let why = machine.hung().unwrap_or_default();
-            tracing::error!(
-                code = "hung",
-                "{command} hangs: {why}; where it waits, process by process, then SIGABRT, in the end SIGKILL"
-            );
+        Event::Due(Timer::Grace) if machine.hung().is_some() => {
+            tracing::warn!("SIGABRT has not ended all of it: SIGKILL for every process that is left");
         }
         Event::Due(Timer::Grace) => {
             tracing::warn!("the stop grace is over: SIGKILL for every process that is left");
@@ -72,6 +68,17 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             let pause = at.saturating_sub(now);
             tracing::warn!(next_attempt = machine.attempt() + 1, "restarting {command} in {}", seconds(pause));
         }
+    }
+}
+
+/// Logs what has to stand before that which the deeds themselves bring to the log.
+pub fn forewarn(command: &str, machine: &Machine, actions: &[Action]) {
+    if actions.contains(&Action::DumpStacks) {
+        let why = machine.hung().unwrap_or_default();
+        tracing::error!(
+            code = "hung",
+            "{command} hangs: {why}; where it waits, process by process, then SIGABRT, in the end SIGKILL"
+        );
     }
 }
 

@@ -13,8 +13,19 @@ fn a_silent_trainer_is_ended_as_hung_with_what_it_waits_in_on_the_log() {
     let verdict = done.verdict();
     assert_eq!((verdict["reason"].as_str(), verdict["child_signal"].as_i64()), (Some("hung"), Some(6)));
     assert!(verdict["detail"].as_str().unwrap().contains("no sign of life"), "{verdict}");
-    let stacks = done.err().lines().filter(|l| l.contains("(sleep): 1 thread asleep in")).count();
-    assert_eq!(stacks, 2, "a line for each process: {}", done.err());
+    let is_stack = |line: &&str| line.contains("(sleep): 1 thread asleep in");
+    let log = done.err();
+    assert_eq!(log.lines().filter(is_stack).count(), 2, "a line for each process: {log}");
+    let first = log.lines().skip_while(|line| !line.contains("hangs: no sign of life")).find(is_stack);
+    assert!(first.is_some(), "what they are of comes before them: {log}");
+}
+
+#[test]
+fn what_sigabrt_does_not_end_is_not_said_to_have_had_the_stop_grace() {
+    let script = "trap '' ABRT; while :; do sleep 1000; done";
+    let done = watched("300ms", &["--stop-grace", "1h"], script).output().expect_code(201);
+    assert!(done.err().contains("SIGABRT has not ended all of it"), "{}", done.err());
+    assert!(!done.err().contains("stop grace is over"), "{}", done.err());
 }
 
 #[test]
