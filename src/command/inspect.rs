@@ -16,6 +16,7 @@ use crate::rules::env::{Changes, Env};
 use crate::rules::exit;
 use crate::rules::framework::{Launch, Resolved};
 use crate::rules::gpu::{Discovery, table};
+use crate::rules::job::Policy;
 use crate::rules::preempt;
 use crate::settings::cluster::read as read_cluster;
 use crate::settings::defs::{Takes, find};
@@ -46,6 +47,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
                 .into_iter()
                 .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
             let mut object = object(&resolved, &values, &discovery);
+            add_derived(&mut object["settings"], &run.policy);
             object["preemption"] = sources.next().unwrap_or(Value::Null);
             let others: Vec<Value> = sources.collect();
             if !others.is_empty() {
@@ -152,6 +154,17 @@ fn of_settings(values: &Values) -> Value {
         (name.to_owned(), json!({ "value": value, "source": source }))
     });
     Value::Object(settings.collect())
+}
+
+/// Defaults that follow from other settings.
+fn add_derived(settings: &mut Value, policy: &Policy) {
+    let startup = policy.hang.map(|hang| humantime::format_duration(hang.startup).to_string());
+    let restarts = Some(policy.max_restarts.to_string());
+    for (name, value) in [("max-restarts", restarts), ("hang-startup", startup)] {
+        if let Some(value) = value.filter(|_| settings[name].is_null()) {
+            settings[name] = json!({ "value": value, "source": "default" });
+        }
+    }
 }
 
 /// The object as a block for people. Long values are cut: TF_CONFIG may hold what a screen should not show.

@@ -40,6 +40,14 @@ fn every_setting_says_where_it_came_from() {
 }
 
 #[test]
+fn a_default_that_follows_from_another_setting_is_shown_too() {
+    let options = ["inspect", "--json", "--checkpoint-dir", "/tmp/x", "--hang-timeout", "30m"];
+    let settings = object(&Trainit::new(options).output().expect_code(0))["settings"].clone();
+    assert_eq!(settings["max-restarts"], json!({"value": "3", "source": "default"}));
+    assert_eq!(settings["hang-startup"], json!({"value": "1h 30m", "source": "default"}));
+}
+
+#[test]
 fn the_limits_are_those_of_this_process() {
     let done = Trainit::through(&["sh", "-c", "ulimit -Sn 77; exec \"$@\"", "sh"], ["inspect", "--json"]).output();
     let limits = object(&done)["limits"].clone();
