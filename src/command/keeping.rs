@@ -5,7 +5,9 @@
 use std::sync::{Arc, Mutex};
 
 use crate::edge::fault::Faults;
+use crate::edge::places;
 use crate::edge::store::Access;
+use crate::rules::checkpoint::address::Nearness;
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::env::Env;
 use crate::settings::Reader;
@@ -26,7 +28,14 @@ impl Keeping {
     pub(super) fn read(reader: &mut Reader<'_>) -> Keeping {
         let checkpoints = Checkpoints::read(reader);
         checkpoints.needs_directory(reader);
-        Keeping { checkpoints, model: model::read(reader) }
+        let model = model::read(reader);
+        if let Some(Model { dir, store: Some(store) }) = &model
+            && store.nearness(dir, places::real) == Nearness::Nested
+        {
+            let why = store.nested("the model's place", dir, "a copy of the model would be part of the model");
+            reader.complain("model-store", why);
+        }
+        Keeping { checkpoints, model }
     }
 
     /// What this node keeps, where so many training processes write (`None`: not known); `None`: nothing.

@@ -21,6 +21,8 @@ pub mod links;
 pub mod machine;
 pub mod metrics_file;
 pub mod pipe;
+#[cfg(feature = "store")]
+pub mod places;
 pub mod process;
 pub mod reaper;
 pub mod run_dir;

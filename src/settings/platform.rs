@@ -1,13 +1,12 @@
 //! What a platform's own variables imply for settings that nobody gave: where Vertex AI wants checkpoints and the model.
 
 use super::layers::Values;
+use crate::rules::checkpoint::address::MOUNTED_BUCKETS;
 use crate::rules::env::Env;
 
 /// With this setting given, the second one defaults to the variable.
 const IMPLIED: [(&str, &str, &str); 2] =
     [("checkpoint-dir", "checkpoint-store", "AIP_CHECKPOINT_DIR"), ("model-dir", "model-store", "AIP_MODEL_DIR")];
-/// Where Vertex AI mounts every bucket; what lies there can be had without the mount, which has no hard links.
-const MOUNTED_BUCKETS: &str = "/gcs/";
 
 /// Fills in what follows from the environment.
 pub fn imply(values: &mut Values, env: &Env) {
@@ -19,8 +18,9 @@ pub fn imply(values: &mut Values, env: &Env) {
     }
 }
 
+/// What lies in a mounted bucket can be had without the mount, which has no hard links.
 fn url(place: &str) -> String {
-    match place.strip_prefix(MOUNTED_BUCKETS) {
+    match place.strip_prefix(MOUNTED_BUCKETS).and_then(|rest| rest.strip_prefix('/')) {
         Some(bucket) => format!("gs://{bucket}"),
         None if place.starts_with('/') => format!("file://{place}"),
         None => place.to_owned(),

@@ -352,10 +352,7 @@ impl Keeper {
     async fn publish(&self) -> Flushed {
         let Some(model) = &self.model else { return Flushed::Done { step: None } };
         match publish(model, &self.progress("copying the model")).await {
-            Ok(published) => {
-                tracing::info!(files = published.files, bytes = published.bytes, "the model is in {}", model.store);
-                Flushed::Done { step: None }
-            }
+            Ok(()) => Flushed::Done { step: None },
             Err(why) => Flushed::Failed(why),
         }
     }

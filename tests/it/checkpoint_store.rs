@@ -335,13 +335,20 @@ fn a_store_inside_the_checkpoint_directory_or_around_it_is_125() {
     let place = Place::new();
     place.save(1);
     let local = place.local();
-    for (store, dir) in [(local.clone(), local.clone()), (local.join("store"), local.clone()), (place.path(""), local)]
-    {
-        let url = format!("file://{}", store.display());
-        let args = ["checkpoint", "push", "--checkpoint-store", &url, "--checkpoint-dir", dir.to_str().unwrap()];
+    let local = local.to_str().unwrap();
+    let file = |path: std::path::PathBuf| format!("file://{}", path.display());
+    for (url, dir) in [
+        (file(place.local()), local),
+        (file(place.local().join("store")), local),
+        (file(place.path("")), local),
+        ("gs://b/job".to_owned(), "/gcs/b/job"),
+        ("gs://b/job".to_owned(), "/gcs/b/job/checkpoints"),
+    ] {
+        let args = ["checkpoint", "push", "--checkpoint-store", &url, "--checkpoint-dir", dir];
         let done = Trainit::new(args).output().expect_code(125);
         assert!(done.err().contains("lie in each other"), "{}", done.err());
     }
+    assert!(!place.local().join("store").exists(), "nothing was made");
 }
 
 #[test]

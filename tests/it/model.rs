@@ -42,6 +42,44 @@ fn a_finished_jobs_model_is_copied_as_it_is_with_the_manifest_last() {
 }
 
 #[test]
+fn a_model_that_is_written_where_it_is_to_be_stays_as_it_is() {
+    let place = Place::new();
+    let model = place.path("model");
+    std::os::unix::fs::symlink(&model, place.path("link")).unwrap();
+    for to in [model.clone(), place.path("link")] {
+        let done = run(&place, TRAINER).env("AIP_MODEL_DIR", &to).output().expect_code(0);
+        assert!(done.err().contains("there is nothing to copy"), "{}", done.err());
+        assert_eq!(files(&model).len(), 2);
+        assert!(!model.join(".trainit").exists());
+    }
+}
+
+#[test]
+fn a_model_and_its_place_that_lie_in_each_other_are_refused_before_the_start() {
+    let place = Place::new();
+    let mounted = |url: &str| Trainit::new(["run", "--model-dir", "/gcs/b/m", "--model-store", url, "--", "true"]);
+    let inside = place.path("model/out");
+    let around = place.path("");
+    let refused = [
+        run(&place, TRAINER).env("AIP_MODEL_DIR", &inside),
+        run(&place, TRAINER).env("AIP_MODEL_DIR", &around),
+        mounted("gs://b"),
+        mounted("file:///gcs/b/m/out"),
+    ];
+    for trainit in refused {
+        let done = trainit.output().expect_code(125);
+        assert!(done.err().contains("lie in each other"), "{}", done.err());
+    }
+    assert!(!place.path("model").exists());
+    // Nobody could know it before.
+    let script =
+        format!("mkdir -p {store}/m; ln -s {store}/m \"$0\"; echo 1 > \"$0/w\"", store = place.store().display());
+    let done = run(&place, &script).output().expect_code(204);
+    assert!(done.err().contains("lie in each other"), "{}", done.err());
+    assert_eq!(files(&place.store()).into_keys().collect::<Vec<_>>(), ["m/w"]);
+}
+
+#[test]
 fn a_later_run_writes_over_it_and_takes_away_what_it_does_not_leave_any_more() {
     let place = Place::new();
     run(&place, TRAINER).output().expect_code(0);

@@ -1,7 +1,7 @@
 //! `--checkpoint-store URL` as data. Deliberately absent: how a store is reached and who may.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,20 @@ pub struct Bucket {
     pub account: Option<String>,
     /// Everything lies under it; no `/` at either end, empty for the whole bucket.
     pub prefix: String,
+}
+
+/// Where Vertex AI mounts every bucket of Cloud Storage.
+pub const MOUNTED_BUCKETS: &str = "/gcs";
+
+/// How a directory and a store lie to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nearness {
+    /// Neither is in the other.
+    Apart,
+    /// They are one place.
+    Same,
+    /// One is in the other.
+    Nested,
 }
 
 /// Whose language a bucket speaks.
@@ -94,6 +108,34 @@ impl Address {
         }
     }
 
+    /// How a directory and the store lie to each other; `real` frees a path of symbolic links.
+    pub fn nearness(&self, dir: &Path, real: fn(&Path) -> PathBuf) -> Nearness {
+        let place = match self {
+            Address::Directory(path) => Some(real(path)),
+            // Only named: to ask a mounted bucket takes time.
+            Address::Bucket(bucket) => bucket.mounted(),
+        };
+        let Some(place) = place.filter(|_| !dir.as_os_str().is_empty()) else { return Nearness::Apart };
+        let dir = real(dir);
+        if dir == place {
+            Nearness::Same
+        } else if dir.starts_with(&place) || place.starts_with(&dir) {
+            Nearness::Nested
+        } else {
+            Nearness::Apart
+        }
+    }
+
+    /// Says of the store, called so, and of a directory, called so, that they lie in each other, and what comes of it.
+    pub fn nested(&self, called: &str, dir: &Path, so: &str) -> String {
+        let mounted = if let Address::Bucket(bucket) = self { bucket.mounted() } else { None };
+        let here = mounted.map_or(String::new(), |path| format!(" (which Vertex AI mounts at {})", path.display()));
+        format!(
+            "{called} {self}{here} and the directory {} lie in each other, so {so}; choose places apart",
+            dir.display()
+        )
+    }
+
     /// The part of the store that a node has for itself: node rank 0 the whole prefix, the others a corner of it each,
     /// so that they never fence each other.
     pub fn of_node(&self, rank: u32) -> Address {
@@ -106,6 +148,14 @@ impl Address {
                 Address::Bucket(Bucket { prefix, ..bucket.clone() })
             }
         }
+    }
+}
+
+impl Bucket {
+    /// Where Vertex AI mounts it; `None`: it mounts no such bucket.
+    fn mounted(&self) -> Option<PathBuf> {
+        let path = || Path::new(MOUNTED_BUCKETS).join(&self.name).join(&self.prefix);
+        (self.cloud == Cloud::Google).then(path)
     }
 }
 
@@ -234,6 +284,33 @@ mod tests {
             let why = Address::parse(url).expect_err("refused");
             assert!(!why.contains("hunter2") && !why.contains("AKIA"), "{why}");
         }
+    }
+
+    #[test]
+    fn a_mounted_bucket_and_the_bucket_are_one_place() {
+        let near = |url: &str, dir: &str| {
+            let store = Address::parse(url).expect("good");
+            store.nearness(Path::new(dir), Path::to_owned)
+        };
+        for (url, dir, expected) in [
+            ("gs://b/job/model", "/gcs/b/job/model/", Nearness::Same),
+            ("gs://b", "/gcs/b", Nearness::Same),
+            ("gs://b/job", "/gcs/b/job/model", Nearness::Nested),
+            ("gs://b/job/model/1", "/gcs/b/job/model", Nearness::Nested),
+            ("gs://b/job", "/gcs/b/job-2", Nearness::Apart),
+            ("gs://b/job", "/gcs/c/job", Nearness::Apart),
+            ("s3://b/job", "/gcs/b/job", Nearness::Apart),
+            ("file:///m/", "/m", Nearness::Same),
+            ("file:///m", "/m/out", Nearness::Nested),
+            ("file:///gcs/b/m/out", "/gcs/b/m", Nearness::Nested),
+            ("file:///m", "/model", Nearness::Apart),
+            ("file:///m", "", Nearness::Apart),
+        ] {
+            assert_eq!(near(url, dir), expected, "{url} {dir}");
+        }
+        let store = Address::parse("gs://b/job").expect("good");
+        let line = store.nested("the store", Path::new("/gcs/b"), "no");
+        assert!(line.contains("gs://b/job (which Vertex AI mounts at /gcs/b/job) and"), "{line}");
     }
 
     #[test]

@@ -20,8 +20,9 @@ use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::Clock;
 use crate::edge::fault::Faults;
+use crate::edge::places;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
-use crate::rules::checkpoint::address::Address;
+use crate::rules::checkpoint::address::{Address, Nearness};
 use crate::rules::checkpoint::names::{Attempt, OWN, Stamp};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::{self, Age, Retention};
@@ -215,12 +216,10 @@ impl Mirror {
             notes: RefCell::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
+        apart(&mirror.config.dir, &address)?;
         mirror.prepare_directory(&address)?;
         let store = Store::open(&address, mirror.config.claim, &mirror.config.access).await;
         let store = store.map_err(|error| away(&error))?;
-        if let Address::Directory(root) = &address {
-            apart(&mirror.config.dir, root)?;
-        }
         if mirror.config.claim {
             let (attempt, honest) = claim(&store).await.map_err(|error| away(&error))?;
             if !honest {
@@ -360,15 +359,10 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
 }
 
 /// The store and the checkpoint directory must not lie in each other, or copies would be taken for checkpoints.
-fn apart(dir: &Path, root: &Path) -> Result<(), MirrorError> {
-    let (Ok(dir), Ok(root)) = (dir.canonicalize(), root.canonicalize()) else { return Ok(()) };
-    if !dir.starts_with(&root) && !root.starts_with(&dir) {
+fn apart(dir: &Path, store: &Address) -> Result<(), MirrorError> {
+    if store.nearness(dir, places::real) == Nearness::Apart {
         return Ok(());
     }
-    let message = format!(
-        "the checkpoint store {} and the checkpoint directory {} lie in each other, so copies would be taken for checkpoints; choose places apart",
-        root.display(),
-        dir.display()
-    );
+    let message = store.nested("the checkpoint store", dir, "copies would be taken for checkpoints");
     Err(MirrorError { message, code: exit::NOT_STARTED })
 }

@@ -18,8 +18,8 @@ use super::pins::Held;
 use super::send::{Pools, Sending, Stop};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
-use crate::edge::{links, walk};
-use crate::rules::checkpoint::address::Address;
+use crate::edge::{links, places, walk};
+use crate::rules::checkpoint::address::{Address, Nearness};
 use crate::rules::checkpoint::listing::Listing;
 use crate::rules::checkpoint::manifest::{Item, LIMIT};
 use crate::rules::checkpoint::{Entry, Kind};
@@ -40,13 +40,6 @@ pub struct LeftModel {
     pub access: Access,
 }
 
-/// What was copied.
-#[derive(Debug)]
-pub(super) struct Published {
-    pub(super) files: usize,
-    pub(super) bytes: u64,
-}
-
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Manifest {
     schema: String,
@@ -61,8 +54,19 @@ struct File {
 }
 
 /// Copies it. `progress` hears bytes done and bytes in all. Errors: one line; the local model is as it was.
-pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Published, String> {
-    copy(model, progress).await.map_err(|why| {
+pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<(), String> {
+    let copied = match lies(model) {
+        Nearness::Same => {
+            let (dir, store) = (model.dir.display(), &model.store);
+            tracing::info!("{store} is where the trainer wrote the model ({dir}): there is nothing to copy");
+            return Ok(());
+        }
+        Nearness::Nested => {
+            Err(model.store.nested("the place", &model.dir, "a copy of the model would be part of the model"))
+        }
+        Nearness::Apart => copy(model, progress).await,
+    };
+    copied.map_err(|why| {
         format!(
             "the model in {} is not in {}: {why}; the job is done but for that, start it again or copy it by hand",
             model.dir.display(),
@@ -71,7 +75,17 @@ pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> R
     })
 }
 
-async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Published, String> {
+/// How the two places lie to each other, now that the trainer has made what it makes. Without the mount a directory that
+/// is named like a bucket's is one of this machine's own.
+fn lies(model: &LeftModel) -> Nearness {
+    let is_bucket = matches!(model.store, Address::Bucket(_));
+    match model.store.nearness(&model.dir, places::real) {
+        _ if is_bucket && !places::is_mounted(&model.dir) => Nearness::Apart,
+        nearness => nearness,
+    }
+}
+
+async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<(), String> {
     let listing = listed(model).await?;
     let files: Vec<&Entry> = listing.files().collect();
     let bytes = files.iter().map(|f| f.size).sum();
@@ -137,7 +151,8 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<Publishe
     let manifest = Manifest { schema: SCHEMA.to_owned(), files };
     let text = serde_json::to_vec(&manifest).map_err(|error| error.to_string())?;
     store.create(MANIFEST, text).await.map_err(told_store)?;
-    Ok(Published { files: count, bytes })
+    tracing::info!(files = count, bytes, "the model is in {}", model.store);
+    Ok(())
 }
 
 /// What is to be copied, links followed. Errors: some lead out, and that was not asked for.
