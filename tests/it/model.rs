@@ -153,6 +153,23 @@ fn links_that_lead_out_of_the_model_are_refused_unless_they_are_to_be_followed()
 }
 
 #[test]
+fn a_file_whose_name_cannot_be_kept_is_named_before_anything_there_is_touched() {
+    let place = Place::new();
+    run(&place, TRAINER).output().expect_code(0);
+    let before = files(&place.store());
+    for name in ["l\u{1}ne", "h#1", &"n".repeat(255)] {
+        let odd = place.path("model").join(name);
+        let script = format!("echo v2 > \"$0/saved_model.pb\"; echo 1 > '{}'", odd.display());
+        let verdict = run(&place, &script).output().expect_code(204).verdict();
+        let detail = verdict["detail"].as_str().unwrap();
+        assert!(detail.contains(&format!("{name} cannot keep its name")) && detail.contains("rename it"), "{detail}");
+        assert_eq!(files(&place.store()), before);
+        assert!(manifest(&place).is_some(), "it is whole as it was");
+        fs::remove_file(odd).unwrap();
+    }
+}
+
+#[test]
 fn half_a_copy_has_no_manifest_even_over_a_whole_one() {
     let place = Place::new();
     run(&place, TRAINER).output().expect_code(0);

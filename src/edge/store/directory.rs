@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use object_store::local::LocalFileSystem;
 
 use super::error::{StoreError, kind_of};
+use crate::rules::checkpoint::names::is_half_written;
 
 /// Up to this many files are made durable one by one, more by flushing the whole file system at once.
 const SYNCED_ONE_BY_ONE: usize = 64;
@@ -94,8 +95,7 @@ fn sweep(directory: &Path, before: Duration) -> io::Result<u64> {
     for entry in fs::read_dir(directory)?.flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
         let name = entry.file_name();
-        let staged = name.to_str().and_then(|n| n.rsplit_once('#'));
-        let is_staged = staged.is_some_and(|(_, k)| !k.is_empty() && k.bytes().all(|b| b.is_ascii_digit()));
+        let is_staged = name.to_str().is_some_and(is_half_written);
         if metadata.is_dir() {
             count += sweep(&entry.path(), before)?;
         } else if is_staged && metadata.is_file() {

@@ -8,6 +8,9 @@
 
 use std::fmt;
 
+use super::address::Address;
+use super::listing::name_of;
+
 /// Our own corner of a store and of a checkpoint directory.
 pub const OWN: &str = ".trainit";
 /// Where attempts are claimed.
@@ -197,6 +200,37 @@ fn encode_part(part: &str) -> String {
     encoded
 }
 
+/// Whether a store in a directory takes it for a half-written file: it writes `NAME` as `NAME#1` first.
+pub fn is_half_written(name: &str) -> bool {
+    name.rsplit_once('#').is_some_and(|(_, k)| !k.is_empty() && k.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Longest key of an object, with the prefix, bytes.
+const LONGEST_KEY: usize = 1024;
+/// Longest path and longest name of a file, bytes, with room for what it is called while it is written.
+const LONGEST_FILE: usize = 4090;
+const LONGEST_NAME: usize = 250;
+
+/// Why a store cannot keep a file under its own path; `None` where it can.
+pub fn unfit(path: &str, store: &Address) -> Option<String> {
+    let (place, longest) = match store {
+        Address::Directory(root) => (root.as_os_str().len(), LONGEST_FILE),
+        Address::Bucket(bucket) => (bucket.prefix.len(), LONGEST_KEY),
+    };
+    let (name, is_directory) = (name_of(path), matches!(store, Address::Directory(_)));
+    if path.chars().any(|c| c.is_ascii_control()) {
+        return Some("stores keep no control characters in a name".to_owned());
+    }
+    if is_directory && is_half_written(name) {
+        return Some("there, names that end in # and a number are those of half-written files".to_owned());
+    }
+    if is_directory && name.len() > LONGEST_NAME {
+        return Some(format!("its name has {} bytes, and there it may have {LONGEST_NAME}", name.len()));
+    }
+    let length = place + 1 + path.len();
+    (length > longest).then(|| format!("there, its path has {length} bytes, and it may have {longest}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,6 +307,29 @@ mod tests {
         assert_eq!(stamp_of_data("a/b/0000000007-000003/x"), Some(s));
         assert_eq!(stamp_of_data(".trainit/commits/x"), None);
         assert_eq!(stamp_of_data("node-00001/u/0000000007-000003/x"), None, "another node's");
+    }
+
+    #[test]
+    fn a_path_that_a_store_cannot_keep_as_it_is_has_a_reason() {
+        let (file, bucket) = ("file:///s", "gs://b/p");
+        let long = |bytes: usize| format!("d/{}", "x".repeat(bytes));
+        for (store, path, expected) in [
+            (file, "a b/%2e#1/st*r\u{fc}#a".to_owned(), None),
+            (bucket, "h#1".to_owned(), None),
+            (bucket, long(255), None),
+            (file, long(250), None),
+            (file, "a/h#1".to_owned(), Some("half-written")),
+            (file, "a\nb".to_owned(), Some("control characters")),
+            (bucket, "a\u{7f}/b".to_owned(), Some("control characters")),
+            (file, long(251), Some("251 bytes")),
+            (bucket, ["d"; 512].join("/"), Some("1025 bytes")),
+            (file, ["d"; 2048].join("/"), Some("4098 bytes")),
+        ] {
+            let store = Address::parse(store).expect("good");
+            let why = unfit(&path, &store);
+            assert_eq!(why.is_some(), expected.is_some(), "{path}: {why:?}");
+            assert!(why.as_deref().unwrap_or_default().contains(expected.unwrap_or_default()), "{why:?}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use crate::edge::{links, places, walk};
 use crate::rules::checkpoint::address::{Address, Nearness};
 use crate::rules::checkpoint::listing::Listing;
 use crate::rules::checkpoint::manifest::{Item, LIMIT};
+use crate::rules::checkpoint::names::unfit;
 use crate::rules::checkpoint::{Entry, Kind};
 
 const MANIFEST: &str = ".trainit/model.json";
@@ -91,6 +92,11 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<(), Stri
     let bytes = files.iter().map(|f| f.size).sum();
     if files.is_empty() {
         return Err("there is no file in it".to_owned());
+    }
+    for file in &files {
+        if let Some(why) = unfit(&file.path, &model.store) {
+            return Err(format!("{} cannot keep its name: {why}; rename it", file.path));
+        }
     }
     let told_store = |error: StoreError| error.to_string();
     let store = Store::open(&model.store, true, &model.access).await.map_err(told_store)?;
