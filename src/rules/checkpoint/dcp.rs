@@ -24,7 +24,7 @@ pub const DCP: Layout = Layout {
 /// What Lightning (`epoch=E-step=S.ckpt`) and its Fabric (any name) write after everything else.
 const LIGHTNINGS: &str = "meta.pt";
 
-const METADATA: &str = ".metadata";
+pub(super) const METADATA: &str = ".metadata";
 /// Its name until it is written.
 const UNFINISHED: &str = ".metadata.tmp";
 /// The metadata is read up to here.

@@ -84,6 +84,8 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     let mut layouts = LAYOUTS.iter().filter(|l| asked.is_none_or(|name| l.name == name));
     layouts.find_map(|layout| {
         let mut candidates = (layout.find)(scan);
+        // What is saved into the checkpoint directory itself is called by its metadata, only to be refused.
+        candidates.retain(|c| !scan.is_aside(&c.unit) || c.unit == dcp::METADATA);
         sort(scan.listing, &mut candidates);
         if candidates.is_empty() { None } else { Some(Found { layout, candidates }) }
     })
@@ -176,6 +178,51 @@ mod tests {
             let _ = complete_units_with(&memory, &options);
             let _ = complete_units_with(&memory, &Options { format: None, marker: None, ..options });
         }
+    }
+
+    #[test]
+    fn what_is_temporary_or_hidden_or_lies_in_such_is_never_taken_by_any_layout() {
+        let files: [(&str, &[(&str, &str)]); 6] = [
+            ("step_10", &[("__0_0.distcp", "x"), (".metadata", "__0_0.distcp")]),
+            ("step_10", &[("model.safetensors", ""), ("random_states_0.pkl", "\u{80}.")]),
+            ("10", &[("_CHECKPOINT_METADATA", "{}"), ("default/manifest.ocdbt", "x")]),
+            ("checkpoint-10", &[("model.safetensors", ""), ("trainer_state.json", r#"{"global_step": 10}"#)]),
+            ("global_step10", &[("mp_rank_00_model_states.pt", "x"), ("../latest", "global_step10")]),
+            ("step-10", &[("w", "x")]),
+        ];
+        for (unit, parts) in files {
+            let saved = |unit: &str| {
+                parts.iter().fold(Memory::default(), |memory, (name, text)| {
+                    let whole = super::check::tests::safetensors_of(b"1");
+                    let path = match name.strip_prefix("../") {
+                        Some(beside) => listing::join(listing::parent_of(unit), beside),
+                        None => format!("{unit}/{name}"),
+                    };
+                    memory.with(&path, if text.is_empty() { &whole } else { text.as_bytes() })
+                })
+            };
+            assert_eq!(complete_units(&saved(unit)), [(unit.to_owned(), Some(10))]);
+            for aside in [".trash/", ".snapshot/hourly.0/", "tmp/run/"] {
+                assert_eq!(complete_units(&saved(&format!("{aside}{unit}"))), [], "{aside}{unit}");
+            }
+            for aside in [format!(".{unit}"), format!("tmp_{unit}"), format!("{unit}.tmp")] {
+                assert_eq!(complete_units(&saved(&aside)), [], "{aside}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_hidden_in_a_checkpoint_is_a_part_of_it_and_who_asks_for_a_format_may_call_a_run_tmp() {
+        let memory = Memory::of(&[("step-10/.hydra/config.json", "{}"), ("step-10/w", "x")]);
+        let (listing, options) = (memory.listing(), Options::default());
+        let found = recognise(&Scan { listing: &listing, peek: &memory, options: &options }).expect("it is found");
+        assert_eq!(found.candidates[0].paths.len(), 3);
+        let run = Memory::default().with("tmp/model_10.pt", super::check::tests::zip_of(b"w", b""));
+        assert_eq!(complete_units(&run), []);
+        let asked = Options { format: Some("torch".into()), ..Options::default() };
+        assert_eq!(complete_units_with(&run, &asked), [("tmp/model_10.pt".into(), Some(10))]);
+        let hidden = Memory::default().with(".trash/model_10.pt", super::check::tests::zip_of(b"w", b""));
+        assert_eq!(complete_units_with(&hidden, &asked), []);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::check;
 use super::listing::{Entry, Kind, join, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_steps, is_temporary, step_in, step_in_stem};
+use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_steps, step_in, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const TORCH_FILE: Layout =
@@ -15,11 +15,10 @@ pub const TORCH_FILE: Layout =
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     let ends = |name: &str| [".pt", ".pth", ".ckpt"].iter().any(|e| name.ends_with(e));
-    let files: Vec<&Entry> = scan.listing.files().filter(|f| ends(f.name()) && !is_temporary(f.name())).collect();
+    let files: Vec<&Entry> = scan.listing.files().filter(|f| ends(f.name()) && !scan.is_aside(&f.path)).collect();
     let lightnings = files.iter().filter(|f| is_lightnings(f.name())).map(|f| parent_of(&f.path));
     let lightnings: BTreeSet<&str> = lightnings.collect();
-    let is_temporary = |home: &str| scan.options.format.is_none() && is_temporary(home);
-    let is_nested = |home: &str| !home.is_empty() && (is_temporary(home) || is_of_a_step(home));
+    let is_nested = |home: &str| !home.is_empty() && is_of_a_step(home);
     // Where there are directories of steps, a file in another directory is no checkpoint (`pretrained/vgg.pth`).
     let has_steps = files.iter().any(|f| is_steps(f.path.split('/').next().filter(|top| *top != f.path).unwrap_or("")));
     let is_beside = |home: &str| has_steps && scan.options.format.is_none() && !home.is_empty();

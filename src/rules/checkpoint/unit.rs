@@ -132,6 +132,14 @@ impl Candidate {
 }
 
 impl Scan<'_> {
+    /// Whether something is unfinished or hidden, by its own name or by that of what it lies in: `step-5.tmp`,
+    /// `.trash/step-5`. Whoever asks for a format may have a run called `tmp`.
+    pub fn is_aside(&self, path: &str) -> bool {
+        let is_asked = self.options.format.is_some();
+        let mut around = parent_of(path).split('/');
+        is_temporary(path) || around.any(|part| part.starts_with('.') || !is_asked && is_temporary(part))
+    }
+
     /// The whole text of a small file (1 MiB at most).
     pub fn text(&self, path: &str) -> Option<String> {
         let file = self.listing.file(path).filter(|f| f.size <= 1 << 20)?;
