@@ -74,20 +74,39 @@ pub struct Found {
     pub candidates: Vec<Candidate>,
 }
 
-/// Looks with the layout that was asked for, or with each in turn until one finds something, finished or not.
+/// Looks with the layout that was asked for, or with each in turn until one finds something, finished or not. Files that
+/// have no step (`best.pt`, `metrics.h5`) do not hide the steps of a later one.
 pub fn recognise(scan: &Scan) -> Option<Found> {
     let asked = match (&scan.options.format, &scan.options.marker) {
         (Some(name), _) => Some(name.as_str()),
         (None, Some(_)) => Some(marker::MARKER.name),
         (None, None) => None,
     };
-    let mut layouts = LAYOUTS.iter().filter(|l| asked.is_none_or(|name| l.name == name));
-    layouts.find_map(|layout| {
+    let layouts = LAYOUTS.iter().filter(|l| asked.is_none_or(|name| l.name == name));
+    let mut found = layouts.filter_map(|layout| {
         let mut candidates = (layout.find)(scan);
         // What is saved into the checkpoint directory itself is called by its metadata, only to be refused.
         candidates.retain(|c| !scan.is_aside(&c.unit) || c.unit == dcp::METADATA);
         sort(scan.listing, &mut candidates);
         if candidates.is_empty() { None } else { Some(Found { layout, candidates }) }
+    });
+    let first = found.next()?;
+    let is_of_files =
+        [keras::KERAS.name, xgboost::XGBOOST.name, torch_file::TORCH_FILE.name].contains(&first.layout.name);
+    let is_stray = is_of_files && first.candidates.iter().all(|c| c.step.is_none() && c.paths == [c.unit.as_str()]);
+    let steps = if is_stray { found.find(|other| holds_steps(scan, other)) } else { None };
+    steps.or(Some(first))
+}
+
+/// Whether these are checkpoints of steps. Of what has no format, only directories that say so and hold weights are sure to
+/// be: digits are in many names.
+fn holds_steps(scan: &Scan, found: &Found) -> bool {
+    let is_anybodys = found.layout.name == generic::GENERIC.name;
+    let is_weights = |file: &Entry| check::is_weights(file.name()) && !file.name().ends_with(".json");
+    found.candidates.iter().any(|c| {
+        let is_sure =
+            unit::is_steps(&c.unit) && scan.listing.file(&c.unit).is_none() && c.files(scan.listing).any(is_weights);
+        if is_anybodys { is_sure } else { c.step.is_some() }
     })
 }
 
@@ -223,6 +242,19 @@ mod tests {
         assert_eq!(complete_units_with(&run, &asked), [("tmp/model_10.pt".into(), Some(10))]);
         let hidden = Memory::default().with(".trash/model_10.pt", super::check::tests::zip_of(b"w", b""));
         assert_eq!(complete_units_with(&hidden, &asked), []);
+    }
+
+    #[test]
+    fn a_file_without_a_step_does_not_hide_the_checkpoints_of_steps() {
+        let whole = super::check::tests::zip_of(b"w", b"");
+        let memory = |names: &[&str]| names.iter().fold(Memory::default(), |memory, name| memory.with(name, &whole));
+        let newest = |memory: &Memory| complete_units(memory).first().expect("there is one").0.clone();
+        for stray in ["best.pt", "last.pt", "weights/best.keras"] {
+            assert_eq!(newest(&memory(&[stray, "step-1/model.pt", "step-2/model.pt", "step-2/optim.pt"])), "step-2");
+            assert_eq!(newest(&memory(&[stray, "samples_3/a.pt", "step-2/image.png", "v_4.json"])), stray);
+        }
+        assert_eq!(newest(&memory(&["best.keras", "model_1.pt", "model_2.pt"])), "model_2.pt");
+        assert_eq!(newest(&memory(&["model_2.pt", "step-1/model.pt"])), "model_2.pt");
     }
 
     #[test]
