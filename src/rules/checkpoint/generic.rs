@@ -1,7 +1,7 @@
 //! No format known: a file or directory at the top whose name carries a step and whose files pass the checks of their
 //! types (product page, section 9). Temporary names, dot files and zero-length files are never checkpoints.
 
-use super::listing::{Entry, Kind};
+use super::listing::{Entry, Kind, join};
 use super::unit::{Candidate, Layout, Scan, is_bystander, is_day, is_temporary, no_pointers, step_in, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
@@ -12,6 +12,9 @@ pub const GENERIC: Layout = Layout {
     complete,
     pointers: no_pointers,
 };
+
+/// Of a SavedModel.
+const MODEL: &str = "saved_model.pb";
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     scan.listing.within("").filter_map(|entry| unit(scan, entry)).collect()
@@ -48,6 +51,11 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let unfinished = |e: &&Entry| [".tmp", ".part", ".incomplete"].iter().any(|end| e.name().ends_with(end));
     if let Some(entry) = candidate.entries(scan.listing).find(unfinished) {
         return Err(format!("{} is still being written", entry.path));
+    }
+    // A SavedModel's graph is written after its variables.
+    let at = |name: &str| join(&candidate.unit, name);
+    if scan.listing.get(&at("variables/variables.index")).is_some() && scan.listing.get(&at(MODEL)).is_none() {
+        return Err(format!("{} is not there yet", at(MODEL)));
     }
     scan.all_whole(candidate)
 }

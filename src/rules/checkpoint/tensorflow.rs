@@ -36,13 +36,19 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     }
     // An index alone may be anybody's; data shards are TensorFlow's own.
     let is_ours = |paths: &Vec<String>| paths.iter().any(|p| shard(p).is_some());
-    let units = units.into_iter().filter(|(_, paths)| is_ours(paths));
+    let units = units.into_iter().filter(|(prefix, paths)| is_ours(paths) && !is_exported(prefix));
     units
         .filter_map(|(prefix, paths)| {
             let step = scan.step(prefix, step_in_stem(name_of(prefix)))?;
             Some(Candidate { unit: prefix.to_owned(), step, paths })
         })
         .collect()
+}
+
+/// Whether these are the variables of a SavedModel, which no state file ever names. Keras 2 saves checkpoints as such
+/// directories; they are left to the rule for any.
+fn is_exported(prefix: &str) -> bool {
+    name_of(prefix) == "variables" && name_of(parent_of(prefix)) == "variables"
 }
 
 /// `P.data-00001-of-00004` as `(P, 1, 4)`.
@@ -136,7 +142,7 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::table_of;
+    use super::super::check::tests::{table_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, reason};
     use super::*;
@@ -185,6 +191,21 @@ mod tests {
             .with("workertemp_1/ckpt-99.index", table_of(b"z"))
             .with("workertemp_1/ckpt-99.data-00000-of-00001", "w");
         assert_eq!(complete_units(&memory).len(), 2);
+    }
+
+    #[test]
+    fn a_saved_model_hides_nothing_and_is_a_directory_like_any() {
+        let saved = |memory: Memory, home: &str| {
+            memory
+                .with(&format!("{home}/variables/variables.index"), table_of(b"x"))
+                .with(&format!("{home}/variables/variables.data-00000-of-00001"), "w")
+        };
+        let exported = saved(Memory::default(), "export/1").with("export/1/saved_model.pb", "p");
+        let memory = exported.with("m-02.keras", zip_of(b"w", b""));
+        assert_eq!(complete_units(&memory), [("m-02.keras".into(), Some(2))]);
+        let begun = saved(Memory::default(), "m-02");
+        assert!(reason(&begun, "m-02").contains("m-02/saved_model.pb is not there yet"));
+        assert_eq!(complete_units(&begun.with("m-02/saved_model.pb", "p")), [("m-02".into(), Some(2))]);
     }
 
     #[test]
