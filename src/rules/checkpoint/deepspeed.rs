@@ -25,8 +25,12 @@ pub const DEEPSPEED: Layout = Layout {
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     let is_others = |path: &str| path.split('/').any(|part| number_after("checkpoint-", part).is_some());
-    let is_ours = |d: &&Entry| is_tag(scan, d) && !is_others(&d.path) && !is_accelerates(d.name());
-    let units = scan.listing.directories().filter(is_ours);
+    let may_be = |d: &&Entry| is_tag(scan, d) && !is_others(&d.path) && !is_accelerates(d.name());
+    let tags: Vec<&Entry> = scan.listing.directories().filter(may_be).collect();
+    // One directory with states makes those that are only called so, beside it, unfinished ones.
+    let homes: BTreeSet<&str> = tags.iter().filter(|d| holds_states(scan, d)).map(|d| parent_of(&d.path)).collect();
+    let is_asked = scan.options.format.is_some();
+    let units = tags.into_iter().filter(|d| is_asked || homes.contains(parent_of(&d.path)));
     let unit = |path: &str| {
         let path = if is_lightnings(path) { parent_of(path) } else { path };
         Some(Candidate::directory(scan.listing, path, scan.step(path, step_in(name_of(path)))?))
@@ -36,9 +40,12 @@ fn find(scan: &Scan) -> Vec<Candidate> {
 
 /// Whether states are in the directory, or its name is one that DeepSpeed gives.
 pub(super) fn is_tag(scan: &Scan, directory: &Entry) -> bool {
+    number_after("global_step", directory.name()).is_some() || holds_states(scan, directory)
+}
+
+fn holds_states(scan: &Scan, directory: &Entry) -> bool {
     let is_state = |name: &str| name.ends_with("_optim_states.pt") || name.ends_with("_model_states.pt");
-    number_after("global_step", directory.name()).is_some()
-        || scan.listing.within(&directory.path).any(|e| is_state(e.name()))
+    scan.listing.within(&directory.path).any(|e| is_state(e.name()))
 }
 
 /// Whether the tag is one that Accelerate gives: the first model's, or a later one's.
@@ -235,6 +242,15 @@ mod tests {
         let units = complete_units(&saved(&[10, 20, 30]));
         assert_eq!(units, [("global_step20".into(), Some(20)), ("global_step10".into(), Some(10))]);
         assert!(reason(&saved(&[30]), "global_step30").contains("names"));
+    }
+
+    #[test]
+    fn anybodys_directories_may_be_called_so() {
+        let whole = zip_of(b"w", b"");
+        let memory = Memory::default().with("global_step10/model.pt", &whole).with("latest", "global_step10");
+        assert_eq!(complete_units(&memory), [("global_step10".into(), Some(10))]);
+        let begun = saved(&[20]).with("global_step30/", "");
+        assert!(reason(&begun, "global_step30").contains("the pointer latest names"));
     }
 
     #[test]

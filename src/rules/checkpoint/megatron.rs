@@ -8,22 +8,44 @@ use std::collections::BTreeSet;
 
 use super::dcp::named_files_there;
 use super::deepspeed::gapless;
-use super::listing::{Kind, join, name_of, parent_of};
+use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::unit::{Candidate, Layout, Pointer, Scan, number_after};
 
 const POINTER: &str = "latest_checkpointed_iteration.txt";
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const MEGATRON: Layout =
-    Layout { name: "megatron", evidence: "directories named iter_NNNNNNN", find, complete, pointers };
+pub const MEGATRON: Layout = Layout {
+    name: "megatron",
+    evidence: "directories named iter_NNNNNNN with a rank's or the distributed format's files",
+    find,
+    complete,
+    pointers,
+};
 
 fn find(scan: &Scan) -> Vec<Candidate> {
+    let is_pointed_to = |d: &Entry| scan.listing.get(&join(parent_of(&d.path), POINTER)).is_some();
+    let named = || scan.listing.directories().filter_map(|d| Some((d, number_after("iter_", d.name())?)));
+    let ours = named().filter(|(d, _)| holds_ours(scan, d, is_pointed_to(d))).map(|(d, _)| parent_of(&d.path));
+    // One directory of this kind makes those beside it unfinished ones.
+    let homes: BTreeSet<&str> = ours.collect();
+    let is_asked = scan.options.format.is_some();
     let iterations = scan.listing.directories().filter_map(|d| {
-        let is_release = d.name() == "release" && scan.listing.get(&join(parent_of(&d.path), POINTER)).is_some();
-        let number = number_after("iter_", d.name());
+        let is_release = d.name() == "release" && is_pointed_to(d);
+        let is_ours = is_asked || homes.contains(parent_of(&d.path));
+        let number = number_after("iter_", d.name()).filter(|_| is_ours);
         if number.is_some() || is_release { Some((d, number)) } else { None }
     });
     iterations.filter_map(|(d, n)| Some(Candidate::directory(scan.listing, &d.path, scan.step(&d.path, n)?))).collect()
+}
+
+/// Whether a directory holds what tells ours from anybody's `iter_200`. Shards of PyTorch's and a `metadata.json` may
+/// be anybody's, too, unless there is our pointer; `common.pt` is written before them.
+fn holds_ours(scan: &Scan, directory: &Entry, is_pointed_to: bool) -> bool {
+    scan.listing.within(&directory.path).any(|e| {
+        let is_anybodys = [".metadata", "metadata.json"].contains(&e.name()) || e.name().ends_with(".distcp");
+        let is_rank = e.kind == Kind::Directory && e.name().starts_with("mp_rank_");
+        is_rank || e.name() == "common.pt" || is_anybodys && is_pointed_to
+    })
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
@@ -96,6 +118,18 @@ mod tests {
         assert!(reason(&memory, "iter_0000020").contains(".metadata"));
         let memory = memory.with("iter_0000020/.metadata", "..__1_0.distcp..");
         assert!(reason(&memory, "iter_0000020").contains("__1_0.distcp is missing"));
+    }
+
+    #[test]
+    fn anybodys_directories_may_be_called_so() {
+        let whole = zip_of(b"w", b"");
+        let memory = Memory::default().with("iter_100/model.pt", &whole).with("iter_200/model.pt", &whole);
+        assert_eq!(complete_units(&memory), [("iter_200".into(), Some(200)), ("iter_100".into(), Some(100))]);
+        assert_eq!(complete_units(&memory.with(super::POINTER, "200")).len(), 2);
+        let torchs = Memory::of(&[("iter_100/.metadata", "__0_0.distcp"), ("iter_100/__0_0.distcp", "x")]);
+        assert_eq!(complete_units(&torchs), [("iter_100".into(), Some(100))]);
+        let begun = torchs.with("iter_100/common.pt", &whole);
+        assert!(reason(&begun, "iter_100").contains("is not there yet"));
     }
 
     #[test]
