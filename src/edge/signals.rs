@@ -6,6 +6,7 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::thread;
 
 use crate::rules::signal::Signal;
 
@@ -38,6 +39,17 @@ impl Mask {
         // SAFETY: the set is alive and of the size that is told; no old mask is asked for.
         unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, new, old, mem::size_of_val(&self.0)) };
     }
+}
+
+/// Starts a thread that takes no signal. A C library lets those it reserves for itself through in a new thread, or in the one
+/// that starts the first. Errors: as pthread_create(3).
+pub fn deaf_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        block_all();
+        body();
+    });
+    block_all();
+    started.map(drop)
 }
 
 /// Whether this signal, which is blocked, has arrived and was not read yet.

@@ -7,7 +7,6 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc as orders};
@@ -16,6 +15,7 @@ use super::keeper::Keep;
 use super::lookout::Lookout;
 use super::peers::Peers;
 use crate::edge::clock::Clock;
+use crate::edge::signals;
 use crate::edge::wake::{Bell, Farewell};
 use crate::rules::exit;
 use crate::rules::job::{Event, Flushed};
@@ -109,9 +109,13 @@ impl Background {
         let teller = Teller { events: event_sender, bell: bell.clone(), incarnation: Arc::clone(&incarnation) };
         let gather = Arc::new(Notify::new());
         let gathered = Arc::clone(&gather);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().on_thread_start(|| {
+            signals::block_all();
+        });
+        let runtime = runtime.build()?;
         let (farewell, clock) = (Farewell(bell.clone()), Clock::start());
-        thread::Builder::new().name("background".to_owned()).spawn(move || {
+        signals::deaf_thread("background", move || {
             let _farewell = farewell;
             runtime.block_on(carry_out(work, order_receiver, gathered, teller, clock));
         })?;

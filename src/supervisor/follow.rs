@@ -8,12 +8,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 
 use super::reporter::Sink;
 use crate::edge::clock::Clock;
 use crate::edge::follow::{Folder, Id, Named, Part, Seen};
+use crate::edge::signals;
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::metric::event::{self, Scalar};
 use crate::rules::metric::names::{Choice, Names};
@@ -56,7 +56,7 @@ impl Follower {
     pub(super) fn start(files: Files, sink: Sink) -> io::Result<Follower> {
         let (asks, asked) = mpsc::channel::<mpsc::Sender<()>>();
         let mut eyes = Eyes::new(files, sink);
-        thread::Builder::new().name("follow".to_owned()).spawn(move || {
+        signals::deaf_thread("follow", move || {
             let clock = Clock::start();
             let mut pause = PAUSE;
             loop {

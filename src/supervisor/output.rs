@@ -230,6 +230,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
     use std::thread;
+    use std::thread;
 
     use crate::edge::clock::Clock;
 

@@ -4,11 +4,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use super::outlet::{Outlet, Passage};
 use crate::edge::clock::Clock;
+use crate::edge::signals;
 use crate::edge::wake::{self, Bell, Farewell};
 use crate::rules::job::Uptime;
 
@@ -50,7 +50,7 @@ impl Pumps {
         let pump = Pump { over: Bell::new()?, gone: Bell::new()?, passage: Arc::default() };
         let (over, farewell) = (pump.over.clone(), Farewell(pump.gone.clone()));
         let outlet = Outlet::new(to, Arc::clone(&pump.passage));
-        thread::Builder::new().name("output".to_owned()).spawn(move || {
+        signals::deaf_thread("output", move || {
             let _farewell = farewell;
             run(over, outlet);
         })?;

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use crate::edge::clock;
 use crate::edge::metrics_file::MetricsFile;
+use crate::edge::signals;
 use crate::rules::metric::ledger::{Ledger, Measured};
 use crate::rules::metric::number;
 use crate::rules::metric::pattern::Found;
@@ -62,7 +62,7 @@ impl Reporter {
         let shared = Arc::new(Shared { file, trial, state, changed: Condvar::new() });
         let (going, gone) = mpsc::channel();
         let ours = Arc::clone(&shared);
-        thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+        signals::deaf_thread("metrics", move || {
             ours.write_until_closed();
             drop(going);
         })?;

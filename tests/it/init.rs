@@ -193,8 +193,10 @@ fn every_signal_that_can_be_caught_reaches_the_command() {
 #[test]
 fn the_signals_that_a_c_library_reserves_reach_the_command_too() {
     // glibc keeps 32 and 33 for its threads, musl 34 too; sigfillset(3) leaves them out, and trainit would die of them.
-    for signal in 32..=34 {
-        let mut trainit = Trainit::new(["run", "--", "sleep", "1000"]);
+    // With a second thread (the output of several ranks needs one) they let them through again.
+    let processes = [["--nproc", "1"], ["--nproc", "2"]];
+    for (signal, nproc) in (32..=34).flat_map(|signal| processes.map(|nproc| (signal, nproc))) {
+        let mut trainit = Trainit::new(["run"]).args(nproc).args(["--", "sleep", "1000"]);
         // glibc's posix_spawn, and so cargo, leaves 32 and 33 ignored; only a system call resets them.
         let as_at_boot = move || {
             // The kernel's struct sigaction, all zero: SIG_DFL. sigaction(3) refuses these signals.
