@@ -1,6 +1,7 @@
 //! Edges touch the machine and the network; they decide nothing. Each knows one thing of the machine, and none knows
 //! a setting or a policy.
 
+pub mod backlog;
 pub mod beneath;
 pub mod cgroup;
 pub mod clock;

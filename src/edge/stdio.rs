@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "the descriptors 0, 1 and 2 are borrowed for one call")]
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
 
 use crate::rules::plain::plain;
@@ -43,6 +44,30 @@ pub fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a write of so many bytes does not have to wait (but for others who fill the pipe at this very moment).
+pub fn takes_at_once(fd: RawFd, length: usize) -> bool {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the structure is read only after the call has written it.
+    let kind = unsafe {
+        if libc::fstat(fd, stat.as_mut_ptr()) < 0 {
+            return true;
+        }
+        stat.assume_init().st_mode & libc::S_IFMT
+    };
+    match kind {
+        // With any room a pipe has room for one write that is not split.
+        libc::S_IFIFO => {
+            length <= libc::PIPE_BUF && {
+                let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one pollfd, alive for the call, which does not wait.
+                unsafe { libc::poll(&raw mut poll, 1, 0) != 0 }
+            }
+        }
+        libc::S_IFSOCK => false,
+        _ => !is_terminal(fd),
+    }
 }
 
 /// Our own standard output and standard error.

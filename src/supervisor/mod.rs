@@ -188,7 +188,11 @@ impl Supervisor {
     fn hear(&mut self) {
         // Who asks waits until what happened has been acted upon.
         self.effects.status.serve(self.now(), &self.command, &self.machine, &self.effects);
-        let dues = [self.effects.timers.next(), self.effects.gpus.deadline(), self.effects.pumps.due()];
+        let dues = [
+            self.effects.timers.next(),
+            self.effects.gpus.deadline(),
+            self.effects.pumps.due(self.machine.is_stopping()),
+        ];
         let due = dues.into_iter().flatten().min();
         let timeout = match due {
             _ if self.effects.background.has_news() => Some(Duration::ZERO),

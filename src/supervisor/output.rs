@@ -141,6 +141,7 @@ impl Collectors {
 
     /// An attempt is about to start: its files are followed from now on.
     fn begin(&mut self) -> io::Result<()> {
+        self.drain();
         if let (Some(reporter), None, true) = (&self.reporter, &self.follower, self.files.any()) {
             self.follower = Some(Follower::start(self.files.clone(), reporter.sink())?);
         }
@@ -229,7 +230,6 @@ mod tests {
     use std::fs::File;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
-    use std::thread;
     use std::thread;
 
     use crate::edge::clock::Clock;

@@ -15,6 +15,9 @@ use crate::rules::job::Uptime;
 /// How long the end of an attempt waits for a reader that takes nothing, and the end of a run for its last metrics.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the end of a stopped run waits for it: who stops it does not wait for who reads it.
+const HURRIED: Duration = Duration::from_secs(1);
+
 /// One thread.
 #[derive(Debug)]
 struct Pump {
@@ -72,9 +75,9 @@ impl Pumps {
     }
 
     /// When to look again, whether or not one is.
-    pub(super) fn due(&self) -> Option<Uptime> {
+    pub(super) fn due(&self, hurried: bool) -> Option<Uptime> {
         let ending = self.ending.as_ref()?;
-        Some(if self.pumps.is_empty() { Uptime::ZERO } else { ending.at + PATIENCE })
+        Some(if self.pumps.is_empty() { Uptime::ZERO } else { ending.at + patience(hurried) })
     }
 
     /// Whether the output has ended, told once: all was passed on, or nobody has taken any of it for too long. `hurried`:
@@ -85,7 +88,7 @@ impl Pumps {
         let (has_ended, taken) = (self.pumps.len() < before, self.taken());
         let Some(ending) = &mut self.ending else { return false };
         if !self.pumps.is_empty() {
-            let is_due = now >= ending.at + PATIENCE;
+            let is_due = now >= ending.at + patience(hurried);
             if !hurried && (has_ended || is_due && taken > ending.taken) {
                 *ending = Ending { at: now, taken };
                 return false;
@@ -115,7 +118,7 @@ impl Pumps {
     pub(super) fn finish(&mut self, clock: Clock) {
         self.end(clock.now());
         while !self.are_through(clock.now(), true) {
-            wake::wait_readable(&self.fds(), self.due().map(|at| at.saturating_sub(clock.now())));
+            wake::wait_readable(&self.fds(), self.due(true).map(|at| at.saturating_sub(clock.now())));
         }
     }
 
@@ -124,11 +127,16 @@ impl Pumps {
     }
 }
 
+fn patience(hurried: bool) -> Duration {
+    if hurried { HURRIED } else { PATIENCE }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::edge::pipe::{self, Reader};
     use std::os::fd::{AsFd, OwnedFd};
+    use std::thread;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -159,7 +167,8 @@ mod tests {
         let (mut pumps, mut ours) = stalled();
         let gone = pumps.pumps[0].gone.clone();
         assert!(!pumps.are_through(4 * SECOND, false));
-        assert_eq!(pumps.due(), Some(PATIENCE));
+        assert_eq!(pumps.due(true), Some(HURRIED));
+        assert_eq!(pumps.due(false), Some(PATIENCE));
         assert!(pumps.are_through(PATIENCE, false));
         assert!(!pumps.are_through(PATIENCE, false), "told once");
         let mut buffer = [0; 4096];
@@ -186,7 +195,7 @@ mod tests {
     fn where_the_deadline_has_come_nobody_is_waited_for() {
         let (mut pumps, _ours) = stalled();
         pumps.give_up();
-        assert_eq!((pumps.due(), pumps.fds()), (Some(Uptime::ZERO), vec![]));
+        assert_eq!((pumps.due(false), pumps.fds()), (Some(Uptime::ZERO), vec![]));
         assert!(pumps.are_through(SECOND, false));
     }
 

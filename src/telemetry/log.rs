@@ -7,6 +7,7 @@
 
 use std::fmt::{self, Write as _};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
@@ -14,7 +15,9 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::edge::backlog::Backlog;
 use crate::edge::{clock, stdio};
+use crate::rules::plain::plain as without_controls;
 
 /// How lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +30,24 @@ pub enum Format {
 
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
+static BACKLOG: Backlog = Backlog::new(libc::STDERR_FILENO, lost);
+
+/// How long the end of a run waits for who reads its lines.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// Writes the last line of a run, whatever level is asked for.
 pub fn last_line(level: Level, message: String, fields: Map<String, Value>, verdict: Value) {
     let line = Line { message, fields, verdict: Some(verdict) };
-    let format = FORMAT.get().copied().unwrap_or_else(auto_format);
-    stdio::complain(&line.in_format(format, level));
+    BACKLOG.put_last(line.whole(format(), level), PATIENCE);
+}
+
+fn lost(count: u64) -> String {
+    let message = format!("{count} log lines were lost here: nobody read them in time");
+    Line { message, ..Line::default() }.whole(format(), Level::WARN)
+}
+
+fn format() -> Format {
+    FORMAT.get().copied().unwrap_or_else(auto_format)
 }
 
 /// The format that `auto` means here.
@@ -63,7 +79,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        stdio::complain(&line.in_format(self.format, *event.metadata().level()));
+        BACKLOG.put(line.whole(self.format, *event.metadata().level()));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -85,6 +101,11 @@ struct Line {
 }
 
 impl Line {
+    /// With its end, and whatever it quotes: one line.
+    fn whole(self, format: Format, level: Level) -> String {
+        format!("{}\n", without_controls(&self.in_format(format, level)))
+    }
+
     fn in_format(self, format: Format, level: Level) -> String {
         let time = humantime::format_rfc3339_millis(clock::wall()).to_string();
         match format {

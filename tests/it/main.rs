@@ -65,6 +65,7 @@ mod status;
 #[cfg(feature = "store")]
 mod store_access;
 mod terminal;
+mod unread;
 mod walls;
 #[cfg(not(feature = "store"))]
 mod without_store;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use crate::init_signals::{LOOK, expect_no_hup_or_cont};
-use crate::support::{PATIENCE, binary};
+use crate::support::{PATIENCE, binary, eventually, send};
 
 /// A program in a session of its own on a pseudo-terminal.
 struct Terminal {
@@ -176,6 +176,21 @@ fn ctrl_z_where_nobody_could_continue_the_command_is_undone() {
     Command::new("kill").args(["-USR1", &pid]).status().unwrap();
     terminal.shows("on");
     assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
+fn held_with_ctrl_s_it_holds_up_no_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("read");
+    // What is typed is read in order: with the line, the key before it has had its effect.
+    let script = format!("trap 'exit 3' TERM; echo ready; read line; : >{}; {LOOP}", file.display());
+    let mut terminal = Terminal::start(binary().to_str().unwrap(), &["run", "--", "bash", "-c", &script]);
+    terminal.shows("ready");
+    terminal.keys(b"\x13\n");
+    eventually("the line is read", || file.exists());
+    send(terminal.child.id() as i32, libc::SIGTERM);
+    eventually("it ends", || terminal.child.try_wait().unwrap().is_some());
+    assert_eq!(terminal.code(), Some(143));
 }
 
 #[cfg(feature = "store")]

@@ -1,0 +1,97 @@
+//! A log that nobody reads holds up no signal, no deadline and no commit.
+
+use std::io::Write;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+use crate::support::{PATIENCE, Trainit, eventually, send};
+
+/// Runs with a standard error that is full from the start and that nobody reads.
+struct Unread {
+    child: Child,
+    _nobody: std::io::PipeReader,
+}
+
+impl Unread {
+    fn start(mut trainit: Trainit) -> Unread {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let room = nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_GETPIPE_SZ).unwrap();
+        (&writer).write_all(&vec![b'x'; room as usize]).unwrap();
+        let child = trainit.command().stdout(Stdio::null()).stderr(writer).spawn().unwrap();
+        Unread { child, _nobody: reader }
+    }
+
+    fn term(&self) {
+        send(self.child.id() as i32, libc::SIGTERM);
+    }
+
+    #[track_caller]
+    fn code(mut self) -> Option<i32> {
+        let mut status = None;
+        eventually("it ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Says that it is ready by a file, since nobody reads what it writes.
+const READY: &str = "trap 'exit 3' TERM; : >ready; while :; do sleep 0.01; done";
+
+#[test]
+fn a_stop_reaches_the_command_and_the_verdict_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = ["run", "--verdict-file", "verdict", "--log-level", "debug", "--", "bash", "-c", READY];
+    let unread = Unread::start(Trainit::new(run).dir(dir.path()));
+    eventually("the command is ready", || dir.path().join("ready").exists());
+    unread.term();
+    assert_eq!(unread.code(), Some(143));
+    let verdict = std::fs::read_to_string(dir.path().join("verdict")).unwrap();
+    assert!(verdict.contains(r#""child_code":3"#), "{verdict}");
+}
+
+#[test]
+fn a_deadline_is_kept_where_the_command_itself_waits_for_a_reader() {
+    for options in [&[][..], &["--nproc", "2"], &["--metric", "loss=loss ([0-9]+)"]] {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "trap '' TERM; : >ready; while :; do echo nobody reads this >&2; done";
+        let run = Trainit::new(["run", "--stop-grace", "300ms"]).args(options).args(["--", "bash", "-c", script]);
+        let unread = Unread::start(run.dir(dir.path()));
+        eventually("the command is ready", || dir.path().join("ready").exists());
+        let begin = Instant::now();
+        unread.term();
+        assert_eq!(unread.code(), Some(143), "{options:?}");
+        assert!(begin.elapsed() < PATIENCE / 10, "{options:?}: {:?}", begin.elapsed());
+    }
+}
+
+#[cfg(feature = "store")]
+#[test]
+fn what_is_saved_on_a_stop_is_committed() {
+    let place = crate::support::checkpoints::Place::new();
+    let local = place.local();
+    let script = "trap 'mkdir tmp && echo w >tmp/model.bin && mv tmp step-7; exit 0' TERM; : >../ready; \
+                  while :; do sleep 0.01; done";
+    let run = Trainit::new(["run", "--settle", "0", "--checkpoint-dir", local.to_str().unwrap()]).args([
+        "--checkpoint-store",
+        &place.url(),
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    let ready = local.join("../ready");
+    let unread = Unread::start(run.dir(&local));
+    eventually("the command is ready", || ready.exists());
+    unread.term();
+    assert_eq!(unread.code(), Some(143));
+    assert_eq!(place.commits().len(), 1);
+}
