@@ -179,7 +179,7 @@ impl Keeper {
                 }
                 Some(Order::Publish) => {
                     let published = inbox.during(&mut orders, false, self.publish()).await;
-                    let late = || Flushed::OutOfTime("the time was up before the model was copied".to_owned());
+                    let late = || Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off));
                     self.teller.tell(Event::Flushed(published.unwrap_or_else(late)));
                 }
                 Some(Order::Flush(by)) => {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::support::Trainit;
+use crate::support::bucket::{Bucket, Fault, NAME};
 use crate::support::checkpoints::{Place, tree};
-use crate::support::{Trainit, is_root};
 
 const TRAINER: &str =
     "mkdir -p \"$0/variables\"; echo graph > \"$0/saved_model.pb\"; echo v > \"$0/variables/variables.index\"";
@@ -170,20 +170,63 @@ fn a_file_whose_name_cannot_be_kept_is_named_before_anything_there_is_touched() 
 }
 
 #[test]
-fn half_a_copy_has_no_manifest_even_over_a_whole_one() {
+fn half_a_copy_has_no_manifest_and_what_could_not_be_replaced_is_as_it_was() {
     let place = Place::new();
     run(&place, TRAINER).output().expect_code(0);
-    assert!(manifest(&place).is_some());
-    // It cannot be read, so the copy ends in the middle.
-    let script = format!("{TRAINER}; echo new > \"$0/secret\"; chmod 0 \"$0/secret\"");
-    if is_root() {
-        // Root reads everything: a directory that cannot be walked away from under it does the same.
-        let store = place.store();
-        fs::create_dir_all(store.join("secret/in-the-way")).unwrap();
-    }
-    run(&place, &script).output().expect_code(204);
+    // More than trainit may write: the store is full half-way.
+    let big = place.path("big");
+    fs::File::create(&big).unwrap().set_len(20 << 20).unwrap();
+    let script = format!("echo v2 > \"$0/variables/variables.index\"; mv {} \"$0/saved_model.pb\"", big.display());
+    let model = place.path("model");
+    let args = ["run", "--model-dir", model.to_str().unwrap(), "--", "sh", "-c", &script, model.to_str().unwrap()];
+    let limited = Trainit::through(&["sh", "-c", "ulimit -f 4096; exec \"$0\" \"$@\""], args);
+    let done = limited.env("AIP_MODEL_DIR", place.url()).output().expect_code(204);
+    let there = files(&place.store());
+    assert_eq!((there["saved_model.pb"].as_str(), there["variables/variables.index"].as_str()), ("graph\n", "v2\n"));
+    assert_eq!(there.len(), 2, "{there:?}");
     assert!(manifest(&place).is_none(), "what is half new is not whole");
-    let _ = fs::set_permissions(place.path("model/secret"), fs::Permissions::from_mode(0o600));
+    assert!(
+        done.err().contains("1 of its 2 files are there now") && done.err().contains("model.json"),
+        "{}",
+        done.err()
+    );
+    run(&place, TRAINER).output().expect_code(0);
+    assert!(manifest(&place).is_some());
+}
+
+#[test]
+fn in_a_bucket_objects_are_replaced_and_nobody_elses_are_looked_at() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    let train = |script: &str| {
+        let trainit = run(&place, script);
+        place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).output()
+    };
+    // What f"{AIP_MODEL_DIR}/saved_model.pb" makes of a place that ends in a slash.
+    bucket.place("job//saved_model.pb", b"somebody's");
+    train(TRAINER).expect_code(0);
+    let manifest = bucket.object("job/.trainit/model.json").expect("a manifest");
+    bucket.misbehave(|r| {
+        let is_last = r.method == "PUT" && r.key.ends_with("saved_model.pb");
+        is_last.then_some(Fault::Refuse("403 Forbidden", "AccessDenied"))
+    });
+    let second =
+        "rm -r \"$0/variables\"; mkdir \"$0/assets\"; echo v > \"$0/assets/v\"; echo v2 > \"$0/saved_model.pb\"";
+    let done = train(second).expect_code(204);
+    assert!(!done.err().contains("still is"), "{}", done.err());
+    let objects = ["job//saved_model.pb", "job/assets/v", "job/saved_model.pb", "job/variables/variables.index"];
+    assert_eq!(bucket.keys(), objects);
+    assert_eq!(bucket.object("job/saved_model.pb").as_deref(), Some(&b"graph\n"[..]));
+    bucket.behave();
+    bucket.place("job/.trainit/model.json", &manifest);
+    bucket.forget();
+    train("true").expect_code(0);
+    assert_eq!(bucket.object("job/saved_model.pb").as_deref(), Some(&b"v2\n"[..]));
+    let deeds = bucket.deeds();
+    let at = |deed: &str| deeds.iter().position(|d| d == deed).unwrap_or_else(|| panic!("no {deed} in {deeds:?}"));
+    assert!(at("PUT job/saved_model.pb") < at("DELETE job/variables/variables.index"), "what is old goes last");
+    assert!(at("DELETE job/.trainit/model.json") < at("PUT job/assets/v"));
+    assert_eq!(deeds.last().map(String::as_str), Some("PUT job/.trainit/model.json"));
 }
 
 #[test]

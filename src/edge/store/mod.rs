@@ -103,6 +103,8 @@ pub struct Store {
     directory: Option<Directory>,
     /// Whether the store checks a crc32c that comes with an object.
     checks_crc32c: bool,
+    /// Whether a data object takes the place of what lies under its key.
+    replaces: bool,
     access: Access,
 }
 
@@ -126,6 +128,7 @@ impl Store {
                     prefix: String::new(),
                     directory: Some(directory),
                     checks_crc32c: false,
+                    replaces: false,
                     access: access.clone(),
                 })
             }
@@ -145,10 +148,16 @@ impl Store {
                     prefix,
                     directory: None,
                     checks_crc32c: bucket.cloud == Cloud::Google,
+                    replaces: false,
                     access: access.clone(),
                 })
             }
         }
+    }
+
+    /// The store as one whose data objects are not written once: each is replaced whole, in one step.
+    pub fn replacing(self) -> Store {
+        Store { replaces: true, ..self }
     }
 
     /// How it likes its data.
@@ -216,9 +225,10 @@ impl Store {
     /// Writes a whole data object that nobody else writes; not durable before [`Store::make_durable`]. Its checksum goes
     /// with it where the store checks it. Returns the store's tag for it.
     pub async fn put(&self, key: &str, blocks: Vec<Bytes>, crc32c: u32) -> Result<Option<String>, StoreError> {
-        // In a directory nothing is overwritten, whoever wrote it; a bucket's keys are our own, and a put that may
+        // In a directory nothing is overwritten unasked, whoever wrote it; a bucket's keys are our own, and a put that may
         // overwrite can be sent again when its answer was lost.
-        let mode = if self.directory.is_some() { PutMode::Create } else { PutMode::Overwrite };
+        let is_new = self.directory.is_some() && !self.replaces;
+        let mode = if is_new { PutMode::Create } else { PutMode::Overwrite };
         let mut options = PutOptions { mode, ..PutOptions::default() };
         if self.checks_crc32c {
             options.extensions.insert(connect::Checksum(crc32c));

@@ -10,11 +10,11 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::known::{Known, Sent};
 use super::look::{Local, same_bytes};
-use super::mirror::{Committed, Mirror, PINS, beneath, blocking};
+use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
 use super::pins::{pin, unchanged, unpin};
 use super::retention::commits;
 use super::send::{Pools, Sending, Stop, verify, without_data};
-use crate::edge::store::{Created, Store};
+use crate::edge::store::{Created, Store, Trouble};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
@@ -119,14 +119,22 @@ impl Mirror {
             },
             Err(Stop::Fenced(by)) => Outcome::Fenced { by },
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
-            Err(Stop::Away(message)) => Outcome::Failed { message, code: exit::STORE, is_away: true },
-            // A newer run's retention takes files away that we rely on, which looks like a store that lost them.
-            Err(Stop::Failed(message)) => {
-                match tokio::time::timeout(SECOND_WORD, self.overtaken()).await.ok().flatten() {
-                    Some(by) => Outcome::Fenced { by },
-                    None => Outcome::Failed { message, code: exit::STORE, is_away: false },
-                }
+            Err(Stop::Store(error)) => {
+                let message = format!("{error}; it is not committed; what was before still is; {}", way_out(&error));
+                self.failed(message, error.trouble == Trouble::Unreachable).await
             }
+            Err(Stop::Failed(message)) => self.failed(message, false).await,
+        }
+    }
+
+    /// A newer run's retention takes files away that we rely on, which looks like a store that lost them.
+    async fn failed(&self, message: String, is_away: bool) -> Outcome {
+        if is_away {
+            return Outcome::Failed { message, code: exit::STORE, is_away };
+        }
+        match tokio::time::timeout(SECOND_WORD, self.overtaken()).await.ok().flatten() {
+            Some(by) => Outcome::Fenced { by },
+            None => Outcome::Failed { message, code: exit::STORE, is_away },
         }
     }
 

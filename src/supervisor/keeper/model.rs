@@ -3,21 +3,22 @@
 //! stores have no links.
 //!
 //! The commit is the checkpoints': data first, the manifest (`.trainit/model.json`) last, and without it the model is not
-//! whole. What an earlier run left there is written over; then its manifest goes first, and what it alone named last.
+//! whole. What an earlier run left there is replaced, file by file; its manifest goes before the first, and what it alone
+//! named when all of ours is there.
 
-use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use super::known::{Known, Sent};
-use super::mirror::{beneath, blocking};
+use super::mirror::{beneath, blocking, way_out};
 use super::pins::Held;
 use super::send::{Pools, Sending, Stop};
 use crate::edge::clock::Clock;
-use crate::edge::store::{Access, Store, StoreError, Trouble};
+use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
 use crate::edge::{links, places, walk};
 use crate::rules::checkpoint::address::{Address, Nearness};
 use crate::rules::checkpoint::listing::Listing;
@@ -54,26 +55,47 @@ struct File {
     crc32c: String,
 }
 
+/// What to do about every failure.
+const AGAIN: &str = "the job is done but for that, start it again or copy it by hand";
+
+impl LeftModel {
+    /// The line for a copy that the clock cut off.
+    pub(super) fn cut_off(&self) -> String {
+        let (dir, store) = (self.dir.display(), &self.store);
+        format!(
+            "the time was up before the model in {dir} was in {store}; what lies there is whole only with {MANIFEST}; {AGAIN}"
+        )
+    }
+}
+
 /// Copies it. `progress` hears bytes done and bytes in all. Errors: one line; the local model is as it was.
 pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<(), String> {
-    let copied = match lies(model) {
+    let (dir, store) = (model.dir.display(), &model.store);
+    let plan = match lies(model) {
         Nearness::Same => {
-            let (dir, store) = (model.dir.display(), &model.store);
             tracing::info!("{store} is where the trainer wrote the model ({dir}): there is nothing to copy");
             return Ok(());
         }
         Nearness::Nested => {
-            Err(model.store.nested("the place", &model.dir, "a copy of the model would be part of the model"))
+            Err(Stop::Failed(store.nested("the place", &model.dir, "a copy of the model would be part of the model")))
         }
-        Nearness::Apart => copy(model, progress).await,
+        Nearness::Apart => prepare(model).await,
     };
-    copied.map_err(|why| {
+    let plan = plan.map_err(|stop| {
+        format!("the model in {dir} is not in {store}: {}; nothing there was changed; {AGAIN}", words(stop))
+    })?;
+    let (files, bytes) = (plan.listing.files().count(), plan.listing.files().map(|f| f.size).sum());
+    let made = RefCell::default();
+    copy(&plan, &made, &|done| progress(done, bytes)).await.map_err(|stop| {
         format!(
-            "the model in {} is not in {}: {why}; the job is done but for that, start it again or copy it by hand",
-            model.dir.display(),
-            model.store
+            "the model in {dir} is not in {store}: {}; {} of its {files} files are there now, the rest is what was there \
+             before; it is whole only with {MANIFEST}; {AGAIN}",
+            words(stop),
+            made.borrow().len()
         )
-    })
+    })?;
+    tracing::info!(files, bytes, "the model is in {store}");
+    Ok(())
 }
 
 /// How the two places lie to each other, now that the trainer has made what it makes. Without the mount a directory that
@@ -86,33 +108,46 @@ fn lies(model: &LeftModel) -> Nearness {
     }
 }
 
-async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<(), String> {
-    let listing = listed(model).await?;
-    let files: Vec<&Entry> = listing.files().collect();
-    let bytes = files.iter().map(|f| f.size).sum();
-    if files.is_empty() {
-        return Err("there is no file in it".to_owned());
+/// What is to be done, found out before anything is.
+struct Plan {
+    dir: PathBuf,
+    listing: Listing,
+    store: Store,
+    /// What an earlier run says it left, where one has left its word.
+    before: Option<Manifest>,
+}
+
+async fn prepare(model: &LeftModel) -> Result<Plan, Stop> {
+    let listing = listed(model).await.map_err(Stop::Failed)?;
+    if listing.files().next().is_none() {
+        return Err(Stop::Failed("there is no file in it".to_owned()));
     }
-    for file in &files {
+    for file in listing.files() {
         if let Some(why) = unfit(&file.path, &model.store) {
-            return Err(format!("{} cannot keep its name: {why}; rename it", file.path));
+            return Err(Stop::Failed(format!("{} cannot keep its name: {why}; rename it", file.path)));
         }
     }
-    let told_store = |error: StoreError| error.to_string();
-    let store = Store::open(&model.store, true, &model.access).await.map_err(told_store)?;
-    let before = before(&store).await.map_err(told_store)?;
-    store.delete(MANIFEST).await.map_err(told_store)?;
-    let there = sizes(&store).await.map_err(told_store)?;
-    let dir = beneath(&model.dir).map_err(|error| error.to_string())?;
-    let done = std::cell::Cell::new(0);
+    let store = Store::open(&model.store, true, &model.access).await?.replacing();
+    let before = before(&store).await?;
+    Ok(Plan { dir: model.dir.clone(), listing, store, before })
+}
+
+/// `made` has the files that are there, `progress` hears bytes done.
+async fn copy(plan: &Plan, made: &RefCell<Vec<String>>, progress: &dyn Fn(u64)) -> Result<(), Stop> {
+    let Plan { listing, store, before, .. } = plan;
+    let dir = beneath(&plan.dir).map_err(|error| Stop::Failed(error.to_string()))?;
+    if before.is_some() {
+        store.delete(MANIFEST).await?;
+    }
+    let done = Cell::new(0);
     let told = |more: u64| {
         done.set(done.get() + more);
-        progress(done.get(), bytes);
+        progress(done.get());
     };
     let known = Known::default();
     let sending = Sending {
         strong: false,
-        store: &store,
+        store,
         dir: &dir,
         known: &known,
         pace: None,
@@ -121,44 +156,41 @@ async fn copy(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<(), Stri
         pools: Pools::new(),
         clock: Clock::start(),
         told: &told,
-        made: &RefCell::default(),
+        made,
     };
     let mut items: Vec<Item> = Vec::new();
     // What lies at the root comes last: it is what others look for.
-    let (deeper, top): (Vec<&Entry>, Vec<&Entry>) = files.into_iter().partition(|f| f.path.contains('/'));
+    let (deeper, top): (Vec<&Entry>, Vec<&Entry>) = listing.files().partition(|f| f.path.contains('/'));
     for group in [deeper, top] {
         let sent = group.into_iter().map(|entry| {
-            let (sending, store, is_there) = (&sending, &store, there.contains_key(&entry.path));
-            async move {
-                if is_there {
-                    store.delete(&entry.path).await?;
-                }
-                let from = entry.through.clone().map_or_else(|| Held::Here(entry.path.clone()), Held::Elsewhere);
-                sending.send(entry, from, entry.path.clone()).await
-            }
+            let from = entry.through.clone().map_or_else(|| Held::Here(entry.path.clone()), Held::Elsewhere);
+            sending.send(entry, from, entry.path.clone())
         });
-        let sent = stream::iter(sent).buffer_unordered(store.habits().at_once);
-        let sent = sent.try_collect::<Vec<Sent>>().await.map_err(words)?;
+        let sent: Vec<Sent> = stream::iter(sent).buffer_unordered(sending.habits.at_once).try_collect().await?;
         items.extend(sent.into_iter().map(|sent| sent.item));
     }
-    let ours: HashSet<&str> = items.iter().map(|i| i.path.as_str()).collect();
-    for old in before.files.iter().filter(|old| !ours.contains(old.path.as_str())) {
-        store.delete(&old.path).await.map_err(told_store)?;
-    }
     let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
-    store.make_durable(&keys).await.map_err(told_store)?;
-    let there = sizes(&store).await.map_err(told_store)?;
-    if let Some(item) = items.iter().find(|i| there.get(&i.key) != Some(&i.size)) {
-        return Err(format!("the store acknowledged {} and does not hold it whole", item.key));
+    store.make_durable(&keys).await?;
+    // Each by its name: a listing has whatever others put there, too.
+    let looks = items.iter().map(|item| async move {
+        match store.size(&item.key).await? {
+            Some(size) if size == item.size => Ok(()),
+            _ => Err(Stop::Failed(format!("the store acknowledged {} and does not hold it whole", item.key))),
+        }
+    });
+    stream::iter(looks).buffer_unordered(sending.habits.at_once).try_collect::<()>().await?;
+    let ours: HashSet<&str> = items.iter().map(|i| i.path.as_str()).collect();
+    for old in before.iter().flat_map(|before| &before.files).filter(|old| !ours.contains(old.path.as_str())) {
+        store.delete(&old.path).await?;
     }
     items.sort_by(|a, b| a.path.cmp(&b.path));
-    let count = items.len();
     let files = items.into_iter().map(|i| File { path: i.path, size: i.size, crc32c: i.crc32c }).collect();
     let manifest = Manifest { schema: SCHEMA.to_owned(), files };
-    let text = serde_json::to_vec(&manifest).map_err(|error| error.to_string())?;
-    store.create(MANIFEST, text).await.map_err(told_store)?;
-    tracing::info!(files = count, bytes, "the model is in {}", model.store);
-    Ok(())
+    let text = serde_json::to_vec(&manifest).map_err(|error| Stop::Failed(error.to_string()))?;
+    match store.create(MANIFEST, text).await? {
+        Created::Ours => Ok(()),
+        Created::Taken => Err(Stop::Failed("another run has copied its model there meanwhile".to_owned())),
+    }
 }
 
 /// What is to be copied, links followed. Errors: some lead out, and that was not asked for.
@@ -189,26 +221,22 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
     Ok(listing)
 }
 
-/// Every object of the place, with its bytes.
-async fn sizes(store: &Store) -> Result<HashMap<String, u64>, StoreError> {
-    Ok(store.list("").await?.into_iter().map(|o| (o.key, o.size)).collect())
-}
-
-/// What an earlier run says it left; nothing where there is no such word, or none that can be read.
-async fn before(store: &Store) -> Result<Manifest, StoreError> {
+/// What an earlier run says it left; `None` where there is no such word, nothing where it cannot be read.
+async fn before(store: &Store) -> Result<Option<Manifest>, StoreError> {
     match store.get(MANIFEST, LIMIT).await {
         Ok(text) => {
             let manifest: Manifest = serde_json::from_slice(&text).unwrap_or_default();
-            Ok(if manifest.schema == SCHEMA { manifest } else { Manifest::default() })
+            Ok(Some(if manifest.schema == SCHEMA { manifest } else { Manifest::default() }))
         }
-        Err(error) if error.trouble == Trouble::Absent => Ok(Manifest::default()),
+        Err(error) if error.trouble == Trouble::Absent => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 fn words(stop: Stop) -> String {
     match stop {
-        Stop::Changed(why) | Stop::Failed(why) | Stop::Away(why) | Stop::OutOfTime(why) => why,
+        Stop::Changed(why) | Stop::Failed(why) | Stop::OutOfTime(why) => why,
+        Stop::Store(error) => format!("{error}; {}", way_out(&error)),
         Stop::Fenced(by) => format!("a newer run (attempt {by}) has taken over"),
     }
 }

@@ -14,12 +14,12 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::known::{Known, Sent};
-use super::mirror::{blocking, way_out};
+use super::mirror::blocking;
 use super::pins::Held;
 use super::pool::Pool;
 use crate::edge::beneath::{Beneath, forget, read_into};
 use crate::edge::clock::Clock;
-use crate::edge::store::{Habits, Store, StoreError, Trouble, Upload};
+use crate::edge::store::{Habits, Store, StoreError, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, ItemKind, hex};
 use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
@@ -39,20 +39,18 @@ const HASHED: u64 = 8 << 20;
 /// Between two looks whether a cap was lifted.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Why a commit was given up.
+/// Why a copy was given up.
 pub(super) enum Stop {
     Changed(String),
     Fenced(Attempt),
     Failed(String),
-    /// The store cannot be reached; it may be back before long.
-    Away(String),
+    Store(StoreError),
     OutOfTime(String),
 }
 
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Stop {
-        let message = format!("{error}; it is not committed; what was before still is; {}", way_out(&error));
-        if error.trouble == Trouble::Unreachable { Stop::Away(message) } else { Stop::Failed(message) }
+        Stop::Store(error)
     }
 }
 
@@ -341,15 +339,15 @@ fn item_of(entry: &Entry, key: String, sums: Sums) -> Item {
     }
 }
 
-/// What a file that cannot be read means for its checkpoint.
+/// What a file that cannot be read means for what it is a part of.
 fn unread(entry: &Entry, error: &io::Error) -> Stop {
     let path = &entry.path;
     match error.kind() {
         io::ErrorKind::NotFound => Stop::Changed(format!("{path} vanished while it was copied")),
         io::ErrorKind::PermissionDenied => Stop::Failed(format!(
-            "cannot read {path}: {error}; its checkpoint is not committed; trainit's user must be allowed to read what the trainer writes"
+            "cannot read {path}: {error}; without it no copy is whole; trainit's user must be allowed to read what the trainer writes"
         )),
-        _ => Stop::Failed(format!("cannot read {path}: {error}; its checkpoint is not committed")),
+        _ => Stop::Failed(format!("cannot read {path}: {error}; without it no copy is whole")),
     }
 }
 
