@@ -195,6 +195,27 @@ fn half_a_copy_has_no_manifest_and_what_could_not_be_replaced_is_as_it_was() {
 }
 
 #[test]
+fn a_file_may_become_a_directory_and_the_reverse() {
+    let place = Place::new();
+    run(&place, "mkdir -p \"$0/a/b\"; echo 1 > \"$0/a/b/c\"; echo 1 > \"$0/d\"").output().expect_code(0);
+    fs::remove_dir_all(place.path("model")).unwrap();
+    let second = "mkdir -p \"$0/d/e\"; echo 2 > \"$0/d/e/f\"; echo 2 > \"$0/a\"";
+    run(&place, second).output().expect_code(0);
+    let there = files(&place.store());
+    assert_eq!(
+        there.into_iter().collect::<Vec<_>>(),
+        [("a", "2\n"), ("d/e/f", "2\n")].map(|(p, t)| (p.into(), t.into()))
+    );
+    // Nobody's model: it is named, and nothing is touched.
+    fs::remove_dir_all(place.path("model")).unwrap();
+    fs::write(place.store().join("d/e/somebody-elses"), "x").unwrap();
+    let done = run(&place, "mkdir \"$0\"; echo 3 > \"$0/d\"; echo 3 > \"$0/a\"").output().expect_code(204);
+    assert!(done.err().contains("d/e/somebody-elses is in the way"), "{}", done.err());
+    assert_eq!(files(&place.store())["a"], "2\n");
+    assert!(manifest(&place).is_some(), "the model before is whole");
+}
+
+#[test]
 fn in_a_bucket_objects_are_replaced_and_nobody_elses_are_looked_at() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());

@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use object_store::local::LocalFileSystem;
 
 use super::error::{StoreError, kind_of};
+use crate::rules::checkpoint::listing::join;
 use crate::rules::checkpoint::names::is_half_written;
 
 /// Up to this many files are made durable one by one, more by flushing the whole file system at once.
@@ -64,6 +65,28 @@ impl Directory {
         .await
     }
 
+    /// What keeps files of these names from being written: what is no directory where one must be, and all that lies in a
+    /// directory where a file must be.
+    pub(super) async fn in_the_way(&self, keys: Vec<String>) -> io::Result<BTreeSet<String>> {
+        let root = self.root.clone();
+        blocking(move || {
+            let is_in_the_way = |key: &&str| {
+                let path = root.join(key);
+                !path.is_dir() && path.symlink_metadata().is_ok()
+            };
+            let mut found = BTreeSet::new();
+            for key in keys {
+                let above = key.match_indices('/').map(|(at, _)| &key[..at]);
+                found.extend(above.filter(is_in_the_way).map(str::to_owned));
+                if root.join(&key).symlink_metadata().is_ok_and(|there| there.is_dir()) {
+                    below(&root, key, &mut found)?;
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
     /// What time a new file gets: of a share, its server's.
     pub(super) async fn time(&self) -> io::Result<Duration> {
         // Named like a write that was cut short, which no listing shows.
@@ -88,6 +111,25 @@ impl Directory {
 
 async fn blocking<T: Send + 'static>(deed: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(deed).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+/// What lies in a directory: files, and directories with nothing in them.
+fn below(root: &Path, key: String, found: &mut BTreeSet<String>) -> io::Result<()> {
+    let mut is_empty = true;
+    for entry in fs::read_dir(root.join(&key))? {
+        let entry = entry?;
+        is_empty = false;
+        let key = join(&key, &entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            below(root, key, found)?;
+        } else {
+            found.insert(key);
+        }
+    }
+    if is_empty {
+        found.insert(key);
+    }
+    Ok(())
 }
 
 fn sweep(directory: &Path, before: Duration) -> io::Result<u64> {
@@ -186,6 +228,23 @@ mod tests {
             assert_eq!(store.sweep(Duration::from_secs(3600)).await.expect("sweeps"), 0, "it is young");
             assert_eq!(store.sweep(Duration::ZERO).await.expect("sweeps"), 1);
             assert_eq!(fs::read_dir(root.join("u")).expect("reads").count(), 1);
+        });
+    }
+
+    #[test]
+    fn in_the_way_is_what_is_of_the_other_kind() {
+        with_store(async |root, store| {
+            fs::create_dir_all(root.join("dir/deep/empty")).expect("mkdir");
+            for file in ["file", "dir/x", "dir/deep/y", "same/z", "dir-2"] {
+                fs::create_dir_all(root.join("same")).expect("mkdir");
+                fs::write(root.join(file), "1").expect("writes");
+            }
+            std::os::unix::fs::symlink("dir", root.join("link")).expect("symlink");
+            std::os::unix::fs::symlink("gone", root.join("dangling")).expect("symlink");
+            let keys = ["file/a/b", "dir", "same/z", "new/x", "link", "link/q", "dangling/x"].map(str::to_owned);
+            let found = store.in_the_way(keys.to_vec()).await.expect("looks");
+            let expected = ["dangling", "dir/deep/empty", "dir/deep/y", "dir/x", "file"];
+            assert_eq!(found.iter().collect::<Vec<_>>(), expected);
         });
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Keys are relative to the prefix that was opened. Deliberately absent: what the keys mean, and what an error is worth.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -237,6 +238,12 @@ impl Store {
         let result = put.map_err(|error| self.error("write", key, &error))?;
         self.compare(key, &result.extensions, crc32c)?;
         Ok(result.e_tag)
+    }
+
+    /// Keys of what keeps these from being written. In a bucket nothing does: it has no directories.
+    pub async fn in_the_way(&self, keys: Vec<String>) -> Result<BTreeSet<String>, StoreError> {
+        let Some(directory) = &self.directory else { return Ok(BTreeSet::new()) };
+        directory.in_the_way(keys).await.map_err(|error| self.io_error("look at", "", &error))
     }
 
     /// Starts writing a data object part by part.

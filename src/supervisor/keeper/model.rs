@@ -115,6 +115,8 @@ struct Plan {
     store: Store,
     /// What an earlier run says it left, where one has left its word.
     before: Option<Manifest>,
+    /// Of that, what must go before ours can be written: files in the place of directories, and the reverse.
+    in_the_way: BTreeSet<String>,
 }
 
 async fn prepare(model: &LeftModel) -> Result<Plan, Stop> {
@@ -129,15 +131,23 @@ async fn prepare(model: &LeftModel) -> Result<Plan, Stop> {
     }
     let store = Store::open(&model.store, true, &model.access).await?.replacing();
     let before = before(&store).await?;
-    Ok(Plan { dir: model.dir.clone(), listing, store, before })
+    let in_the_way = store.in_the_way(listing.files().map(|f| f.path.clone()).collect()).await?;
+    let old: HashSet<&str> = before.iter().flat_map(|before| &before.files).map(|f| f.path.as_str()).collect();
+    if let Some(path) = in_the_way.iter().find(|path| !old.contains(path.as_str())) {
+        return Err(Stop::Failed(format!("{path} is in the way there and belongs to no whole model; take it away")));
+    }
+    Ok(Plan { dir: model.dir.clone(), listing, store, before, in_the_way })
 }
 
 /// `made` has the files that are there, `progress` hears bytes done.
 async fn copy(plan: &Plan, made: &RefCell<Vec<String>>, progress: &dyn Fn(u64)) -> Result<(), Stop> {
-    let Plan { listing, store, before, .. } = plan;
+    let Plan { listing, store, before, in_the_way, .. } = plan;
     let dir = beneath(&plan.dir).map_err(|error| Stop::Failed(error.to_string()))?;
     if before.is_some() {
         store.delete(MANIFEST).await?;
+    }
+    for old in in_the_way {
+        store.delete(old).await?;
     }
     let done = Cell::new(0);
     let told = |more: u64| {
@@ -180,7 +190,8 @@ async fn copy(plan: &Plan, made: &RefCell<Vec<String>>, progress: &dyn Fn(u64)) 
     });
     stream::iter(looks).buffer_unordered(sending.habits.at_once).try_collect::<()>().await?;
     let ours: HashSet<&str> = items.iter().map(|i| i.path.as_str()).collect();
-    for old in before.iter().flat_map(|before| &before.files).filter(|old| !ours.contains(old.path.as_str())) {
+    let is_left = |old: &&File| !ours.contains(old.path.as_str()) && !in_the_way.contains(&old.path);
+    for old in before.iter().flat_map(|before| &before.files).filter(is_left) {
         store.delete(&old.path).await?;
     }
     items.sort_by(|a, b| a.path.cmp(&b.path));
