@@ -2,7 +2,9 @@
 //! types (product page, section 9). Temporary names, dot files and zero-length files are never checkpoints.
 
 use super::listing::{Entry, Kind, join};
-use super::unit::{Candidate, Layout, Scan, is_bystander, is_day, is_temporary, no_pointers, step_in, step_in_stem};
+use super::unit::{
+    Candidate, Layout, Scan, is_bystander, is_day, is_steps, is_temporary, no_pointers, step_in, step_in_stem,
+};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const GENERIC: Layout = Layout {
@@ -28,7 +30,10 @@ fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
     let directory = matches!(entry.kind, Kind::Directory);
     let read = if directory { step_in_stem(name).filter(|_| !is_day(name)) } else { step_in(name) };
     let step = scan.step(name, read)?;
-    step?;
+    // A checkpoint of a day (`ckpt_2024_06_30`) goes by its time.
+    if step.is_none() && !is_steps(name) {
+        return None;
+    }
     match entry.kind {
         Kind::File if entry.size > 0 => Some(Candidate::file(entry, step)),
         Kind::Directory => Some(Candidate::directory(scan.listing, &entry.path, step)),
@@ -62,7 +67,7 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::table_of;
+    use super::super::check::tests::{table_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, complete_units_with, reason};
     use super::super::unit::Options;
@@ -116,6 +121,16 @@ mod tests {
             assert_eq!(complete_units(&Memory::of(&[(format!("{day}/a").as_str(), "x")])), [], "{day}");
         }
         assert_eq!(complete_units(&Memory::of(&[("2024-01-02-step5/a", "x")])).len(), 1);
+    }
+
+    #[test]
+    fn checkpoints_of_days_go_by_their_time() {
+        let memory = Memory::of(&[("ckpt_2024_06_30/model.pt", zip_of(b"w", b""))])
+            .with("ckpt_2024_07_01/model.pt", zip_of(b"w", b""))
+            .with("ckpt_2024_07_01/optim.pt", zip_of(b"w", b""))
+            .at("ckpt_2024_07_01/optim.pt", 5_000_000_000);
+        let units = [("ckpt_2024_07_01".to_owned(), None), ("ckpt_2024_06_30".to_owned(), None)];
+        assert_eq!(complete_units(&memory), units);
     }
 
     #[test]

@@ -109,12 +109,12 @@ fn is_in(path: &str, directory: &str) -> bool {
     directory.is_empty() && !path.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// `N` or `prefix_N`, or what says a step in another way (`step-100`).
+/// `N` or `prefix_N`, unless that is a day, or what says a step in another way (`step-100`).
 fn number(name: &str) -> Option<u64> {
     let digits = name.rsplit_once('_').map_or(name, |(_, digits)| digits);
     let is_one = digits.bytes().all(|b| b.is_ascii_digit()) && !name.starts_with(OF_A_PROCESS);
     match is_one {
-        true => digits.parse().ok(),
+        true => digits.parse().ok().filter(|_| step_in_stem(name).is_some()),
         false => step_in_stem(name).filter(|_| is_steps(name) && name.ends_with(|c: char| c.is_ascii_digit())),
     }
 }
@@ -170,6 +170,12 @@ mod tests {
             .with("run/step-200/d/a", "x")
             .with("run/step-300.orbax-checkpoint-tmp-5/d/a", "x");
         assert_eq!(complete_units(&memory), [("run/step-200".into(), Some(200)), ("run/step-100".into(), Some(100))]);
+    }
+
+    #[test]
+    fn a_day_is_no_step() {
+        let memory = Memory::of(&[("2024_06_30/_CHECKPOINT_METADATA", "{}"), ("2024_06_30/default/_METADATA", "{}")]);
+        assert_eq!(complete_units(&memory), [("2024_06_30".into(), None)]);
     }
 
     #[test]

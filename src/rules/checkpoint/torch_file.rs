@@ -37,7 +37,8 @@ fn is_lightnings(name: &str) -> bool {
 /// Files of a directory that carries a step are parts of that directory, not checkpoints of their own. Around a directory
 /// `checkpoints` (`weights`, of Ultralytics'), digits are those of runs; in a day's name they are none.
 fn is_of_a_step(home: &str) -> bool {
-    let carries_step = |part: &str| step_in_stem(part).is_some() && !part.starts_with("version_") && !is_day(part);
+    let says_one = |part: &str| step_in_stem(part).is_some() || is_steps(part) || part.starts_with("rank");
+    let carries_step = |part: &str| says_one(part) && !part.starts_with("version_") && !is_day(part);
     home.rsplit('/').take_while(|part| !["checkpoints", "weights"].contains(part)).any(carries_step)
 }
 
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_files_of_one_step_are_no_checkpoints_of_their_own() {
-        for home in ["step-100", "step-100/models", "100", "model_7b", "run_5"] {
+        for home in ["step-100", "step-100/models", "100", "model_7b", "run_5", "rank_0"] {
             let memory = Memory::default().with(&format!("{home}/model_0.pt"), zip_of(b"a", b""));
             let (listing, options) = (memory.listing(), Default::default());
             assert_eq!(find(&Scan { listing: &listing, peek: &memory, options: &options }), [], "{home}");

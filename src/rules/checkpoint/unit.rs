@@ -276,7 +276,8 @@ pub fn step_in(name: &str) -> Option<u64> {
 }
 
 /// The step in a directory's name or a prefix: what follows the word `step`, else `iter` or `iteration`, else `epoch`,
-/// else the last integer. Decimals, powers of ten and dates are a metric's, a learning rate's, a clock's.
+/// else the last integer. Decimals, powers of ten, dates and ranks are a metric's, a learning rate's, a clock's, a
+/// process's.
 pub fn step_in_stem(name: &str) -> Option<u64> {
     const WORDS: [&str; 4] = [
         r"(?i-u:step)[=_-]?([0-9]+)",
@@ -285,9 +286,12 @@ pub fn step_in_stem(name: &str) -> Option<u64> {
         r"([0-9]+)[^0-9]*$",
     ];
     const OTHERS: &str = concat!(
-        r"[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-][0-9]+",
-        r"|(?:19|20)[0-9]{2}-[0-9]{2}-[0-9]{2}(?:[T_ -]+[0-9]{2}[-_:.]?[0-9]{2}(?:[-_:.]?[0-9]{2})?)?",
-        r"|(?:19|20)[0-9]{6}[T_-][0-9]{4,6}"
+        r"(?:^|[^0-9])(?:(?:19|20)[0-9]{2}[-_.][0-9]{2}[-_.][0-9]{2}|[0-9]{2}[-.][0-9]{2}[-.](?:19|20)[0-9]{2})",
+        r"(?:[T_ .-]+[0-9]{2}[-_:.h]?[0-9]{2}(?:[-_:.m]?[0-9]{2})?)?(?:[^0-9]|$)",
+        r"|(?:19|20)[0-9]{6}[T_-][0-9]{4,6}|(?:^|[^0-9])[0-9]{1,2}h[0-9]{2}(?:m(?:[0-9]{2}s?)?)?(?:[^0-9]|$)",
+        r"|[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-][0-9]+",
+        r"|(?:^|[^0-9A-Za-z])[0-9]+[eE][0-9]+(?:[^0-9A-Za-z]|$)",
+        r"|(?i-u:rank|world_?size)[=_-]?[0-9]+"
     );
     #[expect(clippy::unwrap_used, reason = "constant expressions, compiled by every test")]
     static STEP: LazyLock<[Regex; 4]> = LazyLock::new(|| WORDS.map(|word| Regex::new(word).unwrap()));
@@ -370,6 +374,20 @@ mod tests {
             ("model_2024-05-02_00-10.pt", None),
             ("model_20240502-001000.pt", None),
             ("run_2024-05-02_step=7.pt", Some(7)),
+            ("ckpt_2024_06_30.pt", None),
+            ("ckpt_2024_06_30_23_59_59.pt", None),
+            ("ckpt_2024.06.30.pt", None),
+            ("ckpt_06-30-2024_23-59.pt", None),
+            ("30.06.2024.pt", None),
+            ("ckpt_12h59m.pt", None),
+            ("ckpt_12h59m07s.pt", None),
+            ("2024_06_30_12000.pt", Some(12000)),
+            ("model_2000_10_100.pt", Some(100)),
+            ("model_8h100_500.pt", Some(500)),
+            ("model_1e3.pt", None),
+            ("stage2e10.pt", Some(10)),
+            ("ckpt_100_rank1.pt", Some(100)),
+            ("model_5_world_size_8_rank_7.pt", Some(5)),
             ("loss=0.50", None),
             ("model.h5", None),
             ("99999999999999999999999", None),
