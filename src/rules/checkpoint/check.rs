@@ -15,6 +15,8 @@ const ZIP_TAIL: u64 = 65_557;
 const JSON_LIMIT: u64 = 100 << 20;
 /// The last eight bytes of a TensorFlow table (`.index`), little endian.
 const TABLE_MAGIC: u64 = 0xdb47_7524_8b80_fb57;
+/// What `torch.save` wrote first before it wrote zip files: the pickle of a number. Tensors follow the pickles.
+const TORCH_PICKLE: &[u8] = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.";
 const HDF5_SIGNATURE: &[u8] = b"\x89HDF\r\n\x1a\n";
 
 pub(super) type Verdict = Result<(), String>;
@@ -26,7 +28,8 @@ pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
     let verdict = match extension {
         "pt" | "pth" | "ckpt" => torch(peek, file),
         // torch.save under other names, as Accelerate's random_states_0.pkl.
-        "bin" | "pkl" | "pickle" if starts_as_zip(peek, file) => torch(peek, file),
+        "bin" | "pkl" | "pickle" if starts_as_torchs(peek, file) => torch(peek, file),
+        "distcp" => no_zeros(peek, file),
         "keras" | "npz" | "zip" => zip(peek, file),
         "safetensors" => safetensors(peek, file),
         "h5" | "hdf5" => hdf5(peek, file),
@@ -67,9 +70,17 @@ pub fn is_weights(name: &str) -> bool {
     EXTENSIONS.contains(&extension) || name.contains(".data-")
 }
 
-fn starts_as_zip(peek: &dyn Peek, file: &Entry) -> bool {
-    let head = peek.read(&file.path, 0, 4).unwrap_or_default();
-    !head.is_empty() && b"PK\x03\x04".starts_with(&head)
+fn starts_as_torchs(peek: &dyn Peek, file: &Entry) -> bool {
+    let head = peek.read(&file.path, 0, TORCH_PICKLE.len()).unwrap_or_default();
+    let start = &head[..head.len().min(4)];
+    !head.is_empty() && b"PK\x03\x04".starts_with(start) || head == TORCH_PICKLE
+}
+
+/// A machine that crashes may leave zeros of what it had not written to its disk.
+pub(super) fn no_zeros(peek: &dyn Peek, file: &Entry) -> Verdict {
+    let head = peek.read(&file.path, 0, 4).ok_or("it cannot be read")?;
+    let is_zeros = !head.is_empty() && head.iter().all(|byte| *byte == 0);
+    if is_zeros { Err("it starts with zeros: not written yet".to_owned()) } else { Ok(()) }
 }
 
 /// `torch.save`: a zip file, or a pickle of the time before; of the latter only the settling tells.
@@ -79,8 +90,7 @@ pub fn torch(peek: &dyn Peek, file: &Entry) -> Verdict {
         [] => Err("it is empty".to_owned()),
         b"PK\x03\x04" => zip(peek, file),
         head if b"PK\x03\x04".starts_with(head) => Err("it is cut short".to_owned()),
-        head if head.iter().all(|b| *b == 0) => Err("it starts with zeros: not written yet".to_owned()),
-        _ => Ok(()),
+        _ => no_zeros(peek, file),
     }
 }
 
@@ -379,7 +389,14 @@ pub(crate) mod tests {
     fn a_pickle_of_old_torch_and_a_file_of_unknown_type_pass_unless_empty_or_zeros() {
         assert_eq!(verdict("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."), Ok(()));
         assert_eq!(verdict("weights.custom", b"x"), Ok(()));
-        assert!(verdict("zeros.pt", &[0; 4096]).is_err());
+        for name in ["zeros.pt", "zeros.pkl", "__0_0.distcp"] {
+            assert!(verdict(name, &[0; 4096]).is_err_and(|why| why.contains("zeros")), "{name}");
+        }
+        for name in ["old.pkl", "old.bin"] {
+            let tensors = b"\x80\x02}q\0.\x80\x02]q\0.\x04\0\0\0\0\0\0\0four";
+            assert_eq!(verdict(name, &[TORCH_PICKLE, tensors].concat()), Ok(()), "{name}");
+        }
+        assert_eq!(verdict("__1_0.distcp", b""), Ok(()));
         assert!(verdict("empty.pt", b"").is_err());
         assert!(verdict("ckpt-1.data-00000-of-00001", b"").is_err());
         assert_eq!(verdict("_SUCCESS", b""), Ok(()));

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 
-use super::check::Verdict;
+use super::check::{Verdict, no_zeros};
 use super::listing::{Entry, Peek};
 
 /// Longer files are judged by their last byte: walking them at each look would take too long.
@@ -205,7 +205,7 @@ fn ubjson_length(cursor: &mut Cursor, kind: u8) -> Result<u64, Stop> {
 pub(super) fn pickle(peek: &dyn Peek, file: &Entry) -> Verdict {
     let mut cursor = Cursor::new(peek, file);
     if !cursor.ahead(1).starts_with(&[0x80]) {
-        return Ok(());
+        return no_zeros(peek, file);
     }
     let ends_well = last_byte(peek, file) == Some(b'.');
     let walked = if file.size > WALKED { Err(Stop::Unknown) } else { pickles(&mut cursor) };
