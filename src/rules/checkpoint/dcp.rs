@@ -9,8 +9,9 @@ use std::sync::LazyLock;
 use regex::bytes::Regex;
 
 use super::listing::{Kind, join, name_of, parent_of};
+use super::order::{self, APART_NS};
 use super::unit::{Candidate, IN_ITSELF, Layout, Pointer, Scan, is_steps, number_after, step_in_stem};
-use super::{composer, torch_file};
+use super::{composer, structure, torch_file};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const DCP: Layout = Layout {
@@ -64,7 +65,7 @@ fn is_below(path: &str, directory: &str) -> bool {
 #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
 static SHARD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"__(\d+)_\d+\.distcp").unwrap());
 
-/// The metadata in this directory is there with every file it names.
+/// The metadata in this directory is there with every file it names, none of which was written after it.
 pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {
     let metadata = scan.listing.file(&join(home, METADATA));
     let metadata = metadata.ok_or_else(|| format!("{} is not there yet", join(home, METADATA)))?;
@@ -74,12 +75,16 @@ pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {
     if scan.listing.get(&join(home, UNFINISHED)).is_some() {
         return Err(format!("{} is there: it is being saved again", join(home, UNFINISHED)));
     }
+    structure::pickle(scan.peek, metadata).map_err(|why| format!("{}: {why}", metadata.path))?;
     let text = scan.peek.read(&metadata.path, 0, METADATA_LIMIT).ok_or(".metadata cannot be read")?;
     for shard in SHARD.find_iter(&text) {
         let name = String::from_utf8_lossy(shard.as_bytes());
         // A rank that had nothing to write leaves an empty file, which is not named.
         match scan.listing.file(&join(home, &name)) {
-            Some(file) if file.size > 0 => {}
+            Some(file) if file.size > 0 => {
+                // Rank 0 writes the metadata; the others may lie on machines with other clocks.
+                order::written_before([file], metadata, if name.starts_with("__0_") { 0 } else { APART_NS })?;
+            }
             Some(_) => return Err(format!("{name} is empty, and .metadata names it")),
             None => return Err(format!("{name} is missing, which .metadata names")),
         }
@@ -169,6 +174,32 @@ mod tests {
     fn one_that_is_saved_again_is_not_finished_before_its_metadata_is() {
         let again = saved().with("step_10/.metadata.tmp", "x");
         assert!(reason(&again, "step_10").contains("being saved again"));
+    }
+
+    #[test]
+    fn one_that_is_saved_over_again_has_shards_younger_than_its_metadata() {
+        let at = |shard: &str, ns: i64| saved().at("step_10/.metadata", 10).at(&format!("step_10/{shard}"), 10 + ns);
+        assert_eq!(complete_units(&at("__0_0.distcp", 0)).len(), 1);
+        assert!(reason(&at("__0_0.distcp", 1), "step_10").contains("step_10/__0_0.distcp is younger than"));
+        let second = 1_000_000_000;
+        assert_eq!(complete_units(&at("__1_0.distcp", second)).len(), 1, "by another machine's clock");
+        assert!(reason(&at("__1_0.distcp", second + 1), "step_10").contains("saved over again and not finished"));
+        let unnamed = saved().with("step_10/__2_0.distcp", "old").at("step_10/__2_0.distcp", 5 * second);
+        assert_eq!(complete_units(&unnamed).len(), 1, "of a larger run before");
+    }
+
+    #[test]
+    fn a_metadata_that_was_cut_or_never_reached_the_disk_is_none() {
+        let whole = b"\x80\x04\x8c\x0c__0_0.distcp\x94.";
+        let with = |metadata: &[u8]| {
+            let memory = Memory::of(&[("step_10/__0_0.distcp", "x")]);
+            memory.with("step_10/.metadata", metadata)
+        };
+        assert_eq!(complete_units(&with(whole)).len(), 1);
+        for length in 1..whole.len() {
+            assert!(reason(&with(&whole[..length]), "step_10").contains("step_10/.metadata: its pickle"), "{length}");
+        }
+        assert!(reason(&with(&[0; 99]), "step_10").contains("zeros"));
     }
 
     #[test]

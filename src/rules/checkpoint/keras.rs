@@ -5,9 +5,9 @@
 
 use serde::Deserialize;
 
-use super::check;
 use super::listing::{join, parent_of};
 use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
+use super::{check, order};
 
 const WEIGHTS: &str = "latest.weights.h5";
 const METADATA: &str = "training_metadata.json";
@@ -57,10 +57,7 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let path = join(parent_of(&candidate.unit), METADATA);
     let metadata = scan.listing.file(&path).ok_or_else(|| format!("{METADATA} is not there yet"))?;
     check::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
-    if metadata.mtime_ns < weights.mtime_ns {
-        return Err(format!("{METADATA} is older than the weights"));
-    }
-    Ok(())
+    order::written_before([weights], metadata, 0)
 }
 
 #[cfg(test)]
@@ -77,9 +74,9 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_is_finished_when_its_metadata_is_not_older_than_its_weights() {
+    fn a_backup_is_finished_when_its_weights_are_not_younger_than_its_metadata() {
         assert_eq!(complete_units(&backup()), [("backup/latest.weights.h5".into(), Some(3))]);
-        assert!(reason(&backup().at("backup/latest.weights.h5", 11), "backup/latest.weights.h5").contains("older"));
+        assert!(reason(&backup().at("backup/latest.weights.h5", 11), "backup/latest.weights.h5").contains("younger"));
         assert_eq!(complete_units(&backup().without("backup/training_metadata.json")), []);
         assert_eq!(complete_units(&backup().with("backup/training_metadata.json", r#"{"epoch": 3"#)), []);
     }

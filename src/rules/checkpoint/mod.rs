@@ -20,6 +20,7 @@ pub mod megatron;
 pub mod names;
 pub mod nvrx;
 pub mod orbax;
+mod order;
 pub mod pace;
 pub mod plan;
 mod structure;

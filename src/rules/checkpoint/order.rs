@@ -1,0 +1,22 @@
+//! In which order the files of a checkpoint were written, as their times tell: one that is saved over again in place keeps
+//! its last file of before until the end, so that a save killed half way leaves every file there, of two saves.
+
+use super::listing::Entry;
+
+/// Clocks of machines that write into one directory may be so far apart.
+pub(super) const APART_NS: i64 = 1_000_000_000;
+
+/// None of the parts is younger, by more than `apart_ns`, than the file that is written after them.
+pub(super) fn written_before<'a>(
+    parts: impl IntoIterator<Item = &'a Entry>,
+    last: &Entry,
+    apart_ns: i64,
+) -> Result<(), String> {
+    match parts.into_iter().find(|part| part.mtime_ns.saturating_sub(last.mtime_ns) > apart_ns) {
+        None => Ok(()),
+        Some(Entry { path, .. }) => Err(format!(
+            "{path} is younger than {last}, which is written last: saved over again and not finished; touch {last} if this is a whole copy without its times",
+            last = last.path
+        )),
+    }
+}
