@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::listing::{join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Scan, is_steps, is_temporary, no_pointers, step_in_stem};
+use super::order::{self, APART_NS};
+use super::unit::{Candidate, Layout, Scan, is_bystander, is_steps, is_temporary, no_pointers, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const MARKER: Layout =
@@ -50,11 +51,19 @@ fn unit_of<'a>(scan: &Scan, marked: &'a str) -> &'a str {
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
-    let marker = scan.options.marker.as_deref().unwrap_or_default();
-    if scan.listing.file(&join(&candidate.unit, marker)).is_none() {
-        return Err(format!("{marker} is not there yet"));
-    }
+    marked(scan, candidate)?;
     scan.all_whole(candidate)
+}
+
+/// The marker is in the unit, and nothing of a later save.
+fn marked(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let Some(name) = &scan.options.marker else { return Ok(()) };
+    let marker = scan.listing.file(&join(&candidate.unit, name));
+    let marker = marker.ok_or_else(|| format!("{name} is not there yet"))?;
+    // What others put beside the weights later: results, logs.
+    let is_a_text = |name: &str| [".json", ".jsonl", ".txt", ".csv"].iter().any(|end| name.ends_with(end));
+    let parts = candidate.files(scan.listing).filter(|e| !is_a_text(e.name()) && !is_bystander(e.name()));
+    order::written_before(parts, marker, APART_NS)
 }
 
 #[cfg(test)]
@@ -69,6 +78,18 @@ mod tests {
         let memory = Memory::of(&[("s-1/w", "1"), ("s-1/DONE", ""), ("s-2/w", "1"), ("s-3.json", "{}")]);
         let options = Options { marker: Some("DONE".into()), ..Options::default() };
         assert_eq!(complete_units_with(&memory, &options), [("s-1".into(), Some(1))]);
+    }
+
+    #[test]
+    fn a_marker_of_the_save_before_completes_nothing() {
+        let second = 1_000_000_000;
+        let memory = Memory::of(&[("last/w", "1"), ("last/DONE", ""), ("last/eval_results.json", "{}")]);
+        let memory = memory.at("last/DONE", 10).at("last/eval_results.json", 9 * second);
+        let options = Options { marker: Some("DONE".into()), ..Options::default() };
+        let units = |ns: i64, memory: Memory| complete_units_with(&memory.at("last/w", ns), &options).len();
+        assert_eq!(units(10 + second, memory), 1);
+        let memory = Memory::of(&[("last/w", "1"), ("last/DONE", "")]).at("last/DONE", 10);
+        assert_eq!(units(11 + second, memory), 0);
     }
 
     #[test]

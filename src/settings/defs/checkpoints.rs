@@ -16,7 +16,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Where complete checkpoints are committed, and restored from on the next start (gs://, s3://, az://, file:///path) [default: $AIP_CHECKPOINT_DIR]",
     ),
     one("checkpoint-format", "auto|NAME", TOPIC, on::STORE, "auto", "How the trainer writes checkpoints"),
-    one("marker", "NAME", TOPIC, on::STORE, "", "A checkpoint is a directory, complete when it holds this file"),
+    one(
+        "marker",
+        "NAME",
+        TOPIC,
+        on::STORE,
+        "",
+        "A checkpoint is a directory, complete when it holds this file, written last",
+    ),
     one("step-regex", "REGEX", TOPIC, on::STORE, "", "Finds the step in a checkpoint's name (first group)"),
     one(
         "settle",
