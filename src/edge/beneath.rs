@@ -304,6 +304,11 @@ pub fn write_sparsely(file: &File, from: u64, bytes: &[u8]) -> io::Result<()> {
 pub fn finish_file(file: &File, size: u64, mode: u32, mtime_ns: i64) -> io::Result<()> {
     file.set_len(size)?;
     fchmod(file, Mode::from_bits_truncate(mode & 0o777))?;
+    set_time(file, mtime_ns)
+}
+
+/// Sets the modification time. Errors: as futimens(2).
+pub fn set_time(file: &File, mtime_ns: i64) -> io::Result<()> {
     let time = TimeSpec::new(mtime_ns.div_euclid(1_000_000_000), mtime_ns.rem_euclid(1_000_000_000));
     futimens(file, &time, &time)?;
     Ok(())

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -238,6 +239,27 @@ fn what_is_there_already_is_left_as_it_is() {
     let after = fs::metadata(there.join("step-1/weights.bin")).unwrap();
     use std::os::unix::fs::MetadataExt;
     assert_eq!((before.ino(), before.ctime_nsec()), (after.ino(), after.ctime_nsec()));
+}
+
+#[test]
+fn a_file_that_need_not_be_fetched_gets_the_time_of_the_commit_so_that_the_marker_stays_the_youngest() {
+    let place = Place::new();
+    let marked = |deed: &str, dir: &Path| place.checkpoint_in(deed, dir).args(["--marker", "DONE"]);
+    place.save(1);
+    fs::write(place.local().join("step-1/DONE"), "").unwrap();
+    marked("push", &place.local()).output().expect_code(0);
+    let there = place.path("elsewhere");
+    fs::create_dir_all(there.join("step-1")).unwrap();
+    fs::write(there.join("step-1/weights.bin"), "of the save before").unwrap();
+    let old = fs::File::create(there.join("step-1/DONE")).unwrap();
+    old.set_modified(UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    for _ in 0..2 {
+        marked("pull", &there).output().expect_code(0);
+        let listed = marked("list", &there).args(["--json"]).output().expect_code(0);
+        let value: Value = serde_json::from_str(&listed.out()).unwrap();
+        assert_eq!(value["local"][0]["complete"], true, "{value}");
+        fs::File::options().append(true).open(there.join("step-1/DONE")).unwrap().set_modified(UNIX_EPOCH).unwrap();
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::mirror::{RESTORING, blocking};
-use crate::edge::beneath::{Beneath, forget, read_at};
+use crate::edge::beneath::{Beneath, forget, read_at, set_time};
 use crate::edge::links;
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
 use crate::rules::checkpoint::{Kind, Listing};
@@ -80,6 +80,17 @@ pub(super) async fn holds(dir: &Path, manifest: &Manifest, listing: &Listing) ->
     let Ok(dir) = Beneath::open(dir).map(Arc::new) else { return false };
     let equal = equal_files(&dir, manifest, listing).await.unwrap_or_default();
     is_in_place(&dir, manifest, &equal, listing).unwrap_or(false)
+}
+
+/// Gives the files that were not fetched the manifest's times: the order in which files were written tells a whole
+/// checkpoint from two halves. Where that may not be (a file of somebody else's), they keep theirs.
+pub(super) fn set_times(dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>) {
+    for item in manifest.regular().filter(|item| equal.contains(&item.path)) {
+        let is_so = dir.look(&item.path).is_ok_and(|there| there.is_none_or(|e| e.mtime_ns == item.mtime_ns));
+        if let (false, Ok(file)) = (is_so, dir.read_file(&item.path)) {
+            let _ = set_time(&file, item.mtime_ns);
+        }
+    }
 }
 
 /// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no

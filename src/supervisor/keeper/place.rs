@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::fetch::Stop;
-use super::in_place::{equal_files, is_in_place, own};
+use super::in_place::{equal_files, is_in_place, own, set_times};
 use super::look::Look;
 use super::mirror::{Mirror, MirrorError, RESTORING, TEMPORARY, away};
 use super::restore::Brought;
@@ -74,6 +74,7 @@ impl Mirror {
                 return Err(local(error));
             }
         }
+        set_times(&dir, manifest, &equal);
         self.finish(&dir, name, manifest).map_err(local)?;
         Ok(brought)
     }
