@@ -74,6 +74,16 @@ fn an_empty_store_and_an_empty_directory_are_said_to_be_empty() {
 }
 
 #[test]
+fn an_expression_that_finds_no_step_is_named_as_the_reason() {
+    let place = Place::new();
+    place.save(1);
+    let pushed = |expression: &str| place.checkpoint("push").args(["--step-regex", expression]).output();
+    one_line(&pushed("^ckpt_([0-9]+)$").expect_code(1), &["nothing was pushed", "--step-regex ^ckpt_([0-9]+)$ finds"]);
+    one_line(&pushed("(step-[0-9]+)").expect_code(1), &["--step-regex (step-[0-9]+) finds"]);
+    assert!(pushed("^step-([0-9]+)$").expect_code(0).out().contains("committed step-1 (step 1,"));
+}
+
+#[test]
 fn a_file_where_a_directory_should_be_is_named() {
     let place = Place::new();
     fs::write(place.path("file"), "").unwrap();

@@ -228,11 +228,13 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The step of a unit whose name a rule read as `otherwise`; `--step-regex` has the first word. `None` for a name
-    /// that the expression does not match: no checkpoint.
+    /// The step of a unit whose name a rule read as `otherwise`; `--step-regex` has the first word: it is held against the
+    /// last part of the path, with its extension or without. `None` for a name that it does not match: no checkpoint.
     pub fn step(&self, unit: &str, otherwise: Option<u64>) -> Option<Option<u64>> {
         let Some(regex) = &self.options.step else { return Some(otherwise) };
-        let found = regex.captures(unit)?;
+        let name = name_of(unit);
+        let stem = || name.rsplit_once('.').and_then(|(stem, _)| regex.captures(stem));
+        let found = regex.captures(name).or_else(stem)?;
         let digits = found.get(1).or_else(|| found.get(0))?.as_str();
         digits.parse().ok().map(Some)
     }
@@ -394,6 +396,20 @@ mod tests {
         ] {
             assert_eq!(step_in(name), step, "{name}");
         }
+    }
+
+    #[test]
+    fn an_expression_finds_the_step_in_the_name_and_not_in_the_path() {
+        let (listing, memory) = (Listing::default(), super::super::listing::tests::Memory::default());
+        let step = |expression: &str, unit: &str| {
+            let options = Options { step: Some(Regex::new(expression).expect("compiles")), ..Options::default() };
+            Scan { listing: &listing, peek: &memory, options: &options }.step(unit, Some(7))
+        };
+        assert_eq!(step(r"(\d+)", "run1/ckpt_100"), Some(Some(100)));
+        assert_eq!(step(r"^ckpt_(\d+)$", "run1/ckpt_100"), Some(Some(100)));
+        assert_eq!(step(r"^ckpt_(\d+)$", "ckpt_100.pt"), Some(Some(100)));
+        assert_eq!(step(r"(\d+)\.pt$", "ckpt_100.pt"), Some(Some(100)));
+        assert_eq!(step(r"run(\d+)", "run1/ckpt_100"), None);
     }
 
     #[test]

@@ -100,7 +100,9 @@ fn look(
     let scan = Scan { listing: &look.listing, peek: &files, options };
     let Some(found) = recognise(&scan) else {
         let format = options.format.as_ref().map_or(String::new(), |f| format!(" of the format {f}"));
-        look.passed.push(format!("nothing{format} in {} looks like a checkpoint", dir.display()));
+        let step = options.step.as_ref();
+        let step = step.map_or(String::new(), |s| format!(" with a step in its name that --step-regex {s} finds"));
+        look.passed.push(format!("nothing{format} in {} looks like a checkpoint{step}", dir.display()));
         return look;
     };
     look.layout = Some(found.layout);
