@@ -2,10 +2,14 @@
 //! itself, else of any name (`step_100`, `epoch_3`, the `checkpoint-500` of diffusers' trainers). There is no marker; each
 //! process writes its `random_states_R.pkl` last. DeepSpeed and FSDP write their shards into directories in it.
 
-use super::dcp;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
 use super::deepspeed::{self, is_accelerates, is_tag};
 use super::listing::{Entry, Kind, name_of, parent_of};
 use super::unit::{Candidate, IN_ITSELF, Layout, Scan, no_pointers, number_after, step_in_stem};
+use super::{dcp, order};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const ACCELERATE: Layout = Layout {
@@ -78,7 +82,19 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     whole_still(scan, candidate)
 }
 
-/// Nobody is deleting it.
+/// What the main process writes is of one save. (`scaler.pt` and `dl_state_dict.bin` are written by every process.)
+fn in_order(scan: &Scan, unit: &str) -> Result<(), String> {
+    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+    static BEFORE: LazyLock<Regex> = LazyLock::new(|| {
+        let stems = r"(pytorch_model|optimizer|scheduler|sampler)(_\d+)?\.bin|model(_\d+)?\.safetensors";
+        Regex::new(&format!("^(?:{stems})$")).unwrap()
+    });
+    let random = scan.listing.within(unit).filter(|e| is_random(e.name()));
+    let Some(last) = random.min_by_key(|e| (e.name().len(), e.name())) else { return Ok(()) };
+    order::written_before(scan.listing.within(unit).filter(|e| BEFORE.is_match(e.name())), last, 0)
+}
+
+/// Nobody is deleting it, or was saving over it.
 fn whole_still(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let is_weights =
         |e: &Entry| e.kind == Kind::Directory || e.name().contains("model") || has_end(e, &["safetensors"]);
@@ -87,6 +103,7 @@ fn whole_still(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     }
     let is_saved = |other: &Candidate| scan.listing.within(&other.unit).any(|e| is_random(e.name()));
     let saved: Vec<Candidate> = find(scan).into_iter().filter(is_saved).collect();
+    order::as_all_do(candidate, &saved, |unit| in_order(scan, unit))?;
     scan.nothing_lost(candidate, &saved, |e| has_end(e, &["bin", "pkl", "pt", "safetensors"]))
 }
 
@@ -117,6 +134,41 @@ mod tests {
         assert_eq!(complete_units(&memory), []);
         let memory = memory.with("checkpoint_0/model-00002-of-00002.safetensors", safetensors_of(b"1"));
         assert_eq!(complete_units(&memory).len(), 1);
+    }
+
+    /// One saved into `unit`, this file at another time than the rest.
+    fn saved_with(unit: &str, file: &str, ns: i64) -> Memory {
+        let memory = Memory::default()
+            .with(&format!("{unit}/random_states_0.pkl"), b"\x80\x04.")
+            .with(&format!("{unit}/random_states_1.pkl"), b"\x80\x04.");
+        let memory = ["optimizer.bin", "optimizer_1.bin", "scheduler.bin", "scaler.pt"]
+            .iter()
+            .fold(memory, |memory, name| memory.with(&format!("{unit}/{name}"), "o"))
+            .with(&format!("{unit}/model.safetensors"), safetensors_of(b"1"));
+        memory.at(&format!("{unit}/{file}"), ns)
+    }
+
+    #[test]
+    fn one_that_is_saved_over_again_has_files_younger_than_its_random_states() {
+        for file in ["model.safetensors", "optimizer.bin", "optimizer_1.bin", "scheduler.bin"] {
+            assert_eq!(complete_units(&saved_with("epoch_1", file, 1)).len(), 1);
+            assert!(
+                reason(&saved_with("epoch_1", file, 2), "epoch_1").contains("younger than epoch_1/random_states_0")
+            );
+        }
+        for by_each_process in ["scaler.pt", "random_states_1.pkl"] {
+            assert_eq!(complete_units(&saved_with("epoch_1", by_each_process, 2)).len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_trainer_that_always_writes_the_weights_once_more_is_believed() {
+        let mut memory = saved_with("epoch_1", "model.safetensors", 2);
+        let more = saved_with("epoch_2", "model.safetensors", 2);
+        memory.0.extend(more.0);
+        assert!(reason(&memory, "epoch_1").contains("saved over again"), "the other is not so");
+        memory.1.extend(more.1);
+        assert_eq!(complete_units(&memory).len(), 2);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! its last file of before until the end, so that a save killed half way leaves every file there, of two saves.
 
 use super::listing::Entry;
+use super::unit::Candidate;
 
 /// Clocks of machines that write into one directory may be so far apart.
 pub(super) const APART_NS: i64 = 1_000_000_000;
@@ -19,4 +20,15 @@ pub(super) fn written_before<'a>(
             last = last.path
         )),
     }
+}
+
+/// The unit's files were written in this order, or those of another checkpoint beside it were not either: some trainers
+/// write the weights once more at the end (`save_pretrained` in a callback).
+pub(super) fn as_all_do(
+    candidate: &Candidate,
+    all: &[Candidate],
+    in_order: impl Fn(&str) -> Result<(), String>,
+) -> Result<(), String> {
+    let is_so_too = |other: &Candidate| other.unit != candidate.unit && in_order(&other.unit).is_err();
+    in_order(&candidate.unit).or_else(|why| if all.iter().any(is_so_too) { Ok(()) } else { Err(why) })
 }
