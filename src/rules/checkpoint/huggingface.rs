@@ -4,13 +4,15 @@
 //! and their shards, which are DeepSpeed's (`global_stepN` and `latest`) or FSDP's (`pytorch_model_fsdp_0`, `optimizer_0`).
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
+use regex::Regex;
 use serde::Deserialize;
 
 use super::check;
 use super::listing::{Kind, Listing, join};
 use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
-use super::{dcp, deepspeed};
+use super::{dcp, deepspeed, order};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const HUGGINGFACE: Layout = Layout {
@@ -96,7 +98,18 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     }
     deepspeed::tags_whole(scan, unit)?;
     dcp::parts_whole(scan, unit)?;
-    resumable(scan, candidate)
+    resumable(scan, candidate)?;
+    order::as_all_do(candidate, &find(scan), |unit| in_order(scan, unit))
+}
+
+/// What rank 0 writes before `trainer_state.json` is of the same save. Random states follow it in older versions.
+fn in_order(scan: &Scan, unit: &str) -> Result<(), String> {
+    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+    static BEFORE: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^(?:(optimizer|scheduler)\.(pt|bin)|model.*\.safetensors|pytorch_model.*\.bin)$").unwrap()
+    });
+    let Some(last) = scan.listing.file(&join(unit, "trainer_state.json")) else { return Ok(()) };
+    order::written_before(scan.listing.within(unit).filter(|e| BEFORE.is_match(e.name())), last, 0)
 }
 
 /// Optimizer, scheduler and the state of each rank's random numbers, unless the trainer saves only the model.
@@ -257,6 +270,21 @@ mod tests {
         let memory = memory.with("checkpoint-1000/pytorch_model_fsdp_0/__1_0.distcp", "w");
         let memory = memory.without("checkpoint-1000/optimizer_0/.metadata");
         assert!(reason(&memory, "checkpoint-1000").contains("optimizer_0/.metadata is not there yet"));
+    }
+
+    #[test]
+    fn one_that_is_saved_over_again_has_files_younger_than_its_state() {
+        let at = |memory: Memory, file: &str| memory.at(&format!("checkpoint-1000/{file}"), 2);
+        for file in ["model-00001-of-00002.safetensors", "optimizer.pt", "scheduler.pt"] {
+            let why = reason(&at(saved(), file), "checkpoint-1000");
+            assert!(why.contains("younger than checkpoint-1000/trainer_state.json"), "{why}");
+            let newer = at(at(saved(), file), "trainer_state.json");
+            assert_eq!(complete_units(&newer).len(), 2);
+        }
+        assert_eq!(complete_units(&at(saved(), "rng_state.pth")).len(), 2, "older versions write it after the state");
+        let always = at(saved(), "model-00001-of-00002.safetensors");
+        let always = always.at("checkpoint-500/model-00001-of-00002.safetensors", 2);
+        assert_eq!(complete_units(&always).len(), 2, "a callback writes the weights once more");
     }
 
     #[test]
