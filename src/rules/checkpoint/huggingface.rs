@@ -132,6 +132,9 @@ fn resumable(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         return Err("scheduler.pt is missing".to_owned());
     }
     let found = scan.listing.within(unit).filter(|e| random(e.name())).count();
+    if found == 0 && siblings.iter().any(|c| within(&c.unit, &random)) {
+        return Err("rng_state.pth is missing".to_owned());
+    }
     let rank = |name: &str| number_after("rng_state_", name.strip_suffix(".pth")?);
     let ranks: BTreeSet<u64> = scan.listing.within(unit).filter_map(|e| rank(e.name())).collect();
     // Another node's ranks do not start at 0.
@@ -285,6 +288,13 @@ mod tests {
         let always = at(saved(), "model-00001-of-00002.safetensors");
         let always = always.at("checkpoint-500/model-00001-of-00002.safetensors", 2);
         assert_eq!(complete_units(&always).len(), 2, "a callback writes the weights once more");
+    }
+
+    #[test]
+    fn where_another_has_random_states_there_must_be_some() {
+        let memory = saved().without("checkpoint-1000/rng_state.pth");
+        assert!(reason(&memory, "checkpoint-1000").contains("rng_state.pth is missing"));
+        assert_eq!(complete_units(&memory.without("checkpoint-500/rng_state.pth")).len(), 2, "nobody writes them");
     }
 
     #[test]
