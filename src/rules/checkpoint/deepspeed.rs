@@ -147,6 +147,10 @@ impl Files {
     /// Every rank has its states of the model and, unless nobody has any, of the optimizer.
     fn match_up(&self) -> Result<(), String> {
         gapless(&self.models, "mp_rank").map_err(|gap| format!("the model states of {gap} are missing"))?;
+        let lacks = |model: &&u64| !self.shards.is_empty() && !self.shards.contains_key(model);
+        if let Some(model) = self.models.iter().find(lacks) {
+            return Err(format!("the optimizer states of zero_pp_rank_0_mp_rank_{model:02} are missing"));
+        }
         let widest = self.shards.values().filter_map(|s| s.last().copied()).max().unwrap_or(0);
         let last = self.data_ranks.map_or(widest, |ranks| ranks.saturating_sub(1).max(widest));
         for (model, data) in &self.shards {
@@ -290,6 +294,8 @@ mod tests {
         assert_eq!(complete_units(&stage_3(&[0, 1])).len(), 1);
         assert!(reason(&stage_3(&[0]), "global_step20").contains("the model states of zero_pp_rank_1"));
         assert!(reason(&stage_3(&[0, 1, 2]), "global_step20").contains("the optimizer states of zero_pp_rank_2"));
+        let of_two = saved(&[20]).with("global_step20/mp_rank_01_model_states.pt", zip_of(b"m", b""));
+        assert!(reason(&of_two, "global_step20").contains("the optimizer states of zero_pp_rank_0_mp_rank_01"));
         let stage_0 = Memory::of(&[("latest", "global_step20")]).with(model, zip_of(b"m", b""));
         assert_eq!(complete_units(&stage_0).len(), 1);
     }
