@@ -131,8 +131,11 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let beside = parent_of(unit);
     // What one of the siblings has, this version of Orbax writes.
     let siblings: Vec<&str> = scan.listing.within(beside).map(|e| e.path.as_str()).collect();
+    // Its items are committed one by one before it is itself.
+    let commits = has(unit, METADATA) && below(scan, unit).any(|name| name == COMMIT);
     for marker in [METADATA, COMMIT] {
-        if !has(unit, marker) && siblings.iter().any(|s| has(s, marker)) {
+        let is_due = marker == COMMIT && commits || siblings.iter().any(|s| has(s, marker));
+        if !has(unit, marker) && is_due {
             return Err(format!("{marker} is not there yet"));
         }
     }
@@ -187,6 +190,9 @@ mod tests {
     fn where_one_has_a_commit_file_all_need_it() {
         let memory = Memory::of(&[("ckpt_1/commit_success.txt", "x"), ("ckpt_1/a", "x"), ("ckpt_2/a", "x")]);
         assert_eq!(complete_units(&memory), [("ckpt_1".into(), Some(1))]);
+        let first = Memory::of(&[("10/_CHECKPOINT_METADATA", "{}"), ("10/default/commit_success.txt", "x")]);
+        assert!(reason(&first, "10").contains("commit_success.txt is not there yet"), "its items come first");
+        assert_eq!(complete_units(&first.with("10/commit_success.txt", "x")), [("10".into(), Some(10))]);
     }
 
     #[test]
