@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::listing::{join, name_of, parent_of};
+use super::listing::{Kind, join, name_of, parent_of};
 use super::order::{self, APART_NS};
 use super::unit::{Candidate, Layout, Scan, is_bystander, is_steps, is_temporary, no_pointers, step_in_stem};
 
@@ -51,13 +51,15 @@ fn unit_of<'a>(scan: &Scan, marked: &'a str) -> &'a str {
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
-    marked(scan, candidate)?;
     scan.all_whole(candidate)
 }
 
-/// The marker is in the unit, and nothing of a later save.
-fn marked(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+/// The marker is in the unit, of whatever layout, and nothing of a later save.
+pub(super) fn marked(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let Some(name) = &scan.options.marker else { return Ok(()) };
+    if scan.listing.get(&candidate.unit).is_none_or(|e| e.kind != Kind::Directory) {
+        return Err(format!("it is no directory, so {name} cannot lie in it; leave --marker out"));
+    }
     let marker = scan.listing.file(&join(&candidate.unit, name));
     let marker = marker.ok_or_else(|| format!("{name} is not there yet"))?;
     // What others put beside the weights later: results, logs.
@@ -68,6 +70,7 @@ fn marked(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::complete_units_with;
     use super::super::unit::Options;
@@ -90,6 +93,21 @@ mod tests {
         assert_eq!(units(10 + second, memory), 1);
         let memory = Memory::of(&[("last/w", "1"), ("last/DONE", "")]).at("last/DONE", 10);
         assert_eq!(units(11 + second, memory), 0);
+    }
+
+    #[test]
+    fn a_format_that_is_named_needs_the_marker_as_well() {
+        let memory = Memory::of(&[("checkpoint-5/trainer_state.json", r#"{"global_step": 5}"#)])
+            .with("checkpoint-5/model.safetensors", safetensors_of(b"1"));
+        let options =
+            |format: &str| Options { format: Some(format.into()), marker: Some("DONE".into()), ..Options::default() };
+        assert_eq!(complete_units_with(&memory, &options("huggingface")), []);
+        let memory = memory.with("checkpoint-5/DONE", "");
+        assert_eq!(complete_units_with(&memory, &options("huggingface")), [("checkpoint-5".into(), Some(5))]);
+        let wrong = memory.with("checkpoint-5/trainer_state.json", r#"{"global_step": 4}"#);
+        assert_eq!(complete_units_with(&wrong, &options("huggingface")), [], "the format's own rule holds, too");
+        let file = Memory::of(&[("model_5.pt", zip_of(b"w", b"")), ("DONE", Vec::new())]);
+        assert_eq!(complete_units_with(&file, &options("torch")), []);
     }
 
     #[test]

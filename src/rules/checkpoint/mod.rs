@@ -66,6 +66,13 @@ pub fn best_step(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Option<
     if layout.name == huggingface::HUGGINGFACE.name { huggingface::best_step(scan, candidate) } else { None }
 }
 
+/// Whether one of the layout's is complete, quiescence apart; where a marker was asked for, that is in it as well. Errors:
+/// what is missing, in one clause.
+pub fn complete(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    marker::marked(scan, candidate)?;
+    (layout.complete)(scan, candidate)
+}
+
 /// What was found, newest first, and by which layout.
 #[derive(Debug)]
 pub struct Found {
@@ -157,7 +164,7 @@ mod tests {
         let listing = memory.listing();
         let scan = Scan { listing: &listing, peek: memory, options };
         let Some(found) = recognise(&scan) else { return Vec::new() };
-        let complete = found.candidates.into_iter().filter(|c| (found.layout.complete)(&scan, c).is_ok());
+        let complete = found.candidates.into_iter().filter(|c| complete(found.layout, &scan, c).is_ok());
         complete.map(|c| (c.unit, c.step)).collect()
     }
 
@@ -171,7 +178,7 @@ mod tests {
         let scan = Scan { listing: &listing, peek: memory, options: &options };
         let found = recognise(&scan).expect("something is recognised");
         let candidate = found.candidates.iter().find(|c| c.unit == unit).expect("the unit is found");
-        (found.layout.complete)(&scan, candidate).expect_err("it is not complete")
+        complete(found.layout, &scan, candidate).expect_err("it is not complete")
     }
 
     #[test]

@@ -9,7 +9,9 @@ use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::edge::{links, walk};
 use crate::rules::checkpoint::plan::Age;
-use crate::rules::checkpoint::{Candidate, Entry, Layout, Listing, Options, Pointer, Scan, best_step, recognise};
+use crate::rules::checkpoint::{
+    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, best_step, complete, recognise,
+};
 
 /// A complete local checkpoint.
 #[derive(Debug, Clone)]
@@ -115,7 +117,7 @@ fn look(
         if look.newest.is_some() || !is_wanted || is_left {
             continue;
         }
-        match (found.layout.complete)(&scan, &candidate) {
+        match complete(found.layout, &scan, &candidate) {
             Ok(()) => {
                 let entries = candidate.entries(&look.listing).cloned().collect();
                 let pointers = (found.layout.pointers)(&scan, &candidate);

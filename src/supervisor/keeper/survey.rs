@@ -6,7 +6,7 @@ use super::look::walked;
 use super::mirror::{Mirror, MirrorError, RESTORING, SMALL, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
-use crate::rules::checkpoint::{Candidate, Layout, Scan, recognise};
+use crate::rules::checkpoint::{Candidate, Layout, Scan, complete, recognise};
 
 /// A local unit and what the rules say of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Mirror {
             let judged = found.candidates.into_iter().map(|candidate| {
                 let is_half = half.contains(&candidate.unit);
                 let cut = || "a restore that was cut short may have left it half in place".to_owned();
-                let problem = (found.layout.complete)(&scan, &candidate).err().or_else(|| is_half.then(cut));
+                let problem = complete(found.layout, &scan, &candidate).err().or_else(|| is_half.then(cut));
                 let (files, bytes) = (candidate.files(&listing).count(), candidate.bytes(&listing));
                 let Candidate { unit, step, .. } = candidate;
                 let Layout { name: framework, evidence, .. } = found.layout;
