@@ -80,11 +80,18 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     if !pipeline.is_empty() && tensor.len() * pipeline.len() != ranks.len() {
         return Err(format!("{} of {} mp_rank directories are there", ranks.len(), tensor.len() * pipeline.len()));
     }
-    let is_empty = |rank: &&&str| scan.listing.within(&join(unit, rank)).next().is_none();
-    match ranks.iter().find(is_empty) {
-        Some(rank) => Err(format!("{rank} is empty")),
-        None => Ok(()),
+    let is_of_a_rank = |e: &&Entry| name_of(parent_of(&e.path)).starts_with("mp_rank_") && e.name().ends_with(".pt");
+    let files: BTreeSet<&str> = scan.listing.below(unit).iter().filter(is_of_a_rank).map(Entry::name).collect();
+    for rank in ranks {
+        let rank = join(unit, rank);
+        if scan.listing.within(&rank).next().is_none() {
+            return Err(format!("{rank} is empty"));
+        }
+        if let Some(name) = files.iter().find(|name| scan.listing.file(&join(&rank, name)).is_none()) {
+            return Err(format!("{rank}/{name} is missing, which another rank has"));
+        }
     }
+    Ok(())
 }
 
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
@@ -140,6 +147,10 @@ mod tests {
         let memory = Memory::of(&[(super::POINTER, "10")]);
         let memory = ["00_000", "00_001", "01_000"].into_iter().fold(memory, rank);
         assert!(reason(&memory, "iter_0000010").contains("3 of 4"));
-        assert_eq!(complete_units(&rank(memory, "01_001")), [("iter_0000010".into(), Some(10))]);
+        let whole = rank(memory, "01_001");
+        assert_eq!(complete_units(&whole), [("iter_0000010".into(), Some(10))]);
+        let one_more = whole.with("iter_0000010/mp_rank_00_000/distrib_optim.pt", zip_of(b"o", b""));
+        let why = reason(&one_more, "iter_0000010");
+        assert!(why.contains("mp_rank_00_001/distrib_optim.pt is missing"), "{why}");
     }
 }
