@@ -6,13 +6,18 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::process::own_pid;
-use super::stdio;
 
-/// The terminal on standard input, if we are its foreground group and so may hand it on.
-pub fn to_hand_on() -> Option<RawFd> {
+/// The terminal on standard input, if it is our session's.
+pub fn of_session() -> Option<RawFd> {
     let fd = libc::STDIN_FILENO;
+    // SAFETY: integers only. It fails for a terminal that is not our controlling one.
+    unsafe { libc::tcgetpgrp(fd) >= 0 }.then_some(fd)
+}
+
+/// Whether we are its foreground group, and so may hand it on.
+pub fn is_ours(fd: RawFd) -> bool {
     // SAFETY: integers only.
-    (stdio::is_terminal(fd) && unsafe { libc::tcgetpgrp(fd) == libc::getpgrp() }).then_some(fd)
+    unsafe { libc::tcgetpgrp(fd) == libc::getpgrp() }
 }
 
 /// Makes a group the foreground one. SIGTTOU must be blocked. Errors: as tcsetpgrp(3).

@@ -81,7 +81,7 @@ impl Effects {
         Effects {
             pulse: PulseDesk::new(job.facts.heartbeat_file.clone(), heard),
             gpus: GpuDesk::new(job.gpus.take()),
-            job_control: JobControl::new(terminal::to_hand_on().filter(|_| job.policy.child_has_terminal)),
+            job_control: JobControl::new(terminal::of_session().filter(|_| job.policy.child_has_terminal)),
             ignore_chld: signals::keep_children(),
             leaders: Leaders::default(),
             ranks: several.then(|| Ranks::new(std::mem::take(&mut job.names))),
@@ -230,8 +230,8 @@ impl Effects {
             env: self.job.env.with(changes),
             mask: self.job.mask,
             ignore_chld: self.ignore_chld,
-            new_session: self.job.policy.signal_target == Target::Group && self.job_control.terminal().is_none(),
-            terminal: self.job_control.terminal(),
+            new_session: self.job.policy.signal_target == Target::Group && !self.job_control.shares(),
+            terminal: self.job_control.hand_on(),
             death_signal: self.job.death_signal.filter(|_| process::own_pid() != 1),
             stdout: ends.stdout,
             stderr: ends.stderr,
@@ -329,6 +329,9 @@ impl Effects {
         }
         for main in self.leaders.alive() {
             let to = if target == Target::Group { -main } else { *main };
+            if signal == Signal::CONT {
+                self.job_control.wake(*main);
+            }
             if let Err(error) = process::kill(to, signal) {
                 tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
             }

@@ -8,17 +8,27 @@ use crate::rules::signal::Signal;
 
 pub(super) struct JobControl {
     terminal: Option<RawFd>,
+    /// It was handed on to the child.
+    is_handed_on: bool,
     /// The child was sent a stop, and takes us with it if it does stop.
     follows: bool,
 }
 
 impl JobControl {
     pub(super) fn new(terminal: Option<RawFd>) -> JobControl {
-        JobControl { terminal, follows: false }
+        JobControl { terminal, is_handed_on: false, follows: false }
     }
 
-    pub(super) fn terminal(&self) -> Option<RawFd> {
-        self.terminal
+    /// Whether the child shares a terminal with us.
+    pub(super) fn shares(&self) -> bool {
+        self.terminal.is_some()
+    }
+
+    /// The terminal for a child that is about to start; none while we are in the background ourselves.
+    pub(super) fn hand_on(&mut self) -> Option<RawFd> {
+        let terminal = self.terminal.filter(|terminal| terminal::is_ours(*terminal));
+        self.is_handed_on = terminal.is_some();
+        terminal
     }
 
     /// The child was stopped by `signal`.
@@ -32,17 +42,24 @@ impl JobControl {
         if !signal.stops_a_job() {
             return;
         }
-        if terminal::has_shell() {
-            let _ = terminal::take_back(terminal);
+        let wants_it = signal != Signal::TSTP && terminal::is_ours(terminal);
+        if !wants_it && terminal::has_shell() {
+            self.over();
             terminal::stop_ourselves();
-            // Continued: by fg we are in the foreground and hand it on, by bg we are not and the child must not have it.
-            if terminal::to_hand_on().is_some() {
-                let _ = terminal::give_to(terminal, child);
-            }
-        } else {
+        } else if !wants_it && self.is_handed_on {
             tracing::info!("{signal} from the keyboard is undone: nobody here could continue the command");
+        } else if !wants_it {
+            return;
         }
+        self.wake(child);
         let _ = process::kill(-child, Signal::CONT);
+    }
+
+    /// The child goes on. By fg we are in the foreground and hand it on, by bg we are not and the child must not have it.
+    pub(super) fn wake(&mut self, child: i32) {
+        if let Some(terminal) = self.terminal.filter(|terminal| terminal::is_ours(*terminal)) {
+            self.is_handed_on = terminal::give_to(terminal, child).is_ok();
+        }
     }
 
     /// The child was sent another signal.
@@ -59,9 +76,11 @@ impl JobControl {
         }
     }
 
-    /// The child is gone: the terminal is ours again.
-    pub(super) fn over(&self) {
-        if let Some(terminal) = self.terminal {
+    /// The child is gone, or is stopped: the terminal is ours again.
+    pub(super) fn over(&mut self) {
+        if let Some(terminal) = self.terminal
+            && std::mem::take(&mut self.is_handed_on)
+        {
             let _ = terminal::take_back(terminal);
         }
     }

@@ -98,7 +98,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let background = Background::start(work)?;
     let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some())?;
     // A terminal has one foreground group.
-    job.policy.child_has_terminal = job.changes.len() == 1 && terminal::to_hand_on().is_some();
+    job.policy.child_has_terminal = job.changes.len() == 1 && terminal::of_session().is_some();
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let effects = Effects::new(job, background, collectors);

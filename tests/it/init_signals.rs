@@ -9,7 +9,7 @@ fn status_of(pid: i32, field: &str) -> String {
     status.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':')).unwrap_or_default().trim().to_owned()
 }
 
-fn state_of(pid: i32) -> char {
+pub(crate) fn state_of(pid: i32) -> char {
     status_of(pid, "State").chars().next().unwrap_or('?')
 }
 

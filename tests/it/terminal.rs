@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use crate::init_signals::{LOOK, expect_no_hup_or_cont};
+use crate::init_signals::{LOOK, expect_no_hup_or_cont, state_of};
 use crate::support::{PATIENCE, binary, eventually, send};
 
 /// A program in a session of its own on a pseudo-terminal.
@@ -20,31 +20,36 @@ struct Terminal {
     screen: Arc<(Mutex<String>, Condvar)>,
 }
 
+/// A program in a session of its own on a pseudo-terminal, which hangs up when its other end is dropped.
+fn on_terminal(program: &str, args: &[&str]) -> (File, Child) {
+    let (mut master, mut slave) = (0, 0);
+    let none = std::ptr::null_mut();
+    // SAFETY: both descriptors are written by the call and ours alone afterwards.
+    let (master, slave) = unsafe {
+        assert_eq!(libc::openpty(&raw mut master, &raw mut slave, none, none.cast(), none.cast()), 0);
+        (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
+    };
+    let mut command = Command::new(program);
+    command.args(args).env_clear().env("PATH", "/usr/bin:/bin").env("TRAINIT", binary());
+    let (tty, keep) = (slave.as_raw_fd(), master.as_raw_fd());
+    // SAFETY: async-signal-safe calls on integers.
+    unsafe {
+        command.pre_exec(move || {
+            libc::close(keep);
+            libc::login_tty(tty);
+            // As after a login, however the tests were started: what is ignored cannot be trapped.
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            libc::signal(libc::SIGQUIT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+    let child = command.spawn().unwrap();
+    (master, child)
+}
+
 impl Terminal {
     fn start(program: &str, args: &[&str]) -> Terminal {
-        let (mut master, mut slave) = (0, 0);
-        let none = std::ptr::null_mut();
-        // SAFETY: both descriptors are written by the call and ours alone afterwards.
-        let (master, slave) = unsafe {
-            assert_eq!(libc::openpty(&raw mut master, &raw mut slave, none, none.cast(), none.cast()), 0);
-            (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
-        };
-        let mut command = Command::new(program);
-        command.args(args).env_clear().env("PATH", "/usr/bin:/bin").env("TRAINIT", binary());
-        let (tty, keep) = (slave.as_raw_fd(), master.as_raw_fd());
-        // SAFETY: async-signal-safe calls on integers.
-        unsafe {
-            command.pre_exec(move || {
-                libc::close(keep);
-                libc::login_tty(tty);
-                // As after a login, however the tests were started: what is ignored cannot be trapped.
-                libc::signal(libc::SIGINT, libc::SIG_DFL);
-                libc::signal(libc::SIGQUIT, libc::SIG_DFL);
-                Ok(())
-            });
-        }
-        let child = command.spawn().unwrap();
-        drop(slave);
+        let (master, child) = on_terminal(program, args);
         let screen = Arc::new((Mutex::new(String::new()), Condvar::new()));
         let (shared, mut reader) = (Arc::clone(&screen), master.try_clone().unwrap());
         std::thread::spawn(move || {
@@ -191,6 +196,64 @@ fn held_with_ctrl_s_it_holds_up_no_stop() {
     send(terminal.child.id() as i32, libc::SIGTERM);
     eventually("it ends", || terminal.child.try_wait().unwrap().is_some());
     assert_eq!(terminal.code(), Some(143));
+}
+
+#[test]
+fn a_hang_up_reaches_the_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let ready = dir.path().join("ready");
+    let script = format!("trap 'exit 9' HUP; : >{}; {LOOP}", ready.display());
+    let (master, mut child) = on_terminal(binary().to_str().unwrap(), &["run", "--", "bash", "-c", &script]);
+    eventually("the command is ready", || ready.exists());
+    drop(master);
+    eventually("it ends", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+}
+
+#[test]
+fn ctrl_c_between_two_attempts_ends_the_job() {
+    let backoff = ["run", "--max-restarts", "5", "--restart-backoff", "1h..1h", "--", "sh", "-c", "exit 3"];
+    let mut terminal = Terminal::start(binary().to_str().unwrap(), &backoff);
+    terminal.shows("restarting");
+    terminal.keys(b"\x03");
+    // What is written last may be lost: a terminal is emptied when its session's leader ends.
+    eventually("it ends", || terminal.child.try_wait().unwrap().is_some());
+    assert_eq!(terminal.code(), Some(130));
+}
+
+#[test]
+fn after_bg_and_fg_ctrl_c_reaches_the_command() {
+    // Whose group the terminal names: a shell does not tell a job that it is in the foreground again.
+    let look = "trap 'exit 9' INT; was=; while sleep 0.01; do read -r _ _ _ _ _ _ _ front _ </proc/$$/stat; \
+                case $front in $$) is=command;; $PPID) is=trainit;; *) is=shell;; esac; \
+                [ $is = \"$was\" ] || echo front-$is; was=$is; done";
+    let script = "set -m; \"$TRAINIT\" run -- bash -c \"$0\"; bg; read line; fg; echo ended-$?";
+    let mut terminal = Terminal::start("bash", &["-c", script, look]);
+    terminal.shows("front-command");
+    terminal.keys(b"\x1a");
+    terminal.shows("front-shell");
+    terminal.keys(b"\n");
+    terminal.shows("front-trainit");
+    terminal.keys(b"\x03");
+    terminal.shows("ended-9");
+    assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
+fn begun_in_the_background_the_command_reads_the_terminal_after_fg() {
+    let read = "echo asks-$PPID-; read line; echo got-$line; exit 5";
+    let script = "set -m; \"$TRAINIT\" run -- bash -c \"$0\" & read line; fg; echo ended-$?";
+    let mut terminal = Terminal::start("bash", &["-c", script, read]);
+    terminal.shows("asks-");
+    let screen = terminal.screen.0.lock().unwrap().clone();
+    let trainit = screen.split("asks-").nth(1).unwrap().split('-').next().unwrap().parse().unwrap();
+    eventually("it is stopped, with its command", || state_of(trainit) == 'T');
+    terminal.keys(b"\n");
+    terminal.shows("bash -c");
+    terminal.keys(b"hello\n");
+    terminal.shows("got-hello");
+    terminal.shows("ended-5");
+    assert_eq!(terminal.code(), Some(0));
 }
 
 #[cfg(feature = "store")]

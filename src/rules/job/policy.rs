@@ -65,7 +65,7 @@ pub struct Policy {
     pub seed: Option<u64>,
     /// When silence is a hang; `None`: never.
     pub hang: Option<Hang>,
-    /// The terminal's own signals reach the child without us.
+    /// The child shares our terminal, and has it whenever we could: then its signals reach the child without us.
     pub child_has_terminal: bool,
 }
 

@@ -11,9 +11,6 @@ impl Machine {
         if signal == Signal::CHLD && sender.is_none() {
             return Vec::new();
         }
-        if sender.is_none() && self.policy.child_has_terminal {
-            return Vec::new();
-        }
         if let Some((_, lead)) = self.policy.preempt_on.iter().find(|(s, _)| *s == signal).copied() {
             let source = format!("signal {signal}");
             return self.on_preempted(now, source.clone(), source, lead);

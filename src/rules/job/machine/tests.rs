@@ -302,6 +302,19 @@ fn a_stop_from_a_terminal_stops_us_too_unless_a_deadline_runs_or_the_command_has
 }
 
 #[test]
+fn what_the_kernel_sends_to_us_has_not_reached_the_command() {
+    let policy = Policy { child_has_terminal: true, max_restarts: 1, ..Policy::default() };
+    let from_terminal = |signal| Event::Signal { signal, sender: None };
+    let mut machine = running(policy);
+    for signal in [Signal::HUP, Signal::INT] {
+        assert_eq!(machine.step(secs(1.0), from_terminal(signal)), [leader(signal)]);
+    }
+    feed(&mut machine, 100.0, [ended(3), Event::TreeEmpty]);
+    assert_eq!(machine.state, State::Waiting);
+    assert_eq!(outcome(machine.step(secs(100.5), from_terminal(Signal::INT))).exit_code, 130);
+}
+
+#[test]
 fn rewritten_signals_are_forwarded_as_asked_and_dropped_on_zero() {
     let usr1 = Signal::parse("USR1").expect("a signal");
     let policy = Policy { rewrite: vec![(Signal::TERM, Some(Signal::INT)), (usr1, None)], ..Policy::default() };
