@@ -135,6 +135,11 @@ fn read(pid: i32) -> Option<(i32, Descendant, bool)> {
     parse(pid, &String::from_utf8_lossy(&stat))
 }
 
+/// Whether a signal has stopped this process.
+pub fn is_stopped(pid: i32) -> bool {
+    read(pid).is_some_and(|(_, process, _)| process.is_stopped)
+}
+
 /// Parent, process and whether it is a zombie, from /proc/PID/stat (proc(5)). The command's name may hold anything.
 fn parse(pid: i32, stat: &str) -> Option<(i32, Descendant, bool)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();

@@ -327,6 +327,7 @@ impl Effects {
         if target == Target::Group && signal == Signal::TERM {
             return self.sweep.term_groups(&self.leaders);
         }
+        let asks_to_leave = signal.asks_to_leave() || Some(signal) == self.job.policy.preempt_signal;
         for main in self.leaders.alive() {
             let to = if target == Target::Group { -main } else { *main };
             if signal == Signal::CONT {
@@ -334,6 +335,10 @@ impl Effects {
             }
             if let Err(error) = process::kill(to, signal) {
                 tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
+            }
+            // What is stopped hears nothing, and nobody would continue it before the deadline.
+            if asks_to_leave && descendants::is_stopped(*main) {
+                sweep::send(to, Signal::CONT);
             }
         }
     }

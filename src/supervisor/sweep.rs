@@ -51,6 +51,9 @@ impl Sweep {
                 if !leaders.alive().contains(&member.pid) {
                     send(member.pid, Signal::TERM);
                 }
+                if member.is_stopped {
+                    send(member.pid, Signal::CONT);
+                }
             }
         }
         self.told.extend(told);

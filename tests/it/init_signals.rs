@@ -136,6 +136,20 @@ fn a_stop_from_a_terminal_stops_it_with_its_command_and_sigcont_wakes_both() {
 }
 
 #[test]
+fn a_command_that_is_stopped_hears_the_end_at_once() {
+    for target in ["leader", "group"] {
+        let script = "trap 'exit 4' TERM; echo pid $$; while :; do sleep 0.01; done";
+        let run = ["run", "--stop-grace", "1h", "--signal-target", target, "--", "bash", "-c", script];
+        let running = Trainit::new(run).start();
+        let command = pid_in(&running.after_line("pid "));
+        send(command, libc::SIGSTOP);
+        eventually("the command is stopped", || state_of(command) == 'T');
+        let done = running.stop().expect_code(143);
+        assert_eq!(done.verdict()["child_code"], 4);
+    }
+}
+
+#[test]
 fn a_command_that_handles_the_stop_keeps_trainit_going_unless_the_signal_alone_is_to_stop_it() {
     let script = "trap 'echo heard' TSTP; trap 'echo passed on' USR1; trap 'echo woken' CONT; echo pid $$; while :; do sleep 0.01; done";
     for (suspend, stops) in [("command", false), ("signal", true)] {
