@@ -109,6 +109,8 @@ impl Sink {
                 if shared.file.keep > 0 || state.failing || state.closed {
                     state.waiting.pop_front();
                 } else {
+                    // The writer sleeps where all of this came within one call.
+                    shared.changed.notify_all();
                     state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
@@ -186,5 +188,29 @@ impl Shared {
 
     fn room(&self) -> usize {
         if self.file.keep > 0 { self.file.keep } else { LONGEST_QUEUE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_can_wait_at_once_is_written_whole_to_an_unlimited_file() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("m");
+        let file = MetricsFile { path: path.clone(), keep: 0, fsync: false, patience: Duration::from_secs(5) };
+        let reporter = Reporter::start(file, "0".into(), Ledger::default()).expect("a thread");
+        let sink = reporter.sink();
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            let found = |value: usize| Found { tag: None, value: value as f64, step: None, time: None };
+            sink.take((0..3 * LONGEST_QUEUE).map(|value| (Some("loss"), found(value))));
+            let _ = done.send(());
+        });
+        is_done.recv_timeout(Duration::from_secs(60)).expect("the collector is not held up for ever");
+        reporter.finish(Duration::from_secs(60));
+        let written = std::fs::read_to_string(path).expect("the file");
+        assert_eq!(written.lines().count(), 3 * LONGEST_QUEUE);
     }
 }
