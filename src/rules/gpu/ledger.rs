@@ -17,7 +17,7 @@ use super::xid::{Class, Rule, row};
 const BLAME: Duration = Duration::from_secs(60);
 /// How long an incident waits for the ones that explain it, and for the recovery action read after 2 s.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Incidents that are remembered one by one, and kinds of them that are counted.
+/// Kinds of incidents (an XID on a GPU) that are remembered and counted.
 const MEMORY: usize = 256;
 /// The same note is not repeated before this.
 const QUIET: Duration = Duration::from_secs(60);
@@ -56,6 +56,8 @@ struct Incident {
     /// Whether the action was read when it must have been up to date.
     settled: bool,
     told: bool,
+    /// A death was put down to it; what it damaged is gone.
+    blamed: bool,
 }
 
 /// The memory of a job.
@@ -67,6 +69,7 @@ pub struct Ledger {
     labels: BTreeMap<GpuId, String>,
     /// GPUs that the trainer cannot see: their incidents are notes.
     unused: BTreeSet<GpuId>,
+    /// The last of each kind.
     incidents: VecDeque<Incident>,
     counts: BTreeMap<(GpuId, u64), (u64, Duration)>,
     actions: BTreeMap<GpuId, u32>,
@@ -106,14 +109,32 @@ impl Ledger {
             None => true,
         };
         let rule = self.overrides.get(&xid).map_or(row(xid).1, |class| Rule::Always(*class));
-        let told = quiet && rule == Rule::Always(Class::Note);
-        if self.incidents.len() == MEMORY {
-            self.incidents.pop_front();
-        }
-        self.incidents.push_back(Incident { at: now, gpu, xid, rule, action: None, settled: false, told });
+        self.remember(
+            Incident { at: now, gpu, xid, rule, action: None, settled: false, told: false, blamed: false },
+            quiet,
+        );
         let mut findings = self.note_action(now, gpu, action, false);
         findings.extend(self.due(now));
         findings
+    }
+
+    /// In the place of the last of its kind; one that is not decided yet stays, so that a flood puts nothing off.
+    fn remember(&mut self, mut incident: Incident, quiet: bool) {
+        let is_same = |known: &Incident| (known.gpu, known.xid) == (incident.gpu, incident.xid);
+        if let Some(at) = self.incidents.iter().position(is_same) {
+            if !self.incidents[at].told {
+                return;
+            }
+            let last = self.incidents.remove(at);
+            // After a death it is news again.
+            let quiet = quiet && !last.is_some_and(|last| last.blamed);
+            incident.told =
+                quiet && self.class(&incident, incident.at, false).is_some_and(|class| class < Class::Leave);
+        } else if self.incidents.len() == MEMORY {
+            let decided = self.incidents.iter().position(|known| known.told);
+            self.incidents.remove(decided.unwrap_or_default());
+        }
+        self.incidents.push_back(incident);
     }
 
     /// The recovery action was read anew.
@@ -188,8 +209,8 @@ impl Ledger {
         let mut unclear = false;
         for at in 0..self.incidents.len() {
             let incident = &self.incidents[at];
-            let (gpu, rule) = (incident.gpu, incident.rule);
-            if now.saturating_sub(incident.at) > BLAME || self.unused.contains(&gpu) {
+            let (gpu, rule, told) = (incident.gpu, incident.rule, incident.told);
+            if incident.blamed || now.saturating_sub(incident.at) > BLAME || self.unused.contains(&gpu) {
                 continue;
             }
             let text = self.describe(incident);
@@ -211,8 +232,12 @@ impl Ledger {
                     if twice && !(rule == Rule::Program && elsewhere) { Class::Leave } else { Class::Restart }
                 }
                 (_, Some(Class::Leave)) => Class::Leave,
-                (_, Some(Class::Note) | None) => continue,
+                (_, Some(Class::Note) | None) if told => continue,
+                // Nobody asks again.
+                (_, Some(Class::Note) | None) => Class::Note,
             };
+            self.incidents[at].told = true;
+            self.incidents[at].blamed = class == Class::Restart;
             found.push(Finding { class, text });
         }
         found.into_iter().reduce(|worst, next| if next.class > worst.class { next } else { worst })

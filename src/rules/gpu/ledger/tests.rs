@@ -138,6 +138,51 @@ fn a_flood_of_notes_is_told_once_a_minute_and_counted_in_full() {
 }
 
 #[test]
+fn a_flood_after_an_xid_makes_nobody_forget_it() {
+    for flood in [45, 13] {
+        let mut ledger = ledger(false);
+        ledger.xid(SECOND, 0, 48, None);
+        (0..300).for_each(|n| drop(ledger.xid(SECOND + Duration::from_millis(n), 0, flood, None)));
+        assert_eq!(ledger.due(6 * SECOND).iter().map(|f| f.class).max(), Some(Class::Leave), "after XID {flood}");
+    }
+    let mut ledger = ledger(false);
+    for (attempt, class) in [(1, Class::Restart), (2, Class::Leave)] {
+        let now = attempt * 100 * SECOND;
+        ledger.xid(now, 0, 94, None);
+        (0..300).for_each(|_| drop(ledger.xid(now, 0, 45, None)));
+        assert_eq!(died(&mut ledger, now), Some(class));
+    }
+}
+
+#[test]
+fn an_error_of_the_program_that_comes_again_is_told_once_until_the_trainer_dies_of_it() {
+    let mut ledger = ledger(false);
+    let told = |ledger: &mut Ledger| (0..500).map(|_| ledger.xid(SECOND, 0, 13, None).len()).sum::<usize>();
+    assert_eq!(told(&mut ledger), 1);
+    assert_eq!(died(&mut ledger, 2 * SECOND), Some(Class::Restart));
+    assert_eq!(told(&mut ledger), 1);
+    assert_eq!((0..3).map(|_| ledger.xid(SECOND, 0, 79, None)[0].class).max(), Some(Class::Leave));
+}
+
+#[test]
+fn an_xid_that_comes_again_and_again_is_decided_in_its_time() {
+    let mut ledger = ledger(false);
+    for second in 1..6 {
+        assert_eq!(ledger.xid(second * SECOND, 0, 48, None), []);
+    }
+    assert_eq!(ledger.xid(6 * SECOND, 0, 48, None)[0].class, Class::Leave);
+}
+
+#[test]
+fn one_xid_is_to_blame_for_one_death() {
+    let mut ledger = ledger(false);
+    ledger.xid(SECOND, 0, 94, None);
+    ledger.xid(SECOND, 0, 170, None);
+    assert_eq!(died(&mut ledger, 2 * SECOND), Some(Class::Restart));
+    assert_eq!(died(&mut ledger, 4 * SECOND), None, "of something else");
+}
+
+#[test]
 fn a_gpu_that_the_trainer_cannot_see_never_stops_it() {
     let mut ledger = ledger(true);
     ledger.introduce(3, "GPU 3 (GPU-x)".into(), false);
