@@ -17,6 +17,9 @@ use super::xid::{Class, Rule, row};
 const BLAME: Duration = Duration::from_secs(60);
 /// How long an incident waits for the ones that explain it, and for the recovery action read after 2 s.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A recovery action that is read sooner than this after an XID may not have followed it yet; the probe reads again
+/// after 2 s.
+const SETTLING: Duration = Duration::from_millis(1500);
 /// Kinds of incidents (an XID on a GPU) that are remembered and counted.
 const MEMORY: usize = 256;
 /// The same note is not repeated before this.
@@ -148,7 +151,7 @@ impl Ledger {
         let Some(action) = action else { return Vec::new() };
         for incident in self.incidents.iter_mut().filter(|i| i.gpu == gpu && now.saturating_sub(i.at) < BLAME) {
             incident.action = Some(action);
-            incident.settled |= again && now > incident.at;
+            incident.settled |= again && now.saturating_sub(incident.at) >= SETTLING;
         }
         if self.actions.insert(gpu, action) == Some(action) || action == 0 {
             return Vec::new();
@@ -261,7 +264,8 @@ impl Ledger {
 
     /// The class of an incident, or nothing while it is too early to say. `last` asks for what is known now.
     fn class(&self, incident: &Incident, now: Duration, last: bool) -> Option<Class> {
-        let over = last || now >= incident.at + PATIENCE;
+        let over = now >= incident.at + PATIENCE;
+        let decided = last || over;
         let link = if self.several { Class::Leave } else { Class::Note };
         let class = match incident.action {
             Some(action) if action != 0 => match recovery(action, self.several).0 {
@@ -273,12 +277,13 @@ impl Ledger {
                 Rule::Program => Some(Class::Restart),
                 Rule::Unclear => Some(Class::Note),
                 Rule::Link => Some(link),
-                Rule::DoubleBit => self.double_bit(incident).or(over.then_some(Class::Leave)),
-                Rule::LinkByAction | Rule::Action if acquitted.is_some() => {
-                    (incident.settled || over).then_some(Class::Note)
+                Rule::DoubleBit => self.double_bit(incident).or(decided.then_some(Class::Leave)),
+                // A 0 of the first moment acquits nobody.
+                Rule::LinkByAction | Rule::Action if acquitted.is_some() && (incident.settled || over) => {
+                    Some(Class::Note)
                 }
-                Rule::LinkByAction => over.then_some(link),
-                Rule::Action => over.then_some(Class::Note),
+                Rule::LinkByAction => decided.then_some(link),
+                Rule::Action => decided.then_some(Class::Note),
             },
         };
         class.map(|class| self.used(incident.gpu, class))

@@ -183,6 +183,22 @@ fn one_xid_is_to_blame_for_one_death() {
 }
 
 #[test]
+fn an_action_of_the_first_moment_acquits_no_gpu() {
+    let mut linked = ledger(true);
+    assert_eq!(linked.xid(SECOND, 0, 145, Some(0)), []);
+    assert_eq!(linked.action(SECOND + Duration::from_millis(100), 0, Some(0)), [], "a sample, too soon");
+    assert_eq!(died(&mut linked, 2 * SECOND), Some(Class::Leave));
+    let mut alone = ledger(false);
+    alone.xid(SECOND, 0, 145, Some(0));
+    let finding = alone.death(2 * SECOND).expect("it is told, since nobody asks again");
+    assert!(finding.class == Class::Note && finding.text.contains("XID 145"), "{finding:?}");
+    let mut asked_again = ledger(true);
+    asked_again.xid(SECOND, 0, 145, Some(0));
+    assert_eq!(asked_again.action(3 * SECOND, 0, Some(0))[0].class, Class::Note);
+    assert_eq!(died(&mut asked_again, 4 * SECOND), None);
+}
+
+#[test]
 fn a_gpu_that_the_trainer_cannot_see_never_stops_it() {
     let mut ledger = ledger(true);
     ledger.introduce(3, "GPU 3 (GPU-x)".into(), false);
