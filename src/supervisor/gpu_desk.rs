@@ -31,7 +31,7 @@ impl GpuDesk {
     /// The command is gone. The probe is a child of ours and would keep the tree from being empty.
     pub(super) fn close(&mut self) {
         self.is_open = false;
-        if let Some(watch) = &self.watch {
+        if let Some(watch) = &mut self.watch {
             watch.pause();
         }
     }

@@ -101,8 +101,10 @@ impl GpuWatch {
 
     /// No probe for now: the one that runs is killed, and none is started before the next [`GpuWatch::pump`]. It still
     /// has to be reaped.
-    pub fn pause(&self) {
-        self.kill();
+    pub fn pause(&mut self) {
+        if self.keeper.pause().is_some() {
+            self.kill();
+        }
     }
 
     /// The job is over: no probe any more. The one that runs is killed; it still has to be reaped.

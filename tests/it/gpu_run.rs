@@ -33,6 +33,20 @@ fn an_xid_that_takes_the_gpu_away_stops_the_trainer_and_leaves_with_202() {
 }
 
 #[test]
+fn a_gpu_that_is_gone_at_a_restart_is_noticed_at_once() {
+    let fake = FakeNvml::new(&[]);
+    let flags = ["--max-restarts", "1", "--restart-backoff", "1ms", "--gpu-interval", "60s"];
+    let script = format!("echo ready-$TRAINIT_ATTEMPT; trap 'exit 9' USR1; {LOOP}");
+    let running = run(&fake, &flags, &script).start();
+    running.after_line("ready-1");
+    running.after_log("the GPUs are watched");
+    fake.play(&["gpus 1"]);
+    running.signal(libc::SIGUSR1);
+    let done = running.finish().expect_code(202);
+    assert!(done.verdict()["detail"].as_str().unwrap().contains("the driver lists it no more"), "{}", done.err());
+}
+
+#[test]
 fn an_xid_of_the_program_does_not_touch_a_trainer_that_lives() {
     let fake = FakeNvml::new(&[]);
     let script = format!("trap 'exit 0' USR1; echo ready; {LOOP}");

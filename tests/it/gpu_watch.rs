@@ -191,6 +191,18 @@ fn a_recovery_action_that_follows_its_xid_is_read_two_seconds_later() {
 }
 
 #[test]
+fn a_gpu_that_is_gone_when_the_probe_is_replaced_is_a_reason_to_leave() {
+    let fake = FakeNvml::new(&[]);
+    let mut turns = Loop::new(&fake, 50);
+    turns.until_found();
+    fake.play(&["nvmlDeviceGetTemperature segv"]);
+    turns.until_blind();
+    fake.play(&["gpus 1"]);
+    let finding = turns.until_finding("lists it no more");
+    assert!(finding.class == Class::Leave && finding.text.contains("GPU-00000001"), "{finding:?}");
+}
+
+#[test]
 fn a_gpu_that_is_lost_while_training_is_a_reason_to_leave() {
     for lines in [["nvmlDeviceGetTemperature@1 return 15", ""], ["gpus 1", ""]] {
         let fake = FakeNvml::new(&[]);

@@ -70,6 +70,8 @@ pub struct Keeper {
     /// Why nothing is known, while that is so.
     blind: Option<String>,
     found: bool,
+    /// The probe was killed on purpose; the next may follow at once.
+    paused: bool,
     watch: Watch,
 }
 
@@ -89,6 +91,7 @@ impl Keeper {
             waiting: false,
             blind: None,
             found: false,
+            paused: false,
             watch,
         }
     }
@@ -149,6 +152,7 @@ impl Keeper {
         match probe {
             Ok(pid) => {
                 self.waiting = false;
+                self.watch.begin();
                 let reader = Reader::new(now, Limits::watch(self.call_limit));
                 self.state = State::Running { pid, reader, findings: Findings::default() };
                 Vec::new()
@@ -188,8 +192,9 @@ impl Keeper {
             let all = report(heard, Ending::Ended(End::Code(0)), String::new(), String::new());
             events.push(GpuEvent::Found(Box::new(answer::conclude(all, None, &self.site))));
         }
-        if is_round && std::mem::take(&mut self.sampled) {
-            events.push(GpuEvent::Round);
+        if is_round {
+            events.extend(self.watch.listed().into_iter().map(GpuEvent::Finding));
+            events.extend(std::mem::take(&mut self.sampled).then_some(GpuEvent::Round));
         }
         events
     }
@@ -197,6 +202,10 @@ impl Keeper {
     /// The probe was reaped; `words` is the last line it wrote to standard error.
     pub fn reaped(&mut self, now: Duration, end: End, words: String) -> Vec<GpuEvent> {
         let state = std::mem::replace(&mut self.state, State::Off);
+        if std::mem::take(&mut self.paused) {
+            self.state = State::Waiting { next: now };
+            return Vec::new();
+        }
         let (findings, ending, last_call) = match state {
             State::Running { reader, findings, .. } => {
                 let last_call = reader.last_call().to_owned();
@@ -211,8 +220,17 @@ impl Keeper {
         self.ended(now, report(findings, ending, last_call, words))
     }
 
+    /// No probe for now. Returns the one to kill; the next is due as soon as that is reaped.
+    pub fn pause(&mut self) -> Option<Order> {
+        let State::Running { pid, .. } = self.state else { return None };
+        self.paused = true;
+        self.die(None);
+        Some(Order::Kill(pid))
+    }
+
     /// No probe any more: the job is over. Returns the one to kill, whose death still has to be reaped.
     pub fn stop(&mut self) -> Option<Order> {
+        self.paused = false;
         match &self.state {
             State::Running { pid, .. } => {
                 let pid = *pid;
@@ -405,6 +423,20 @@ mod tests {
         let events = keeper.reaped(21 * SECOND, End::Code(0), String::new());
         assert!(leave(&events).is_none(), "{events:?}");
         assert_eq!(keeper.watch().death(22 * SECOND).unwrap().class, Class::Leave);
+    }
+
+    #[test]
+    fn a_paused_probe_is_no_failure_and_the_next_one_looks_at_once_for_what_is_gone() {
+        let mut keeper = running(Duration::ZERO);
+        keeper.feed(SECOND, ROUND);
+        assert_eq!((keeper.pause(), keeper.pause()), (Some(Order::Kill(7)), None));
+        assert_eq!(keeper.order(2 * SECOND), None);
+        assert_eq!(keeper.reaped(2 * SECOND, sigkill(), String::new()), []);
+        assert_eq!(keeper.order(2 * SECOND), Some(Order::Spawn));
+        keeper.started(2 * SECOND, Ok(8));
+        let none = b"{\"t\":\"driver\",\"count\":0}\n{\"t\":\"call\",\"fn\":\"sleep\",\"wait_ms\":2000}\n";
+        let events = keeper.feed(3 * SECOND, none);
+        assert!(leave(&events).is_some_and(|finding| finding.text.starts_with("GPU 0 (GPU-0): lost")), "{events:?}");
     }
 
     #[test]

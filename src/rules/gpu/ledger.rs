@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Health;
 use super::health::recovery;
 use super::xid::{Class, Rule, row};
+use super::{Gpu, Health};
 
 /// How long after an incident a death or hang of the trainer is put down to it.
 const BLAME: Duration = Duration::from_secs(60);
@@ -171,6 +171,17 @@ impl Ledger {
         }
         self.condemned.insert(gpu, why.to_owned());
         vec![Finding { class: self.used(gpu, class), text: format!("{}: {why}", self.label(gpu)) }]
+    }
+
+    /// A GPU is listed no more. It is told by its own name: its number may be another's by now.
+    pub fn gone(&mut self, gpu: &Gpu) -> Option<Finding> {
+        let why = "lost after a good start, the driver lists it no more";
+        let is_used = gpu.cuda_visible != Some(false);
+        if is_used && self.condemned.insert(gpu.index, why.to_owned()).is_some_and(|known| known == why) {
+            return None;
+        }
+        let class = if is_used { Class::Leave } else { Class::Note };
+        Some(Finding { class, text: format!("{}: {why}", gpu.label()) })
     }
 
     /// Why a GPU must not be trained on again, if that is so.

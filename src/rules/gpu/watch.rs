@@ -62,6 +62,8 @@ pub struct Watch {
     policy: WatchPolicy,
     ledger: Ledger,
     gpus: BTreeMap<GpuId, Seen>,
+    /// Those that a new probe has not named yet.
+    awaited: Vec<Gpu>,
     /// Whether the ledger has to be told the names anew.
     strangers: bool,
 }
@@ -70,14 +72,31 @@ impl Watch {
     /// Nothing is known yet.
     pub fn new(policy: WatchPolicy) -> Watch {
         let ledger = Ledger::new(policy.overrides.iter().copied());
-        Watch { policy, ledger, gpus: BTreeMap::new(), strangers: false }
+        Watch { policy, ledger, gpus: BTreeMap::new(), awaited: Vec::new(), strangers: false }
+    }
+
+    /// A new probe begins: it has to name every GPU that there was.
+    pub fn begin(&mut self) {
+        self.awaited = self.marked();
+        self.awaited.retain(|gpu| gpu.uuid.is_some());
+    }
+
+    /// The probe has told of all GPUs once: those that it did not name are gone.
+    pub fn listed(&mut self) -> Vec<Finding> {
+        std::mem::take(&mut self.awaited).iter().filter_map(|gpu| self.ledger.gone(gpu)).collect()
     }
 
     /// Takes a line of the probe.
     pub fn line(&mut self, now: Duration, line: &Line) -> Vec<Finding> {
         match line {
-            Line::Gpu { sampled, gpu } => self.gpu(now, gpu, *sampled),
-            Line::GpuError { index, function, code, .. } => self.lost(*index, function, *code),
+            Line::Gpu { sampled, gpu } => {
+                self.awaited.retain(|awaited| awaited.uuid != gpu.uuid);
+                self.gpu(now, gpu, *sampled)
+            }
+            Line::GpuError { index, uuid, function, code } => {
+                self.awaited.retain(|gpu| if uuid.is_some() { gpu.uuid != *uuid } else { gpu.index != *index });
+                self.lost(*index, function, *code)
+            }
             Line::Event { index: Some(gpu), kind, data, recovery_action, .. } => {
                 self.introduce();
                 match *kind {
@@ -111,8 +130,7 @@ impl Watch {
 
     /// The GPUs as of their last line, with their health.
     pub fn gpus(&self) -> Vec<Gpu> {
-        let mut gpus: Vec<Gpu> = self.gpus.values().map(|seen| seen.gpu.clone()).collect();
-        cuda::mark(&mut gpus, self.policy.cuda_visible.as_deref(), self.policy.cuda_order.as_deref());
+        let mut gpus = self.marked();
         for gpu in &mut gpus {
             (gpu.health, gpu.health_reason) = match self.ledger.condemned(gpu.index) {
                 Some(why) => (Health::Bad, Some(why.to_owned())),
@@ -208,15 +226,20 @@ impl Watch {
         self.ledger.condemn(gpu, class, &why)
     }
 
+    /// The GPUs as of their last line, with whether the trainer can see them.
+    fn marked(&self) -> Vec<Gpu> {
+        let mut gpus: Vec<Gpu> = self.gpus.values().map(|seen| seen.gpu.clone()).collect();
+        cuda::mark(&mut gpus, self.policy.cuda_visible.as_deref(), self.policy.cuda_order.as_deref());
+        gpus
+    }
+
     /// Tells the ledger the names of all GPUs, and which of them the trainer can see.
     fn introduce(&mut self) {
         if !std::mem::take(&mut self.strangers) {
             return;
         }
-        let mut gpus: Vec<Gpu> = self.gpus.values().map(|seen| seen.gpu.clone()).collect();
-        let (visible, order) = (self.policy.cuda_visible.as_deref(), self.policy.cuda_order.as_deref());
-        cuda::mark(&mut gpus, visible, order);
-        self.ledger.several = cuda::visible_count(&gpus, visible) > 1;
+        let gpus = self.marked();
+        self.ledger.several = cuda::visible_count(&gpus, self.policy.cuda_visible.as_deref()) > 1;
         for gpu in gpus {
             self.ledger.introduce(gpu.index, gpu.label(), gpu.cuda_visible != Some(false));
         }
@@ -296,6 +319,28 @@ mod tests {
         assert_eq!(watch.line(11 * SECOND, &lost(1, 15)), []);
         assert_eq!(watch.line(SECOND, &lost(0, 16))[0].class, Class::Leave);
         assert_eq!(watch.line(SECOND, &lost(7, 15)), [], "not one of ours");
+    }
+
+    #[test]
+    fn a_gpu_that_the_next_probe_does_not_list_is_gone() {
+        let restarted = |visible: Option<&str>, left: Gpu| {
+            let cuda_visible = visible.map(str::to_owned);
+            let mut watch = started(2, WatchPolicy { cuda_visible, ..WatchPolicy::default() });
+            watch.begin();
+            sample(&mut watch, SECOND, left);
+            let findings = watch.listed();
+            assert_eq!(watch.listed(), []);
+            findings
+        };
+        let gone = restarted(None, gpu(0));
+        assert!(gone[0].class == Class::Leave && gone[0].text.starts_with("GPU 1 (GPU-1): lost"), "{gone:?}");
+        let moved_up = restarted(None, Gpu { index: 0, ..gpu(1) });
+        assert!(moved_up[0].class == Class::Leave && moved_up[0].text.starts_with("GPU 0 (GPU-0)"), "{moved_up:?}");
+        assert_eq!(restarted(Some("0"), gpu(0))[0].class, Class::Note, "the trainer never saw it");
+        let mut refused = started(1, WatchPolicy::default());
+        refused.begin();
+        refused.line(SECOND, &lost(0, 4));
+        assert_eq!(refused.listed(), [], "it is there, and cannot be asked");
     }
 
     #[test]
