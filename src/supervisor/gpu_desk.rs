@@ -15,17 +15,20 @@ pub(super) struct GpuDesk {
     watch: Option<GpuWatch>,
     host: String,
     is_open: bool,
+    /// Why this attempt is to leave; the trainer's death may bring the same up again.
+    said: Vec<String>,
 }
 
 impl GpuDesk {
     pub(super) fn new(gpus: Option<(GpuWatch, String)>) -> GpuDesk {
         let (watch, host) = gpus.map_or((None, String::new()), |(watch, host)| (Some(watch), host));
-        GpuDesk { watch, host, is_open: false }
+        GpuDesk { watch, host, is_open: false, said: Vec::new() }
     }
 
     /// The command runs: watch.
     pub(super) fn open(&mut self) {
         self.is_open = true;
+        self.said.clear();
     }
 
     /// The command is gone. The probe is a child of ours and would keep the tree from being empty.
@@ -81,7 +84,7 @@ impl GpuDesk {
         self.watch.as_ref().map(GpuWatch::told)
     }
 
-    fn tell(&self, events: Vec<GpuEvent>) -> Vec<Event> {
+    fn tell(&mut self, events: Vec<GpuEvent>) -> Vec<Event> {
         let mut told = Vec::new();
         for event in events {
             match event {
@@ -100,9 +103,13 @@ impl GpuDesk {
         told
     }
 
-    fn finding(&self, class: Class, text: &str) -> Option<Event> {
+    fn finding(&mut self, class: Class, text: &str) -> Option<Event> {
         match class {
-            Class::Leave => Some(Event::GpuFailed { detail: format!("{text} (host {})", self.host) }),
+            Class::Leave if self.said.iter().any(|said| said == text) => None,
+            Class::Leave => {
+                self.said.push(text.to_owned());
+                Some(Event::GpuFailed { detail: format!("{text} (host {})", self.host) })
+            }
             Class::Restart | Class::Note => {
                 tracing::warn!(code = "gpu", "{text}");
                 None

@@ -33,6 +33,17 @@ fn an_xid_that_takes_the_gpu_away_stops_the_trainer_and_leaves_with_202() {
 }
 
 #[test]
+fn what_takes_the_gpu_away_is_told_once_though_the_trainer_dies_of_it() {
+    let fake = FakeNvml::new(&[]);
+    let running = run(&fake, &[], &format!("trap 'exit 7' TERM; echo ready; {LOOP}")).start();
+    running.after_line("ready");
+    running.after_log("the GPUs are watched");
+    fake.play(&["event-1 1 8 79"]);
+    let done = running.finish().expect_code(202);
+    assert_eq!(done.err().matches("a GPU is no place to go on").count(), 1, "{}", done.err());
+}
+
+#[test]
 fn a_gpu_that_is_gone_at_a_restart_is_noticed_at_once() {
     let fake = FakeNvml::new(&[]);
     let flags = ["--max-restarts", "1", "--restart-backoff", "1ms", "--gpu-interval", "60s"];

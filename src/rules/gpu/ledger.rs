@@ -199,6 +199,10 @@ impl Ledger {
             if let Some(class) = self.class(&self.incidents[at], now, false) {
                 self.incidents[at].told = true;
                 let text = self.describe(&self.incidents[at]);
+                if class == Class::Leave {
+                    let (gpu, why) = (self.incidents[at].gpu, self.what(&self.incidents[at]));
+                    self.condemned.entry(gpu).or_insert(why);
+                }
                 findings.push(Finding { class, text });
             }
         }
@@ -316,10 +320,14 @@ impl Ledger {
     }
 
     fn describe(&self, incident: &Incident) -> String {
+        format!("{}: {}", self.label(incident.gpu), self.what(incident))
+    }
+
+    fn what(&self, incident: &Incident) -> String {
         let (what, _) = row(incident.xid);
         let action = incident.action.filter(|action| *action != 0);
         let action = action.map(|action| format!("; {}", recovery(action, self.several).1)).unwrap_or_default();
-        format!("{}: XID {}, {what}{action}", self.label(incident.gpu), incident.xid)
+        format!("XID {}, {what}{action}", incident.xid)
     }
 
     fn label(&self, gpu: GpuId) -> String {

@@ -310,6 +310,8 @@ mod tests {
             findings,
             [Finding { class: Class::Leave, text: "GPU 1 (GPU-1): XID 79, GPU has fallen off the bus".into() }]
         );
+        assert_eq!(watch.gpus()[1].health, Health::Bad);
+        assert_eq!(watch.gpus()[1].health_reason.as_deref(), Some("XID 79, GPU has fallen off the bus"));
     }
 
     #[test]
