@@ -90,6 +90,9 @@ impl GpuDesk {
             match event {
                 GpuEvent::Found(found) => {
                     tracing::debug!(gpus = found.gpus.len() as u64, "the GPUs are watched");
+                    if let Some(problem) = found.problem {
+                        tracing::warn!(code = "gpu", "{problem}; training goes on");
+                    }
                 }
                 GpuEvent::Round => {}
                 GpuEvent::Finding(finding) => told.extend(self.finding(finding.class, &finding.text)),

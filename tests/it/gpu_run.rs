@@ -58,6 +58,16 @@ fn a_gpu_that_is_gone_at_a_restart_is_noticed_at_once() {
 }
 
 #[test]
+fn what_is_wrong_with_the_gpus_at_the_start_is_told() {
+    let fake = FakeNvml::new(&["nvmlDeviceGetHandleByIndex_v2@1 return 15"]);
+    let running = run(&fake, &[], &format!("trap 'exit 0' USR1; echo ready; {LOOP}")).start();
+    running.after_line("ready");
+    running.after_log("GPU 1: nvmlDeviceGetHandleByIndex_v2 failed with 15");
+    running.signal(libc::SIGUSR1);
+    running.finish().expect_code(0);
+}
+
+#[test]
 fn an_xid_of_the_program_does_not_touch_a_trainer_that_lives() {
     let fake = FakeNvml::new(&[]);
     let script = format!("trap 'exit 0' USR1; echo ready; {LOOP}");

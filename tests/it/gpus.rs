@@ -125,8 +125,13 @@ fn a_crash_in_the_driver_is_reported_with_its_signal_and_place() {
 
 #[test]
 fn every_refusal_of_nvml_is_a_problem_with_its_meaning() {
-    let cases =
-        [(9, "driver not loaded"), (4, "uid "), (17, "device cgroup"), (999, "lost its devices"), (18, "upgraded")];
+    let cases = [
+        (9, "driver not loaded"),
+        (4, "start the container with GPUs"),
+        (17, "device cgroup"),
+        (999, "lost its devices"),
+        (18, "upgraded"),
+    ];
     for (code, meaning) in cases.into_iter().chain([(15, "GPU is lost"), (16, "needs a reset"), (3, "3"), (13, "13")]) {
         let object = FakeNvml::new(&[&format!("nvmlInit_v2 return {code}")]).gpus();
         assert!(problem(&object).contains(meaning), "{code}: {object}");

@@ -32,12 +32,14 @@ pub(super) fn minors() -> Vec<u32> {
 /// What can be seen without asking the driver anything.
 pub(super) fn site(named_library: Option<String>, named_probe: bool, uid: u32) -> Site {
     let control_node = [CONTROL_NODE, WSL_NODE].iter().any(|node| Path::new(node).exists());
-    let nodes = std::iter::once(CONTROL_NODE.to_owned()).chain(minors().into_iter().map(|n| format!("/dev/nvidia{n}")));
+    let minors = minors();
+    let nodes = std::iter::once(CONTROL_NODE.to_owned()).chain(minors.iter().map(|n| format!("/dev/nvidia{n}")));
     let forbidden = |node: &String| {
         Path::new(node).exists() && access(node.as_str(), AccessFlags::R_OK | AccessFlags::W_OK).is_err()
     };
     Site {
         control_node,
+        gpu_nodes: minors.len(),
         module: Path::new(DRIVER).exists(),
         forbidden_node: nodes.into_iter().find(forbidden),
         uid,

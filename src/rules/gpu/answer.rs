@@ -59,6 +59,8 @@ pub struct Report {
 pub struct Site {
     /// `/dev/nvidiactl` (or WSL's `/dev/dxg`) exists.
     pub control_node: bool,
+    /// How many `/dev/nvidiaN` exist.
+    pub gpu_nodes: usize,
     /// `/proc/driver/nvidia` exists.
     pub module: bool,
     /// The first device node that this user may not read and write.
@@ -217,7 +219,26 @@ fn said(report: &Report, site: &Site) -> Option<String> {
         .filter(|(index, (_, code))| *code != code::NO_PERMISSION || findings.gpus.contains_key(index))
         .map(|(index, (call, code))| format!("GPU {index}: {}", failure(call, *code)))
         .collect();
+    if failed.is_empty() && findings.gpus.is_empty() && site.gpu_nodes > 0 {
+        let listed = match findings.count {
+            Some(0) | None => "lists no GPU: look whether nvidia-smi on the host shows any".to_owned(),
+            Some(count) => format!("lists {count} GPUs and hands out none, no permission: {}", denied(site)),
+        };
+        return Some(format!("{} GPUs have a device node in this container, and NVML {listed}", site.gpu_nodes));
+    }
     (!failed.is_empty()).then(|| failed.join("; "))
+}
+
+/// Who may not use which node.
+fn denied(site: &Site) -> String {
+    match &site.forbidden_node {
+        Some(node) => format!("uid {} may not use {node}; run as a user or group that may", site.uid),
+        None => {
+            "no device node is closed to this user, so the device cgroup or the OS blocks them; start the container \
+                 with GPUs"
+                .to_owned()
+        }
+    }
 }
 
 /// What a failed start of NVML means in a container.
@@ -232,10 +253,7 @@ fn refusal(call: &str, code: u32, site: &Site) -> String {
                 .to_owned()
         }
         code::DRIVER_NOT_LOADED => "no GPUs, the driver does not answer on /dev/nvidiactl".to_owned(),
-        code::NO_PERMISSION => {
-            let node = site.forbidden_node.as_deref().unwrap_or("/dev/nvidiactl");
-            format!("uid {} may not use {node}; run as a user or group that may", site.uid)
-        }
+        code::NO_PERMISSION => denied(site),
         code::OPERATING_SYSTEM => {
             "the device cgroup or the OS blocks the GPUs; a new container cures a container that lost its devices"
                 .into()
@@ -339,6 +357,7 @@ mod tests {
         assert!(refused(9, &Site { module: true, ..Site::default() }).contains("no device nodes"));
         let forbidden = Site { forbidden_node: Some("/dev/nvidia0".into()), ..here.clone() };
         assert!(refused(4, &forbidden).contains("uid 1000 may not use /dev/nvidia0"));
+        assert!(refused(4, &here).contains("device cgroup") && !refused(4, &here).contains("uid"));
         assert!(refused(999, &here).contains("lost its devices"));
         assert!(refused(17, &here).contains("lost its devices"));
         assert!(refused(18, &here).contains("upgraded"));
@@ -399,5 +418,16 @@ mod tests {
         ];
         let discovery = conclude(ended(&lines), None, &Site::default());
         assert_eq!((discovery.gpus.len(), discovery.gpus[0].index, discovery.problem), (1, 1, None));
+    }
+
+    #[test]
+    fn device_nodes_of_gpus_that_nvml_does_not_hand_out_are_a_problem() {
+        let none = || ended(&[r#"{"t":"driver","count":0}"#, r#"{"t":"end"}"#]);
+        let closed = r#"{"t":"gpu_error","index":0,"fn":"nvmlDeviceGetHandleByIndex_v2","code":4}"#;
+        let closed = || ended(&[r#"{"t":"driver","count":1}"#, closed, r#"{"t":"end"}"#]);
+        let here = Site { control_node: true, gpu_nodes: 3, ..Site::default() };
+        assert!(problem(&none(), &here).unwrap().contains("NVML lists no GPU"));
+        assert!(problem(&closed(), &here).unwrap().contains("lists 1 GPUs and hands out none"));
+        assert_eq!(problem(&none(), &Site { control_node: true, ..Site::default() }), None, "none was asked for");
     }
 }
