@@ -3,6 +3,7 @@
  * every call, so that a test can rewrite it (by rename) while a probe runs. Lines of "KEY VALUE":
  *
  *   gpus 2                        how many GPUs (default 2)
+ *   count 4294967295              how many nvmlDeviceGetCount_v2 says, where that is not true
  *   driver 550.54.15              the driver's version
  *   nvmlInit_v2 ACTION            what a function does, for every GPU
  *   nvmlDeviceGetName@1 ACTION    ... for one GPU
@@ -164,7 +165,12 @@ int nvmlSystemGetDriverVersion(char *version, unsigned length) {
     return OK;
 }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { ENTER(-1); *version = 12040; return OK; }
-int nvmlDeviceGetCount_v2(unsigned *n) { ENTER(-1); *n = count(); return OK; }
+int nvmlDeviceGetCount_v2(unsigned *n) {
+    ENTER(-1);
+    const char *value = look("count");
+    *n = value ? strtoul(value, NULL, 0) : (unsigned)count();
+    return OK;
+}
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     ENTER((int)index);

@@ -191,6 +191,32 @@ fn a_recovery_action_that_follows_its_xid_is_read_two_seconds_later() {
 }
 
 #[test]
+fn the_recovery_actions_of_several_gpus_are_read_again_each_in_its_time() {
+    let fake = FakeNvml::new(&["gpu0.recovery 0"]);
+    let mut turns = Loop::new(&fake, 60_000);
+    turns.until_found();
+    let events = ["event-1 0 8 43", "event-2 1 8 43"];
+    fake.play(&[&["gpu0.recovery 0"], &events[..]].concat());
+    turns.until("both XIDs", |heard| findings(heard).nth(1).map(drop));
+    fake.play(&[&["gpu0.recovery 1"], &events[..]].concat());
+    let finding = turns.until_finding("GPU reset");
+    assert!(finding.text.contains("GPU-00000000"), "{finding:?}");
+}
+
+#[test]
+fn a_driver_that_counts_without_end_or_never_waits_does_not_keep_the_watch_busy() {
+    let fake = FakeNvml::new(&["count 4294967295", "nvmlEventSetWait_v2 return 10"]);
+    let mut turns = Loop::new(&fake, 60_000);
+    assert_eq!(turns.until_found(), 2);
+    let until = turns.clock.now() + Duration::from_millis(500);
+    while turns.clock.now() < until {
+        turns.turn();
+    }
+    let waits = fake.calls().into_iter().filter(|(_, call)| call == "nvmlEventSetWait_v2").count();
+    assert!(waits < 5, "{waits} waits in half a second");
+}
+
+#[test]
 fn a_gpu_that_is_gone_when_the_probe_is_replaced_is_a_reason_to_leave() {
     let fake = FakeNvml::new(&[]);
     let mut turns = Loop::new(&fake, 50);
@@ -217,12 +243,16 @@ fn a_gpu_that_is_lost_while_training_is_a_reason_to_leave() {
 
 #[test]
 fn an_unknown_error_after_a_good_start_leaves_when_the_trainer_dies() {
-    let fake = FakeNvml::new(&[]);
-    let mut turns = Loop::new(&fake, 20);
-    turns.until_found();
-    fake.play(&["nvmlDeviceGetMemoryInfo return 999", "nvmlDeviceGetMemoryInfo_v2 return 999"]);
-    assert_eq!(turns.until_finding("failed with 999").class, Class::Note);
-    assert_eq!(turns.watch.watch().death(PATIENCE).unwrap().class, Class::Leave);
+    for code in [999, 17, 18] {
+        let fake = FakeNvml::new(&[]);
+        let mut turns = Loop::new(&fake, 20);
+        turns.until_found();
+        let calls =
+            ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"].map(|call| format!("{call} return {code}"));
+        fake.play(&calls.each_ref().map(String::as_str));
+        assert_eq!(turns.until_finding(&format!("failed with {code}")).class, Class::Note);
+        assert_eq!(turns.watch.watch().death(PATIENCE).unwrap().class, Class::Leave);
+    }
 }
 
 #[test]

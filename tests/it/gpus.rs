@@ -161,6 +161,13 @@ fn one_fields_failure_nulls_that_field_only() {
 }
 
 #[test]
+fn a_lost_gpu_that_the_driver_finds_while_it_says_its_version_is_that_gpus_matter() {
+    let object = FakeNvml::new(&["nvmlSystemGetDriverVersion return 15"]).gpus();
+    assert_eq!((&object["driver_version"], &object["problem"]), (&Value::Null, &Value::Null));
+    assert_eq!((&object["cuda_version"], &object["gpus"][1]["health"]), (&json!("12.4"), &json!("ok")));
+}
+
+#[test]
 fn an_old_driver_without_the_new_memory_call_still_tells_its_memory() {
     let object = FakeNvml::of(Driver::Old, &[]).gpus();
     assert_eq!(object["gpus"][0]["memory_total_bytes"], 16_u64 << 30);

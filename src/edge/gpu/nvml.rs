@@ -25,8 +25,11 @@ use crate::edge::clock::Clock;
 use crate::edge::wake;
 use crate::rules::env::Env;
 use crate::rules::gpu::Gpu;
-use crate::rules::gpu::answer::code::{FUNCTION_NOT_FOUND, GPU_IS_LOST, LIBRARY_NOT_FOUND, RESET_REQUIRED, UNKNOWN};
-use crate::rules::gpu::protocol::{Line, event};
+use crate::rules::gpu::answer::code::{
+    FUNCTION_NOT_FOUND, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND, OPERATING_SYSTEM, RESET_REQUIRED,
+    UNKNOWN,
+};
+use crate::rules::gpu::protocol::{INDEX_LIMIT, Line, event};
 
 /// NVML's return value for a call that went well.
 const SUCCESS: u32 = 0;
@@ -92,23 +95,27 @@ pub(super) fn watch(speech: Speech, env: &Env, interval: Duration) {
     let events = nvml.register(&devices);
     let clock = Clock::start();
     let mut next_round = Duration::ZERO;
-    let mut recheck: Option<(Duration, usize)> = None;
+    // For each GPU: when its recovery action is read again, and when for the last time.
+    let mut rechecks: Vec<Option<(Duration, Duration)>> = vec![None; devices.len()];
     loop {
         let now = clock.now();
         if now >= next_round {
             nvml.round(&devices);
             next_round = clock.now() + interval;
         }
-        if let Some((_, at)) = recheck.take_if(|(due, _)| now >= *due) {
-            let recovery_action = nvml.recovery_action(devices[at].handle);
+        for (device, recheck) in devices.iter().zip(&mut rechecks) {
+            let Some((_, last)) = recheck.take_if(|(next, _)| now >= *next) else { continue };
+            *recheck = (last > now).then_some((last, last));
+            let recovery_action = nvml.recovery_action(device.handle);
             nvml.lost = None;
-            let (index, kind) = (Some(devices[at].identity.index), event::RECOVERY_ACTION);
+            let (index, kind) = (Some(device.identity.index), event::RECOVERY_ACTION);
             nvml.speech.say(&Line::Event { index, kind, data: 0, gpu_instance: None, recovery_action });
         }
-        let until = recheck.map_or(next_round, |(due, _)| next_round.min(due));
+        let until = rechecks.iter().flatten().map(|(next, _)| *next).fold(next_round, Duration::min);
         let wait = until.saturating_sub(clock.now()).min(LONGEST_WAIT);
         if let Some(at) = nvml.wait(events, &devices, wait) {
-            recheck = Some((clock.now() + RECHECK_AFTER, at));
+            let after = clock.now() + RECHECK_AFTER;
+            rechecks[at].get_or_insert((after, after)).1 = after;
         }
     }
 }
@@ -154,12 +161,14 @@ impl Nvml {
         let mut buffer = [0 as c_char; 256];
         let driver = ask!(nvml.nvmlSystemGetDriverVersion(buffer.as_mut_ptr(), 80));
         let driver_version = (driver == SUCCESS).then(|| text(&buffer[..80]));
+        nvml.lost = None;
         let mut cuda = 0;
         let mut code = ask!(nvml.nvmlSystemGetCudaDriverVersion_v2(&raw mut cuda));
         if code != SUCCESS {
             code = ask!(nvml.nvmlSystemGetCudaDriverVersion(&raw mut cuda));
         }
         let cuda_version = (code == SUCCESS).then(|| format!("{}.{}", cuda / 1000, cuda % 1000 / 10));
+        nvml.lost = None;
         let mut count = 0;
         let code = ask!(nvml.nvmlDeviceGetCount_v2(&raw mut count));
         nvml.lost = None;
@@ -169,7 +178,7 @@ impl Nvml {
             return None;
         }
         nvml.speech.say(&Line::Driver { driver_version, cuda_version, count: Some(count) });
-        Some((0..count).filter_map(|index| nvml.identify(index)).collect())
+        Some((0..count.min(INDEX_LIMIT)).filter_map(|index| nvml.identify(index)).collect())
     }
 
     fn identify(&mut self, index: u32) -> Option<Device> {
@@ -232,8 +241,10 @@ impl Nvml {
         let nvml = self;
         let handle = device.handle;
         let mut gpu = device.identity.clone();
-        if nvml.memory(handle, &mut gpu) == UNKNOWN && device.identity.memory_total_bytes.is_some() {
-            nvml.lost = Some(("nvmlDeviceGetMemoryInfo", UNKNOWN));
+        let code = nvml.memory(handle, &mut gpu);
+        let is_taken = matches!(code, UNKNOWN | OPERATING_SYSTEM | LIB_RM_VERSION_MISMATCH);
+        if is_taken && device.identity.memory_total_bytes.is_some() {
+            nvml.lost = Some(("nvmlDeviceGetMemoryInfo", code));
         }
         gpu.recovery_action = nvml.recovery_action(handle);
         let mut rates = blank();
@@ -390,6 +401,7 @@ impl Nvml {
         let mut data = blank();
         // The call was announced by this, with its length; ask! would announce it again, without.
         nvml.speech.wait("nvmlEventSetWait_v2", ms);
+        let begun = Clock::start();
         // SAFETY: the set came from NVML, `data` lives for the call.
         let code = unsafe {
             match nvml.calls.nvmlEventSetWait_v2.or(nvml.calls.nvmlEventSetWait) {
@@ -398,9 +410,8 @@ impl Nvml {
             }
         };
         if code != SUCCESS {
-            if code != crate::rules::gpu::answer::code::TIMEOUT {
-                wake::wait_readable(&[], Some(wait));
-            }
+            // A driver that does not wait must not keep us busy.
+            wake::wait_readable(&[], Some(wait.saturating_sub(begun.now())));
             return None;
         }
         let at = devices.iter().position(|device| device.handle == data.device);

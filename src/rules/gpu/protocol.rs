@@ -15,7 +15,7 @@ use super::Gpu;
 pub const LINE_LIMIT_BYTES: usize = 64 * 1024;
 
 /// More GPUs than any machine has; a probe that names higher indices is not believed.
-const INDEX_LIMIT: u32 = 1024;
+pub const INDEX_LIMIT: u32 = 1024;
 
 /// One line. Kinds and fields that are newer than we are, are ignored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
