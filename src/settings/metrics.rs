@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::layers::{Complaint, Reader, hint};
 use crate::rules::env::Env;
@@ -128,6 +128,16 @@ pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     }
     let mut warnings = Vec::new();
     let target = target(reader, None, None, env, &mut warnings);
+    let whole = |path: &Path| std::path::absolute(path).ok();
+    if records.as_deref().is_some_and(|records| whole(records) == whole(&target.path)) {
+        let path = target.path.display();
+        reader.complain(
+            "metric-file",
+            format!(
+                "{path} is where trainit reports, so each report would be one more metric; name a file of the trainer's"
+            ),
+        );
+    }
     Some(Collected { patterns, events, records, report, stdout, stderr, target, warnings })
 }
 

@@ -224,6 +224,15 @@ fn a_url_and_a_tag_without_a_folder_are_refused() {
 }
 
 #[test]
+fn the_file_that_is_reported_to_is_not_followed() {
+    let place = Place::new();
+    let run = place.trainer(&["--metric-file", "./own"], "echo ran");
+    let done = run.env("CLOUD_ML_HP_METRIC_FILE", place.at("own")).output();
+    let done = done.expect_code(125);
+    assert!(done.out().is_empty() && done.err().contains("is where trainit reports"), "{}", done.err());
+}
+
+#[test]
 fn nothing_looks_at_files_where_that_is_not_asked_for() {
     let place = Place::new();
     let threads = |args: &[&str]| {
