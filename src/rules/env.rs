@@ -55,6 +55,11 @@ impl Env {
         self.entries.iter().find_map(|entry| entry.value(name))
     }
 
+    /// Whether the value is no UTF-8, so that [`Env::get`] does not give it as it came.
+    pub fn is_damaged(&self, name: &str) -> bool {
+        self.bytes(name).is_some_and(|bytes| std::str::from_utf8(bytes).is_err())
+    }
+
     /// The value unless it is absent, empty or blank (contracts/cluster-environment.md section 1.2).
     pub fn given(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|v| !v.trim().is_empty())

@@ -82,6 +82,11 @@ impl Values {
         }
         for (name, text) in env.iter().filter(|(name, text)| name.starts_with("TRAINIT_") && !text.trim().is_empty()) {
             let Some(setting) = all().find(|s| s.on & on != 0 && s.is_set_by(name)) else { continue };
+            if env.is_damaged(name) {
+                let message = format!("not UTF-8, so nobody would find what it names; found {text:?}");
+                complaints.push(Complaint { place: name.to_owned(), message });
+                continue;
+            }
             let values = match setting.takes {
                 Takes::Many(_) => text.lines().filter(|l| !l.trim().is_empty()).map(str::to_owned).collect(),
                 _ => vec![text.to_owned()],

@@ -236,7 +236,7 @@ fn wanted(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<W
             );
             return None;
         }
-        return Some(Wanted::Stdin { tag: standard_tag(flag_tag, env) });
+        return Some(Wanted::Stdin { tag: standard_tag(reader, flag_tag, env) });
     }
     let (tag, value) = match (texts.as_slice(), flag_tag, flag_value) {
         ([tag, value], None, None) => (Some(tag.clone()), value.clone()),
@@ -254,7 +254,7 @@ fn wanted(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<W
     };
     let step = reader.text("step").unwrap_or_default();
     let checkpoint_path = reader.text("checkpoint-path").unwrap_or_default();
-    match Report::parse(&standard_tag(tag, env), &value, &step, &checkpoint_path) {
+    match Report::parse(&standard_tag(reader, tag, env), &value, &step, &checkpoint_path) {
         Ok(report) => Some(Wanted::One(report)),
         Err(error) => {
             wrong(reader, format!("{error}; nothing was written"));
@@ -264,11 +264,15 @@ fn wanted(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<W
 }
 
 /// The tag that was given, else `CLOUD_ML_HP_METRIC_TAG`; empty counts as not given.
-fn standard_tag(given: Option<String>, env: &Env) -> String {
-    given
-        .filter(|tag| !tag.is_empty())
-        .or_else(|| env.get("CLOUD_ML_HP_METRIC_TAG").map(str::to_owned))
-        .unwrap_or_default()
+fn standard_tag(reader: &mut Reader<'_>, given: Option<String>, env: &Env) -> String {
+    const VARIABLE: &str = "CLOUD_ML_HP_METRIC_TAG";
+    given.filter(|tag| !tag.is_empty()).unwrap_or_else(|| {
+        if env.is_damaged(VARIABLE) {
+            let message = "not UTF-8, so no reader could match it; expected the metric's tag".to_owned();
+            reader.complaints.push(Complaint { place: VARIABLE.to_owned(), message });
+        }
+        env.get(VARIABLE).unwrap_or_default().to_owned()
+    })
 }
 
 fn wrong(reader: &mut Reader<'_>, message: String) {

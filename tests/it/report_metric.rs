@@ -184,7 +184,12 @@ fn a_tag_or_trial_that_is_not_utf8_is_refused() {
     assert!(done.err().contains("not UTF-8"), "{}", done.err());
     let done = report(&file, ["a", "1"]).env("CLOUD_ML_TRIAL_ID", bytes).output().expect_code(125);
     assert!(done.err().contains("CLOUD_ML_TRIAL_ID"), "{}", done.err());
-    assert!(!file.exists());
+    for variable in ["CLOUD_ML_HP_METRIC_TAG", "TRAINIT_FILE", "TRAINIT_TRIAL"] {
+        let done = report(&file, ["1"]).env(variable, bytes).output().expect_code(125);
+        assert!(done.err().contains(&format!("{variable}: not UTF-8")), "{}", done.err());
+    }
+    report(&file, ["acc", "1"]).env("CLOUD_ML_HP_METRIC_TAG", bytes).output().expect_code(0);
+    assert_eq!(lines(&file).len(), 1, "what is not used does no harm");
 }
 
 #[test]
