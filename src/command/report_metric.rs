@@ -17,7 +17,7 @@ use crate::settings::metrics::{self, ReportMetric, Wanted};
 const LARGEST_BATCH_BYTES: u64 = 64 << 20;
 
 /// How long to wait for the file's lock: a stopped holder must not stop the training.
-pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The file could not be written.
 const NOT_WRITTEN: u8 = 1;

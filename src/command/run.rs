@@ -5,7 +5,6 @@ use std::path::Path;
 use tracing::Level;
 
 use super::keeping::Keeping;
-use super::report_metric::PATIENCE as METRICS_PATIENCE;
 use super::{cluster, values};
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
@@ -26,6 +25,7 @@ use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
 use crate::supervisor::follow::Files;
+use crate::supervisor::output::LOCK_PATIENCE;
 use crate::supervisor::{self, GpuWatch, Job, Keep, Lookout, Metrics, Peers, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
@@ -156,7 +156,7 @@ fn metrics(collected: Collected) -> Metrics {
         report: collected.report,
         stdout: collected.stdout,
         stderr: collected.stderr,
-        file: MetricsFile { path, keep, fsync: false, patience: METRICS_PATIENCE },
+        file: MetricsFile { path, keep, fsync: false, patience: LOCK_PATIENCE },
         trial,
     }
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::follow::{Files, Follower};
 use super::outlet::Outlet;
@@ -27,6 +28,9 @@ use crate::rules::metric::scrape::{Hit, Scraper};
 
 /// What is read at once.
 const CHUNK_BYTES: usize = 128 * 1024;
+
+/// How long a write waits for the metrics file's lock. At the end of a run there may be one under way and one more.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is looked for and where it goes.
 #[derive(Debug, Clone)]

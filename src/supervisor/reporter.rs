@@ -194,6 +194,10 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
+
+    use crate::supervisor::output::LOCK_PATIENCE;
+    use crate::supervisor::pumps::PATIENCE;
 
     #[test]
     fn more_than_can_wait_at_once_is_written_whole_to_an_unlimited_file() {
@@ -212,5 +216,25 @@ mod tests {
         reporter.finish(Duration::from_secs(60));
         let written = std::fs::read_to_string(path).expect("the file");
         assert_eq!(written.lines().count(), 3 * LONGEST_QUEUE);
+    }
+
+    #[test]
+    fn the_last_metrics_are_written_though_the_lock_is_held_for_ever() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("m");
+        let holder = std::fs::File::create(&path).expect("the file");
+        holder.lock().expect("the lock");
+        let file = MetricsFile { path: path.clone(), keep: 100, fsync: false, patience: LOCK_PATIENCE };
+        let reporter = Reporter::start(file, "0".into(), Ledger::default()).expect("a thread");
+        let found = |value| std::iter::once((Some("loss"), Found { tag: None, value, step: None, time: None }));
+        reporter.sink().take(found(0.5));
+        // The writer has begun to wait for the lock with the first.
+        while !reporter.shared.state().waiting.is_empty() {
+            thread::yield_now();
+        }
+        reporter.sink().take(found(0.25));
+        reporter.finish(PATIENCE);
+        let written = std::fs::read_to_string(path).expect("the file");
+        assert_eq!(written.lines().count(), 2, "{written}");
     }
 }
