@@ -23,6 +23,7 @@ pub mod orbax;
 mod order;
 pub mod pace;
 pub mod plan;
+mod pointing;
 mod structure;
 pub mod tensorflow;
 pub mod torch_file;
@@ -71,6 +72,15 @@ pub fn best_step(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Option<
 pub fn complete(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     marker::marked(scan, candidate)?;
     (layout.complete)(scan, candidate)
+}
+
+/// The pointers that shall name this unit: those of its layout, and any beside it that already do.
+pub fn pointers(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
+    let mut all = (layout.pointers)(scan, candidate);
+    let others = pointing::beside(scan, candidate).filter(|other| all.iter().all(|ours| ours.path != other.path));
+    let others: Vec<Pointer> = others.collect();
+    all.extend(others);
+    all
 }
 
 /// What was found, newest first, and by which layout.

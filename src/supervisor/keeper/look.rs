@@ -10,7 +10,7 @@ use crate::edge::links::Files;
 use crate::edge::{links, walk};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, best_step, complete, recognise,
+    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, best_step, complete, pointers, recognise,
 };
 
 /// A complete local checkpoint.
@@ -120,7 +120,7 @@ fn look(
         match complete(found.layout, &scan, &candidate) {
             Ok(()) => {
                 let entries = candidate.entries(&look.listing).cloned().collect();
-                let pointers = (found.layout.pointers)(&scan, &candidate);
+                let pointers = pointers(found.layout, &scan, &candidate);
                 let best = best_step(found.layout, &scan, &candidate);
                 look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, best, age });
             }
