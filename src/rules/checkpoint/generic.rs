@@ -2,6 +2,7 @@
 //! types (product page, section 9). Temporary names, dot files and zero-length files are never checkpoints.
 
 use super::listing::{Entry, Kind, join};
+use super::siblings::together;
 use super::unit::{
     Candidate, Layout, Scan, is_bystander, is_day, is_steps, is_temporary, no_pointers, step_in, step_in_stem,
 };
@@ -19,7 +20,7 @@ pub const GENERIC: Layout = Layout {
 const MODEL: &str = "saved_model.pb";
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    scan.listing.within("").filter_map(|entry| unit(scan, entry)).collect()
+    together(scan.listing, scan.listing.within("").filter_map(|entry| unit(scan, entry)).collect())
 }
 
 fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {

@@ -24,6 +24,7 @@ mod order;
 pub mod pace;
 pub mod plan;
 mod pointing;
+mod siblings;
 mod structure;
 pub mod tensorflow;
 pub mod torch_file;

@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 
 use super::check;
-use super::listing::{Entry, Kind, join, parent_of};
+use super::listing::{Entry, Kind, join, name_of, parent_of};
+use super::siblings::together;
 use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_steps, step_in, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
@@ -26,7 +27,10 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         let home = parent_of(&f.path);
         lightnings.contains(home) || !is_nested(home) && !is_beside(home)
     });
-    files.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?))).collect()
+    let units = files.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?)));
+    let (mut whole, parts): (Vec<_>, Vec<_>) = units.partition(|unit| is_lightnings(name_of(&unit.unit)));
+    whole.extend(together(scan.listing, parts));
+    whole
 }
 
 /// `epoch=3-step=1200.ckpt`: as only Lightning writes them, each whole.
@@ -48,15 +52,20 @@ fn step(name: &str) -> Option<u64> {
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
-    let file = scan.listing.file(&candidate.unit).ok_or("it is gone")?;
-    check::torch(scan.peek, file)
+    scan.listing.file(&candidate.unit).ok_or("it is gone")?;
+    candidate.files(scan.listing).try_for_each(|file| {
+        check::torch(scan.peek, file).map_err(|why| match () {
+            () if file.path == candidate.unit => why,
+            () => format!("{}: {why}", file.path),
+        })
+    })
 }
 
 /// Lightning's link to the newest, be that a file or a directory.
 pub(super) fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
     let path = join(parent_of(&candidate.unit), "last.ckpt");
     let is_link = scan.listing.get(&path).is_some_and(|e| matches!(e.kind, Kind::Symlink(_)));
-    let content = super::listing::name_of(&candidate.unit).to_owned();
+    let content = name_of(&candidate.unit).to_owned();
     if is_link { vec![Pointer { path, content, symlink: true }] } else { Vec::new() }
 }
 
