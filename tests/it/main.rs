@@ -64,6 +64,7 @@ mod shipping;
 mod status;
 #[cfg(feature = "store")]
 mod store_access;
+mod store_listings;
 mod terminal;
 mod unread;
 mod walls;

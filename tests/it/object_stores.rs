@@ -7,7 +7,7 @@ use crate::support::bucket::{Bucket, Fault, NAME, Request, SECRET};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Finished, stopped};
 
-fn google(bucket: &Bucket) -> Place {
+pub(crate) fn google(bucket: &Bucket) -> Place {
     Place::with_store(&format!("gs://{NAME}/jobs/1"), bucket.as_google())
 }
 
@@ -20,7 +20,7 @@ fn azure(bucket: &Bucket) -> Place {
 }
 
 /// All dialects, one after the other.
-fn each(test: impl Fn(&Bucket, Place)) {
+pub(crate) fn each(test: impl Fn(&Bucket, Place)) {
     for place in [google, amazon, azure] {
         let bucket = Bucket::start();
         let place = place(&bucket);

@@ -30,6 +30,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use url::Url;
 
 use super::access::{Access, Heard};
+use super::answers;
 use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
 use super::prompt::Connector as Prompt;
 use super::tls::Roots;
@@ -136,6 +137,7 @@ impl HttpService for Service {
             let value = HeaderValue::try_from(format!("crc32c={}", base64(crc32c.to_be_bytes())));
             request.headers_mut().extend(value.ok().map(|value| (GOOGLE_HASH, value)));
         }
+        let owed = answers::owed(&request);
         let silence = if self.is_metadata() { METADATA_SILENCE } else { SILENCE };
         let limit = silence + Duration::from_secs_f64(request.body().content_length() as f64 / SLOWEST);
         let answer = match request.uri().scheme_str() {
@@ -176,10 +178,15 @@ impl HttpService for Service {
         if let Some(checksum) = checksum(&parts.headers) {
             parts.extensions.insert(checksum);
         }
-        let is_words = self.is_metadata() && parts.status.is_success();
         let body = Watched { body, host: host.clone(), silence, limit: Box::pin(sleep(silence)) };
-        if is_words {
-            let words = usable(&host, &body.collect().await?.to_bytes())?;
+        if parts.status.is_success() && (self.is_metadata() || owed.is_some()) {
+            let words = body.collect().await?.to_bytes();
+            let refused = |kind| move |why| error(kind, why);
+            let words = match owed {
+                // The crate asks again then.
+                Some(root) => answers::whole(&host, root, words).map_err(refused(HttpErrorKind::Interrupted))?,
+                None => answers::usable(&host, &words).map_err(refused(HttpErrorKind::Unknown))?,
+            };
             return Ok(HttpResponse::from_parts(parts, words.into()));
         }
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
@@ -278,19 +285,6 @@ fn kind_of(error: &hyper::Error, otherwise: HttpErrorKind) -> HttpErrorKind {
         _ if error.is_body_write_aborted() => HttpErrorKind::Request,
         _ => otherwise,
     }
-}
-
-/// A metadata server's answer. Errors: the crate would panic at it, as it makes headers and addresses of such.
-fn usable(host: &str, answer: &Bytes) -> Result<Bytes, HttpError> {
-    let text = answer.trim_ascii();
-    let is_usable = match serde_json::from_slice(text) {
-        Ok(serde_json::Value::Object(fields)) => {
-            fields.values().filter_map(|value| value.as_str()).all(|value| !value.chars().any(char::is_control))
-        }
-        _ => text.iter().all(|byte| byte.is_ascii_graphic() && !b"<>`".contains(byte)),
-    };
-    let odd = || error(HttpErrorKind::Unknown, format!("the answer of {host} is not that of a metadata server"));
-    if is_usable { Ok(answer.slice_ref(text)) } else { Err(odd()) }
 }
 
 /// A body that may not fall silent.

@@ -106,6 +106,11 @@ impl From<&object_store::Error> for Failed {
     }
 }
 
+/// What a body says, as one short line.
+pub(super) fn in_words(body: &str) -> String {
+    Answer::read(body).in_words(body)
+}
+
 /// What a store's refusal says: the crate hands on the status and the body only as a text.
 /// `Server returned non-2xx status code: 403 Forbidden: <?xml ...><Error><Code>AccessDenied</Code>...`
 struct Answer<'a> {

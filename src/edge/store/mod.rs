@@ -16,6 +16,7 @@ use object_store::{Extensions, GetOptions, GetRange, ObjectStore, ObjectStoreExt
 
 mod access;
 mod amazon;
+mod answers;
 mod azure;
 mod connect;
 mod directory;

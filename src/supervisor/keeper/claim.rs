@@ -1,25 +1,41 @@
 //! A run's place in the store: whether the store keeps two runs apart, and the attempt number that is this run's alone.
 
+use std::time::Duration;
+
 use futures_util::future::{join, try_join3};
 
 use super::retention::commits;
 use crate::edge::clock;
 use crate::edge::store::{Created, Store, StoreError};
-use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, PROBES, Stamp, hash16};
+use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, COMMITS, CommitName, PROBES, Stamp, hash16};
 use crate::rules::checkpoint::plan::{self, Standing};
+
+/// How often a store is asked for commits that it has shown before.
+const LOOKS: u32 = 4;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
+/// What came of claiming an attempt.
+pub(super) struct Claim {
+    pub(super) attempt: Attempt,
+    /// Whether the store keeps two runs apart.
+    pub(super) honest: bool,
+    /// Whether it held commits.
+    pub(super) saw_commits: bool,
+}
 
 /// Claims the next free attempt number, and says whether the store keeps two runs apart. A store that lets the same key
 /// be put twice does not; then a random tag tells this run from another of the same number.
-pub(super) async fn claim(store: &Store) -> Result<(Attempt, bool), StoreError> {
+pub(super) async fn claim(store: &Store) -> Result<Claim, StoreError> {
     let probe = format!("{PROBES}/{}", nonce());
     let asked = try_join3(store.create(&probe, nonce().into_bytes()), attempts(store), commits(store));
     let (first, mut before, commits) = asked.await?;
+    let saw_commits = !commits.is_empty();
     // Claims may have been deleted; a number that was used may never be used again.
     before.extend(commits.into_iter().map(|name| name.stamp.attempt));
     let honest = first == Created::Ours && store.refuses(&probe, nonce().into_bytes()).await?;
     // What is left of a probe costs nothing; failing to delete it is no reason to stop.
     let (attempt, _) = join(claim_from(store, plan::next_number(&before), honest), store.delete(&probe)).await;
-    Ok((attempt?, honest))
+    Ok(Claim { attempt: attempt?, honest, saw_commits })
 }
 
 async fn claim_from(store: &Store, mut number: u64, honest: bool) -> Result<Attempt, StoreError> {
@@ -55,6 +71,19 @@ pub(super) async fn standing(store: &Store, ours: &Attempt, known: Option<&Stamp
         // Another has taken the number meanwhile.
         Created::Taken => Standing::Overtaken(ours.clone()),
     })
+}
+
+/// The commits of a store that held some when it was claimed. Whatever retention runs meanwhile leaves one; a store that
+/// shows none is asked again. Errors: it goes on showing none, and training would begin from scratch beside them.
+pub(super) async fn still_shown(store: &Store) -> Result<Vec<CommitName>, StoreError> {
+    for _ in 0..LOOKS {
+        let names = commits(store).await?;
+        if !names.is_empty() {
+            return Ok(names);
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    Err(store.useless("list", COMMITS, "it showed commits when this run claimed it, and now it shows none"))
 }
 
 /// Every attempt that was ever claimed.

@@ -117,6 +117,8 @@ pub struct Mirror {
     pub(crate) store: Option<Arc<Store>>,
     /// Our claim; `None` when nothing is to be committed.
     pub(crate) attempt: Option<Attempt>,
+    /// Whether the store held commits when it was claimed.
+    pub(crate) saw_commits: bool,
     /// Of the last commit that was tried.
     pub(crate) seq: u64,
     /// The attempt that last used the directory with this store.
@@ -197,6 +199,7 @@ impl Mirror {
             clock: Clock::start(),
             store: None,
             attempt: None,
+            saw_commits: false,
             seq: 0,
             lineage: None,
             ignored: BTreeMap::new(),
@@ -221,13 +224,14 @@ impl Mirror {
         let store = Store::open(&address, mirror.config.claim, &mirror.config.access).await;
         let store = store.map_err(|error| away(&error))?;
         if mirror.config.claim {
-            let (attempt, honest) = claim(&store).await.map_err(|error| away(&error))?;
-            if !honest {
+            let claim = claim(&store).await.map_err(|error| away(&error))?;
+            if !claim.honest {
                 mirror.note(format!(
                     "{address} ignores put-if-absent: two runs at once are told apart by a random tag only"
                 ));
             }
-            mirror.attempt = Some(attempt);
+            mirror.attempt = Some(claim.attempt);
+            mirror.saw_commits = claim.saw_commits;
         }
         mirror.config.faults.point(1);
         mirror.store = Some(Arc::new(store));

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 
-use super::claim::standing;
+use super::claim::{standing, still_shown};
 use super::fetch::Stop;
 use super::in_place::holds;
 use super::look::{Local, Look, same_bytes};
@@ -279,7 +279,11 @@ impl Mirror {
 
     /// Commits to choose from.
     async fn choices(&self, store: &Store, which: Which) -> Result<Vec<CommitName>, MirrorError> {
-        let mut names = commits(store).await.map_err(|error| away(&error))?;
+        let listed = match which {
+            Which::First(_) if self.saw_commits => still_shown(store).await,
+            _ => commits(store).await,
+        };
+        let mut names = listed.map_err(|error| away(&error))?;
         match which {
             Which::First(step) => names.retain(|n| step.is_none_or(|step| n.step == step)),
             Which::Later => names.retain(|n| {

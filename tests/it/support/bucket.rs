@@ -44,6 +44,8 @@ pub enum Fault {
     Flip,
     /// Lists nothing and says that this was all.
     LosePage,
+    /// Answers 200 with this, and does nothing.
+    Say(&'static str),
 }
 
 #[derive(Clone)]
@@ -254,6 +256,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
             Some(Fault::LosePage) => {
                 xml("<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".into())
             }
+            Some(Fault::Say(body)) => Answer { body: body.into(), ..answer("200 OK") },
             Some(Fault::Half) => {
                 half = true;
                 respond(request, shared)

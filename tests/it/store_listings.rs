@@ -1,0 +1,59 @@
+//! A bucket's listings: one that is none, that breaks off or that says nothing is no empty store.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+
+use crate::object_stores::{each, google};
+use crate::support::bucket::{Bucket, Fault, Request};
+use crate::support::checkpoints::Place;
+use crate::support::{Finished, Trainit};
+
+fn is_listing_of(what: &'static str) -> impl Fn(&Request) -> bool {
+    move |r| r.method == "GET" && r.query.get("prefix").is_some_and(|prefix| prefix.contains(what))
+}
+
+/// So that a run must find the commit of another machine. Its trainer prints the step it resumes from.
+fn run_afresh(place: &Place) -> Finished {
+    let to = place.path("elsewhere");
+    let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", to.to_str().unwrap(), "--"];
+    let run = Trainit::new(run).args(["sh", "-c", "echo resumed from $TRAINIT_RESUME_STEP"]);
+    place.env().iter().fold(run, |run, (name, value)| run.env(name, value)).output()
+}
+
+#[test]
+fn an_answer_that_is_no_listing_is_asked_for_again() {
+    const ERROR: &str =
+        "<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Please try again.</Message></Error>";
+    for fault in [|| Fault::Say(ERROR), || Fault::Say("<html>Sign in</html>"), || Fault::Say(""), || Fault::Half] {
+        each(|bucket, place| {
+            place.save(7);
+            place.push();
+            let seen = AtomicUsize::new(0);
+            let is_it = is_listing_of("/.trainit/commits");
+            // The first listing is the claim's, and the next decides what is restored.
+            bucket.misbehave(move |r| (is_it(r) && seen.fetch_add(1, SeqCst) % 2 == 1).then(fault));
+            let done = run_afresh(&place).expect_code(0);
+            assert_eq!(done.out(), "resumed from 7\n", "{}", done.err());
+        });
+    }
+}
+
+#[test]
+fn commits_that_were_there_a_moment_ago_are_looked_for_again_and_their_absence_is_no_start_from_scratch() {
+    for (faults, expected) in [(2, 0), (usize::MAX, 204)] {
+        let bucket = Bucket::start();
+        let place = google(&bucket);
+        place.save(7);
+        place.push();
+        let seen = AtomicUsize::new(0);
+        let is_it = is_listing_of("/.trainit/commits");
+        bucket.misbehave(move |r| {
+            let is_lost = is_it(r) && (1..=faults).contains(&seen.fetch_add(1, SeqCst));
+            is_lost.then_some(Fault::LosePage)
+        });
+        let done = run_afresh(&place).expect_code(expected);
+        let said = if expected == 0 { done.out() } else { done.err() };
+        let word = if expected == 0 { "resumed from 7" } else { "showed commits when this run claimed it" };
+        assert!(said.contains(word), "{said}");
+    }
+}
