@@ -88,12 +88,12 @@ fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_
     let going = run(&place, &["--mirror-interval", "1h"]);
     eventually("it has begun", || bucket.keys().iter().any(|k| k.contains("/attempts/")));
     place.save(1);
-    // More tries than one commit makes: nine for each of three files.
-    let left = AtomicU32::new(40);
+    // A kind of being away that is not waited for within a commit.
+    let left = AtomicU32::new(1);
     bucket.misbehave(move |request| {
         let is_data = request.method == "PUT" && request.key.contains("step-1/");
         let is_away = is_data && left.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok();
-        is_away.then_some(Fault::Close)
+        is_away.then_some(Fault::Refuse("400 Bad Request", "RequestTimeout"))
     });
     fs::write(place.path("go"), "").unwrap();
     let done = going.finish().expect_code(0);
@@ -160,4 +160,16 @@ fn no_bandwidth_is_spared_where_nobody_trains() {
     fs::write(place.path("crash"), "").unwrap();
     let done = going.finish().expect_code(0);
     assert_eq!(done.out(), "from scratch\nfrom 20\n", "{}", done.err());
+}
+
+#[test]
+fn a_store_that_is_away_for_some_seconds_at_the_start_is_waited_for() {
+    for fault in [|| Fault::Refuse("503 Service Unavailable", "SlowDown"), || Fault::Close] {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+        fs::write(place.path("go"), "").unwrap();
+        let begun = Instant::now();
+        bucket.misbehave(move |_| (begun.elapsed() < Duration::from_secs(5)).then(fault));
+        run(&place, &[]).finish().expect_code(0);
+    }
 }

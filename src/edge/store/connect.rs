@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(30);
 /// For the answer of a metadata server.
 const METADATA_SILENCE: Duration = Duration::from_secs(5);
+/// A metadata server that refused so many connections is not one that is about to start: some ten seconds.
+const METADATA_REFUSALS: u32 = 7;
 /// What is sent may take this long beside: bytes a second, with others under way. (That nothing is acknowledged at all is
 /// seen by TCP, within [`SILENCE`].)
 const SLOWEST: f64 = (64 << 10) as f64;
@@ -55,15 +58,16 @@ const AGENT: &str = concat!("trainit/", env!("CARGO_PKG_VERSION"));
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Checksum(pub(super) u32);
 
-/// How often and how long to try again: half a minute in all where every try is refused at once.
+/// How often and how long to try again: some half a minute in all where every try is refused at once. Pauses are drawn
+/// between the first and `base` times the one before, so a small base would hardly let them grow.
 pub(super) fn retries() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
             init_backoff: Duration::from_millis(100),
             max_backoff: Duration::from_secs(5),
-            ..BackoffConfig::default()
+            base: 6.0,
         },
-        max_retries: 8,
+        max_retries: 11,
         retry_timeout: Duration::from_secs(60),
     }
 }
@@ -106,6 +110,7 @@ impl HttpConnector for Connector {
             heard: self.heard.clone(),
             connect,
             is_plain_fine,
+            refusals: AtomicU32::new(0),
             plain: OnceLock::new(),
             secure: OnceLock::new(),
         }))
@@ -118,6 +123,7 @@ struct Service {
     heard: Heard,
     connect: Duration,
     is_plain_fine: bool,
+    refusals: AtomicU32,
     plain: OnceLock<Client<Prompt, HttpRequestBody>>,
     secure: OnceLock<Client<HttpsConnector<Prompt>, HttpRequestBody>>,
 }
@@ -239,7 +245,14 @@ impl Service {
             let io = cause.downcast_ref::<io::Error>();
             match io.map(io::Error::kind) {
                 // A metadata server that does not answer is not there.
-                Some(io::ErrorKind::TimedOut) if self.is_metadata() => kind = HttpErrorKind::Unknown,
+                Some(
+                    io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable,
+                ) if self.is_metadata() => kind = HttpErrorKind::Unknown,
+                Some(io::ErrorKind::ConnectionRefused) if self.is_metadata() => {
+                    if self.refusals.fetch_add(1, Relaxed) >= METADATA_REFUSALS {
+                        kind = HttpErrorKind::Unknown;
+                    }
+                }
                 Some(
                     io::ErrorKind::ConnectionReset
                     | io::ErrorKind::ConnectionAborted
