@@ -3,6 +3,7 @@
 
 pub mod accelerate;
 pub mod address;
+mod aside;
 pub mod check;
 pub mod composer;
 pub mod dcp;

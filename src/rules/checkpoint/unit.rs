@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde::Deserialize;
 
+pub use super::aside::{is_bystander, is_temporary};
 use super::check;
 use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
 
@@ -132,14 +133,6 @@ impl Candidate {
 }
 
 impl Scan<'_> {
-    /// Whether something is unfinished or hidden, by its own name or by that of what it lies in: `step-5.tmp`,
-    /// `.trash/step-5`. Whoever asks for a format may have a run called `tmp`.
-    pub fn is_aside(&self, path: &str) -> bool {
-        let is_asked = self.options.format.is_some();
-        let mut around = parent_of(path).split('/');
-        is_temporary(path) || around.any(|part| part.starts_with('.') || !is_asked && is_temporary(part))
-    }
-
     /// The whole text of a small file (1 MiB at most).
     pub fn text(&self, path: &str) -> Option<String> {
         let file = self.listing.file(path).filter(|f| f.size <= 1 << 20)?;
@@ -332,25 +325,6 @@ pub fn number_after(prefix: &str, name: &str) -> Option<u64> {
     if digits.bytes().all(|b| b.is_ascii_digit()) { digits.parse().ok() } else { None }
 }
 
-/// Whether a name is of something unfinished or hidden, in any framework.
-pub fn is_temporary(path: &str) -> bool {
-    let name = name_of(path);
-    name.starts_with('.')
-        || name.starts_with("tmp")
-        || name.ends_with('~')
-        || [".tmp", ".incomplete", "tempstate", "-tmp", "_tmp"].iter().any(|w| name.contains(w))
-        // No `chat_template`, no `partition`.
-        || [".part", ".temp", "_temp"].iter().any(|w| {
-            name.match_indices(w).any(|(at, _)| !name[at + w.len()..].starts_with(|c: char| c.is_ascii_alphabetic()))
-        })
-}
-
-/// Whether a file lies beside checkpoints, so that its numbers are no steps.
-pub fn is_bystander(name: &str) -> bool {
-    const ENDINGS: [&str; 9] = [".log", ".out", ".err", ".lock", ".pid", ".py", ".md", ".yaml", ".yml"];
-    name.starts_with("events.out.tfevents") || ENDINGS.iter().any(|ending| name.ends_with(ending))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -410,17 +384,6 @@ mod tests {
         assert_eq!(step(r"^ckpt_(\d+)$", "ckpt_100.pt"), Some(Some(100)));
         assert_eq!(step(r"(\d+)\.pt$", "ckpt_100.pt"), Some(Some(100)));
         assert_eq!(step(r"run(\d+)", "run1/ckpt_100"), None);
-    }
-
-    #[test]
-    fn what_ends_in_a_word_for_it_is_temporary_and_not_what_only_begins_like_one() {
-        for name in ["a.tmp", "a.tmp12", "a.pt.part", "a.part3", "x_temp", "x_temp-1", ".a", "tmpab3", "a~", "a.tmpk3j"]
-        {
-            assert!(is_temporary(name), "{name}");
-        }
-        for name in ["spatio_temporal_100.pt", "net.partition_3.pt", "chat_template_5.pt", "part-3.pt"] {
-            assert!(!is_temporary(name), "{name}");
-        }
     }
 
     #[test]
