@@ -120,21 +120,33 @@ pub(super) const TRIES: u32 = 3;
 /// Between two tries once it is quiet: the server may come back.
 const QUIET_PAUSE: Duration = Duration::from_secs(60);
 
-/// Counts failures in a row: a few quick tries, one complaint, then a try a minute.
+/// The same where it did answer: a notice may be half a minute ahead only.
+const UNQUIET_PAUSE: Duration = Duration::from_secs(5);
+
+/// Counts failures in a row: a few quick tries, one complaint, then a try a minute; one every few seconds where the server
+/// is known to tell.
 #[derive(Debug, Default)]
-pub(super) struct Failures(u32);
+pub(super) struct Failures {
+    in_a_row: u32,
+    /// It has answered before.
+    is_there: bool,
+}
 
 impl Failures {
     /// Another one: how long to wait, and whether this is the one to speak about.
     pub(super) fn another(&mut self, random: f64) -> (Duration, bool) {
-        self.0 = self.0.saturating_add(1);
-        let pause = if self.0 >= TRIES { QUIET_PAUSE } else { Duration::from_secs(1 << (self.0 - 1)) };
-        (pause.mul_f64(0.8 + 0.4 * random.clamp(0.0, 1.0)), self.0 == TRIES)
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        let pause = match self.in_a_row {
+            quick if quick < TRIES => Duration::from_secs(1 << (quick - 1)),
+            _ if self.is_there => UNQUIET_PAUSE,
+            _ => QUIET_PAUSE,
+        };
+        (pause.mul_f64(0.8 + 0.4 * random.clamp(0.0, 1.0)), self.in_a_row == TRIES)
     }
 
     /// An answer that could be read.
     pub(super) fn over(&mut self) {
-        self.0 = 0;
+        *self = Failures { in_a_row: 0, is_there: true };
     }
 }
 
@@ -164,6 +176,15 @@ pub(super) mod tests {
     /// The ids of what is withdrawn by the words.
     pub(in super::super) fn withdrawn(words: &[Word]) -> Vec<&str> {
         words.iter().filter_map(|word| if let Word::Withdrawn { id, .. } = word { Some(&**id) } else { None }).collect()
+    }
+
+    #[test]
+    fn a_server_that_has_told_before_is_asked_again_within_seconds() {
+        let pauses = |failures: &mut Failures| [(); 5].map(|()| failures.another(0.5).0.as_secs());
+        let mut failures = Failures::default();
+        assert_eq!(pauses(&mut failures), [1, 2, 60, 60, 60]);
+        failures.over();
+        assert_eq!(pauses(&mut failures), [1, 2, 5, 5, 5]);
     }
 
     #[test]
