@@ -69,6 +69,8 @@ struct Imds {
     was_refused: bool,
     round: u64,
     failures: Failures,
+    /// Of the Spot action alone.
+    actionless: Failures,
     /// Hints that were told already.
     told: HashSet<String>,
     /// Notices that stand.
@@ -94,6 +96,7 @@ impl Default for Imds {
             was_refused: false,
             round: 0,
             failures: Failures::default(),
+            actionless: Failures::default(),
             told: HashSet::new(),
             standing: Vec::new(),
         }
@@ -124,11 +127,11 @@ impl Imds {
 
     /// Begins again with a new token, after a pause.
     fn failed(&mut self, random: f64) -> Heard {
-        self.step = Step::Token;
+        let is_token = std::mem::replace(&mut self.step, Step::Token) == Step::Token;
         let (pause, is_the_one) = self.failures.another(random);
         let hint = "; in a container the answer may get lost on the way: raise HttpPutResponseHopLimit to 2";
         let words = is_the_one.then(|| match unheard("aws", "spot/instance-action") {
-            Word::Remark(text) => Word::Remark(format!("{text}{hint}")),
+            Word::Remark(text) if is_token => Word::Remark(format!("{text}{hint}")),
             other => other,
         });
         Heard { words: words.into_iter().collect(), pause }
@@ -271,11 +274,18 @@ impl Watch for Imds {
         }
         let words = match self.read(answer) {
             Some(words) => words,
-            None if self.step == Step::SpotAction => return self.failed(random),
+            None if answer.status == 401 => return self.failed(random),
             // The others may be well all the same.
-            None => return Heard::nothing(self.next()),
+            None => {
+                let is_the_one = self.step == Step::SpotAction && self.actionless.another(random).1;
+                let words = is_the_one.then(|| unheard("aws", "spot/instance-action")).into_iter().collect();
+                return Heard { words, pause: self.next() };
+            }
         };
         self.failures.over();
+        if self.step == Step::SpotAction {
+            self.actionless.over();
+        }
         let words = self.news(words, answer.body.trim());
         Heard { words, pause: self.next() }
     }

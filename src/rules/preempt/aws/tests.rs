@@ -60,6 +60,24 @@ fn a_question_that_is_never_answered_well_keeps_nobody_from_asking_the_others() 
 }
 
 #[test]
+fn a_spot_action_that_cannot_be_read_hides_no_termination_time_and_is_one_remark() {
+    for odd in [(500, ""), (503, "<html>"), (200, "<html>")] {
+        let mut imds = Imds::default();
+        let ill = move |path: &str| match path.rsplit('/').next() {
+            Some("instance-action") => answer(odd.0, odd.1),
+            Some("termination-time") => answer(200, "2017-09-18T08:22:00Z"),
+            _ => healthy(path),
+        };
+        let (asked, words) = round(&mut imds, &ill);
+        assert_eq!(asked, ["token", "instance-action", "termination-time", "rebalance", "scheduled"], "{odd:?}");
+        assert_eq!(notices(&Heard { words, pause: SOON }), [("aws spot/termination-time".into(), 120)]);
+        let words: Vec<Word> = (0..10).flat_map(|_| round(&mut imds, &ill).1).collect();
+        let is_it = |text: &str| text.contains("instance-action") && !text.contains("HttpPutResponseHopLimit");
+        assert!(matches!(&words[..], [Word::Remark(text)] if is_it(text)), "{words:?}");
+    }
+}
+
+#[test]
 fn the_spot_action_is_a_notice_with_the_time_by_the_servers_clock() {
     let mut imds = Imds::default();
     let going = with("instance-action", r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#);
