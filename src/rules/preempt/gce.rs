@@ -186,8 +186,9 @@ impl Watch for Key {
         let before = self.last.replace(value.clone());
         let is_news = before.as_ref() != Some(&value);
         let words = if is_news { self.news(before.as_ref(), value) } else { Vec::new() };
-        let waits = self.etag.is_some();
-        let pause = if is_news && waits { Duration::ZERO } else { SHORTEST_ROUND.saturating_sub(took) };
+        // The first answer comes at once, and the server waits from then on; a change meanwhile is told by the ETag.
+        let waits_now = before.is_none() && self.etag.is_some();
+        let pause = if waits_now { Duration::ZERO } else { SHORTEST_ROUND.saturating_sub(took) };
         Heard { words, pause }
     }
 }
@@ -314,6 +315,16 @@ mod tests {
         let mut key = key(PREEMPTED);
         key.heard(Some(&good("FALSE")), SOON, 0.5);
         assert!(key.heard(Some(&good("FALSE")), SOON, 0.5).pause > Duration::from_millis(900));
+    }
+
+    #[test]
+    fn a_server_whose_every_answer_is_another_is_asked_once_a_second_at_most() {
+        let mut key = key(PREEMPTED);
+        key.heard(Some(&good("FALSE")), SOON, 0.5);
+        for body in ["TRUE", "FALSE", "TRUE", "FALSE"] {
+            let heard = key.heard(Some(&good(body)), SOON, 0.5);
+            assert!(heard.pause > Duration::from_millis(900) && !heard.words.is_empty(), "{heard:?}");
+        }
     }
 
     #[test]
