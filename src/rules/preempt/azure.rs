@@ -29,7 +29,7 @@ const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&forma
 /// The first question turns the service on, which takes up to two minutes.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(130);
 const ROUND: Duration = Duration::from_secs(1);
-/// The least warning of an event without a time (it has begun, or none is given).
+/// The least warning of an event without a time (it has begun, or none is given), and all that a preemption has.
 const LEAST_LEAD: Duration = Duration::from_secs(30);
 /// The most warning that is documented for any.
 const MOST_LEAD: Duration = Duration::from_secs(60 * 60);
@@ -202,7 +202,9 @@ fn source(event: &Event) -> Option<String> {
 fn word(event: &Event, answer: &Answer) -> Option<Word> {
     let lead = when::any(&event.not_before).map_or(LEAST_LEAD, |at| answer.until(at).min(MOST_LEAD));
     if let Some(source) = source(event) {
-        let lead = if event.status == "Started" { lead.min(LEAST_LEAD) } else { lead };
+        // Without a Date the time left is by our clock, which may be an hour behind.
+        let is_short = event.status == "Started" || event.kind == "Preempt";
+        let lead = if is_short { lead.min(LEAST_LEAD) } else { lead };
         return Some(Word::Leaving(Notice { id: event.name(), source, lead }));
     }
     match event.kind.as_str() {
@@ -333,6 +335,14 @@ mod tests {
         let mut events = events();
         let begun = [event("e1", "Preempt", "vm_0", "Started", "")];
         assert_eq!(notices(&hear(&mut events, &document(2, &begun))), [("azure preempt".into(), 30)]);
+    }
+
+    #[test]
+    fn a_preemption_is_half_a_minute_away_whatever_our_clock_says() {
+        let mut events = events();
+        let mut heard = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
+        heard.headers.clear();
+        assert_eq!(notices(&hear(&mut events, &heard)), [("azure preempt".into(), 30)]);
     }
 
     #[test]
