@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::object_stores::fails;
-use crate::support::bucket::{Bucket, NAME};
+use crate::support::bucket::{Bucket, Fault, NAME};
 use crate::support::checkpoints::Place;
 use crate::support::metadata::{Metadata, ok};
 
@@ -123,6 +123,27 @@ fn what_no_metadata_server_says_is_no_credential() {
             ],
         );
         fails(place.checkpoint("list").output(), &[&server.at, "not that of a metadata server"]);
+    }
+}
+
+#[test]
+fn whatever_a_server_repeats_of_what_it_was_sent_is_not_printed() {
+    let long = "longer+than/what=is_shown".repeat(20);
+    let text: &'static str = format!("the token {long} of ya29.of-the-machine").leak();
+    let bucket = Bucket::start();
+    bucket.misbehave(move |_| Some(Fault::Refuse("403 Forbidden", text)));
+    let mut amazon = bucket.as_amazon();
+    amazon.push(("AWS_SESSION_TOKEN", long.clone()));
+    let machine =
+        Metadata::start(|_, _| ok(r#"{"access_token":"ya29.of-the-machine","expires_in":3600,"token_type":"Bearer"}"#));
+    let google = vec![
+        ("GCE_METADATA_HOST", machine.at.clone()),
+        ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", format!("http://{}", bucket.at)),
+        ("HOME", "/nonexistent".to_owned()),
+    ];
+    for (url, env, secret) in [("s3", amazon, &long[..25]), ("gs", google, "ya29.of-the-machine")] {
+        let done = Place::with_store(&format!("{url}://{NAME}/x"), env).checkpoint("list").output().expect_code(204);
+        assert!(done.err().contains("answer 403 the token") && !done.err().contains(secret), "{}", done.err());
     }
 }
 

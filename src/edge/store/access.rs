@@ -20,9 +20,10 @@ const SECRETS: &[&str] = &[
     "AZURE_STORAGE_SAS_KEY",
     "AZURE_STORAGE_SAS_TOKEN",
     "AZURE_STORAGE_TOKEN",
+    "IDENTITY_HEADER",
 ];
 /// Shorter values would black out words.
-const SHORTEST_SECRET: usize = 8;
+pub(super) const SHORTEST_SECRET: usize = 8;
 
 /// What time it was by a store's own clock when it last answered.
 #[derive(Debug, Clone, Default)]

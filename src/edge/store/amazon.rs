@@ -70,7 +70,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(plain))
-        .with_http_connector(Connector { roots, heard: access.heard() })
+        .with_http_connector(Connector { roots, access: access.clone() })
         .with_unsigned_payload(true)
         // What every server knows, one by one.
         .with_disable_bulk_delete(true)

@@ -1,10 +1,14 @@
 //! Answers that are read whole before the crate sees them: it takes any XML for a listing, and makes headers and addresses
-//! of what a metadata server says. One that breaks off is asked for again, as the crate does for what never came.
+//! of what a metadata server says. One that breaks off is asked for again, as the crate does for what never came. And no
+//! refusal may repeat the secrets that it was sent.
 
 use bytes::Bytes;
 use hyper::Method;
+use hyper::header::CONTENT_TYPE;
 use object_store::client::HttpRequest;
+use serde_json::Value;
 
+use super::access::SHORTEST_SECRET;
 use super::error;
 
 /// The root element of the answer that this request must have; `None`: the crate may read it piece by piece.
@@ -21,7 +25,7 @@ pub(super) fn owed(request: &HttpRequest) -> Option<&'static str> {
 
 /// The answer, if it is an element of this name from its beginning to its end: an error, the page of a portal or half an
 /// answer would look like a listing of nothing.
-pub(super) fn whole(host: &str, root: &str, answer: Bytes) -> Result<Bytes, String> {
+pub(super) fn whole(host: &str, root: &str, answer: Bytes, sent: &[String]) -> Result<Bytes, String> {
     let text = String::from_utf8_lossy(&answer);
     let mut rest = text.trim_start_matches('\u{feff}').trim();
     while let Some((_, after)) = rest.strip_prefix("<?").and_then(|prolog| prolog.split_once("?>")) {
@@ -35,7 +39,8 @@ pub(super) fn whole(host: &str, root: &str, answer: Bytes) -> Result<Bytes, Stri
     if is_it && is_ended {
         return Ok(answer);
     }
-    let what = if is_it { "breaks off".to_owned() } else { format!("is no {root}: {}", error::in_words(rest)) };
+    let words = || error::in_words(&without(sent, rest.to_owned()));
+    let what = if is_it { "breaks off".to_owned() } else { format!("is no {root}: {}", words()) };
     Err(format!("the answer of {host} {what}"))
 }
 
@@ -43,7 +48,7 @@ pub(super) fn whole(host: &str, root: &str, answer: Bytes) -> Result<Bytes, Stri
 pub(super) fn usable(host: &str, answer: &Bytes) -> Result<Bytes, String> {
     let text = answer.trim_ascii();
     let is_usable = match serde_json::from_slice(text) {
-        Ok(serde_json::Value::Object(fields)) => {
+        Ok(Value::Object(fields)) => {
             fields.values().filter_map(|value| value.as_str()).all(|value| !value.chars().any(char::is_control))
         }
         _ => text.iter().all(|byte| byte.is_ascii_graphic() && !b"<>`".contains(byte)),
@@ -52,13 +57,57 @@ pub(super) fn usable(host: &str, answer: &Bytes) -> Result<Bytes, String> {
     if is_usable { Ok(answer.slice_ref(text)) } else { Err(odd()) }
 }
 
+/// Parameters that are secrets.
+const PARAMETERS: [&str; 5] = ["sig", "WebIdentityToken", "client_assertion", "client_secret", "refresh_token"];
+/// Parts of the names of headers that are.
+const HEADERS: [&str; 4] = ["authorization", "token", "identity-header", "customer-key"];
+
+/// What of a request must never come back in a message: tokens, signatures, keys.
+pub(super) fn secrets(request: &HttpRequest) -> Vec<String> {
+    let headers = request.headers().iter().filter(|(name, _)| HEADERS.iter().any(|part| name.as_str().contains(part)));
+    let values = headers.filter_map(|(_, value)| value.to_str().ok());
+    // `Bearer TOKEN`, `SharedKey account:SIGNATURE`, `AWS4-HMAC-SHA256 ..., Signature=SIGNATURE`
+    let parts =
+        |value: &str| [" ", ":", "Signature="].map(|mark| value.rsplit(mark).next().unwrap_or(value).to_owned());
+    let mut secrets: Vec<String> = values.flat_map(|v| [&[v.to_owned()][..], &parts(v)].concat()).collect();
+    let is_form = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/x-www-form-urlencoded");
+    let form = request.body().as_bytes().filter(|_| is_form).and_then(|form| std::str::from_utf8(form).ok());
+    for pair in [request.uri().query(), form].into_iter().flatten().flat_map(|text| text.split('&')) {
+        if let Some((_, raw)) = pair.split_once('=').filter(|(name, _)| PARAMETERS.contains(name)) {
+            secrets.push(raw.to_owned());
+            secrets.extend(url::form_urlencoded::parse(pair.as_bytes()).map(|(_, value)| value.into_owned()));
+        }
+    }
+    secrets
+}
+
+/// The text without these.
+pub(super) fn without(secrets: &[String], text: String) -> String {
+    secrets.iter().filter(|s| s.len() >= SHORTEST_SECRET).fold(text, |text, secret| text.replace(secret, "..."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn what_was_sent_as_a_secret_is_known_wherever_it_was() {
+        let request = hyper::Request::post("http://h/p?prefix=harmless&sig=abcdefgh%2Bijk%3D")
+            .header("authorization", "AWS4-HMAC-SHA256 Credential=AK/x, SignedHeaders=host, Signature=0123456789abcdef")
+            .header("x-amz-security-token", "of-the-session")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body("client_id=harmless&client_assertion=federated.jwt".to_owned().into())
+            .expect("a request");
+        let text = "harmless abcdefgh+ijk= abcdefgh%2Bijk%3D of-the-session federated.jwt 0123456789abcdef";
+        assert_eq!(without(&secrets(&request), text.to_owned()), "harmless ... ... ... ... ...");
+        let bearer =
+            hyper::Request::get("http://h").header("authorization", "Bearer ya29.token").body(String::new().into());
+        assert_eq!(without(&secrets(&bearer.expect("a request")), "no ya29.token".to_owned()), "no ...");
+    }
+
+    #[test]
     fn a_listing_is_one_from_its_first_element_to_its_last() {
-        let read = |text: &str| whole("h", "ListBucketResult", Bytes::from(text.to_owned()));
+        let read = |text: &str| whole("h", "ListBucketResult", Bytes::from(text.to_owned()), &[]);
         for good in [
             "<ListBucketResult><Name>b</Name></ListBucketResult>",
             "<?xml version='1.0'?>\n<ListBucketResult xmlns='x'>\n</ListBucketResult>\n",

@@ -67,7 +67,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         .with_container_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(plain))
-        .with_http_connector(Connector { roots, heard: access.heard() });
+        .with_http_connector(Connector { roots, access: access.clone() });
     let names_account = bucket.account.is_some() || pairs.iter().any(|(key, _)| *key == AzureConfigKey::AccountName);
     if !names_account && !is_emulated {
         return Err(Failed {

@@ -30,7 +30,7 @@ use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, RetryConfig};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use url::Url;
 
-use super::access::{Access, Heard};
+use super::access::Access;
 use super::answers;
 use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
 use super::prompt::Connector as Prompt;
@@ -44,7 +44,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(30);
 /// For the answer of a metadata server.
 const METADATA_SILENCE: Duration = Duration::from_secs(5);
-/// A metadata server that refused so many connections is not one that is about to start: some ten seconds.
+/// A metadata server that refused more connections than these, in some ten seconds, will not start.
 const METADATA_REFUSALS: u32 = 7;
 /// What is sent may take this long beside: bytes a second, with others under way. (That nothing is acknowledged at all is
 /// seen by TCP, within [`SILENCE`].)
@@ -96,8 +96,8 @@ pub(super) fn options(plain: bool) -> ClientOptions {
 #[derive(Debug)]
 pub(super) struct Connector {
     pub(super) roots: Roots,
-    /// Where the time goes that a store says it is.
-    pub(super) heard: Heard,
+    /// Where the time goes that a store says it is, and what must not be printed.
+    pub(super) access: Access,
 }
 
 impl HttpConnector for Connector {
@@ -107,7 +107,7 @@ impl HttpConnector for Connector {
         let is_plain_fine = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|v| v == "true");
         Ok(HttpClient::new(Service {
             roots: self.roots.clone(),
-            heard: self.heard.clone(),
+            access: self.access.clone(),
             connect,
             is_plain_fine,
             refusals: AtomicU32::new(0),
@@ -120,7 +120,7 @@ impl HttpConnector for Connector {
 /// Connections to whoever is asked; each kind is made when it is first needed.
 struct Service {
     roots: Roots,
-    heard: Heard,
+    access: Access,
     connect: Duration,
     is_plain_fine: bool,
     refusals: AtomicU32,
@@ -143,7 +143,7 @@ impl HttpService for Service {
             let value = HeaderValue::try_from(format!("crc32c={}", base64(crc32c.to_be_bytes())));
             request.headers_mut().extend(value.ok().map(|value| (GOOGLE_HASH, value)));
         }
-        let owed = answers::owed(&request);
+        let (owed, sent) = (answers::owed(&request), answers::secrets(&request));
         let silence = if self.is_metadata() { METADATA_SILENCE } else { SILENCE };
         let limit = silence + Duration::from_secs_f64(request.body().content_length() as f64 / SLOWEST);
         let answer = match request.uri().scheme_str() {
@@ -178,19 +178,24 @@ impl HttpService for Service {
         if !self.is_metadata()
             && let Some(date) = parts.headers.get(DATE).and_then(|v| v.to_str().ok()).and_then(http_date)
         {
-            self.heard.set(date);
+            self.access.heard().set(date);
         }
         parts.extensions.clear();
         if let Some(checksum) = checksum(&parts.headers) {
             parts.extensions.insert(checksum);
         }
         let body = Watched { body, host: host.clone(), silence, limit: Box::pin(sleep(silence)) };
-        if parts.status.is_success() && (self.is_metadata() || owed.is_some()) {
+        if !parts.status.is_success() {
+            let words = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let words = answers::without(&sent, self.access.censored(String::from_utf8_lossy(&words).into_owned()));
+            return Ok(HttpResponse::from_parts(parts, words.into()));
+        }
+        if self.is_metadata() || owed.is_some() {
             let words = body.collect().await?.to_bytes();
             let refused = |kind| move |why| error(kind, why);
             let words = match owed {
                 // The crate asks again then.
-                Some(root) => answers::whole(&host, root, words).map_err(refused(HttpErrorKind::Interrupted))?,
+                Some(root) => answers::whole(&host, root, words, &sent).map_err(refused(HttpErrorKind::Interrupted))?,
                 None => answers::usable(&host, &words).map_err(refused(HttpErrorKind::Unknown))?,
             };
             return Ok(HttpResponse::from_parts(parts, words.into()));
@@ -203,6 +208,14 @@ impl Service {
     /// The crate gives metadata servers one second to connect.
     fn is_metadata(&self) -> bool {
         self.connect < CONNECT
+    }
+
+    /// A metadata server that does not answer is not there; one that refuses may be about to start.
+    fn is_given_up(&self, problem: io::ErrorKind) -> bool {
+        use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
+        let is_gone = matches!(problem, TimedOut | HostUnreachable | NetworkUnreachable);
+        let is_refused = || problem == ConnectionRefused && self.refusals.fetch_add(1, Relaxed) >= METADATA_REFUSALS;
+        self.is_metadata() && (is_gone || is_refused())
     }
 
     fn plain(&self) -> &Client<Prompt, HttpRequestBody> {
@@ -244,15 +257,7 @@ impl Service {
             }
             let io = cause.downcast_ref::<io::Error>();
             match io.map(io::Error::kind) {
-                // A metadata server that does not answer is not there.
-                Some(
-                    io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable,
-                ) if self.is_metadata() => kind = HttpErrorKind::Unknown,
-                Some(io::ErrorKind::ConnectionRefused) if self.is_metadata() => {
-                    if self.refusals.fetch_add(1, Relaxed) >= METADATA_REFUSALS {
-                        kind = HttpErrorKind::Unknown;
-                    }
-                }
+                Some(problem) if self.is_given_up(problem) => kind = HttpErrorKind::Unknown,
                 Some(
                     io::ErrorKind::ConnectionReset
                     | io::ErrorKind::ConnectionAborted

@@ -40,7 +40,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(connect::is_plain(url.as_ref(), access)?))
-        .with_http_connector(Connector { roots, heard: access.heard() });
+        .with_http_connector(Connector { roots, access: access.clone() });
     if let Some((_, base)) = base {
         builder = builder.with_base_url(base.trim_end_matches('/'));
     }
