@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection};
 use crate::object_stores::fails;
 use crate::support::bucket::{Bucket, Fault, NAME};
 use crate::support::checkpoints::Place;
-use crate::support::metadata::{Metadata, ok};
+use crate::support::metadata::{Metadata, ok, status};
 
 #[test]
 fn a_value_that_cannot_be_one_is_one_line_that_names_the_variable() {
@@ -127,6 +127,120 @@ fn what_no_metadata_server_says_is_no_credential() {
 }
 
 #[test]
+fn a_store_is_where_object_stores_own_variables_say_and_nobody_else_is_asked() {
+    let account = |bucket: &Bucket, more: &str| {
+        let ids = r#""private_key":"","private_key_id":"","client_email":"""#;
+        format!(r#"{{"gcs_base_url":"http://{}","disable_oauth":true{more},{ids}}}"#, bucket.at)
+    };
+    type Env = Vec<(&'static str, String)>;
+    let dir = tempfile::tempdir().unwrap();
+    let with_file = |name: &'static str, text: String| -> Env {
+        let file = tempfile::NamedTempFile::new_in(&dir).unwrap().keep().unwrap().1;
+        std::fs::write(&file, text).unwrap();
+        vec![(name, file.to_str().unwrap().to_owned())]
+    };
+    let typed = r#","type":"service_account""#;
+    let at = |bucket: &Bucket| format!("http://{}", bucket.at);
+    type Way<'a> = &'a dyn Fn(&Bucket) -> Env;
+    let ways: [(&str, Way); 7] = [
+        ("gs", &|b| with_file("GOOGLE_APPLICATION_CREDENTIALS", account(b, typed))),
+        ("gs", &|b| with_file("GOOGLE_APPLICATION_CREDENTIALS", account(b, ""))),
+        ("gs", &|b| with_file("GOOGLE_SERVICE_ACCOUNT", account(b, ""))),
+        ("gs", &|b| vec![("GOOGLE_SERVICE_ACCOUNT_KEY", account(b, ""))]),
+        ("gs", &|b| vec![("GOOGLE_BASE_URL", at(b)), ("GOOGLE_SKIP_SIGNATURE", "true".to_owned())]),
+        ("s3", &|b| renamed(b.as_amazon(), "AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
+        ("az", &|b| renamed(b.as_azure(), "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
+    ];
+    for (scheme, env) in ways {
+        let bucket = Bucket::start();
+        let machine = Metadata::start(|_, _| ok(r#"{"access_token":"of-the-machine","expires_in":3600}"#));
+        let mut env = env(&bucket);
+        env.extend([("GCE_METADATA_HOST", machine.at.clone()), ("HOME", "/nonexistent".to_owned())]);
+        let names: Vec<&str> = env.iter().map(|(name, _)| *name).collect();
+        let place = Place::with_store(&format!("{scheme}://{NAME}/x"), env.clone());
+        place.save(1);
+        place.push();
+        assert_eq!((place.steps(), machine.asked().len()), (vec![1], 0), "{names:?}");
+    }
+}
+
+fn renamed(env: Vec<(&'static str, String)>, from: &str, to: &'static str) -> Vec<(&'static str, String)> {
+    env.into_iter().map(|(name, value)| (if name == from { to } else { name }, value)).collect()
+}
+
+#[test]
+fn a_metadata_server_that_is_named_is_the_only_one_that_is_asked() {
+    let bucket = Bucket::start();
+    let machine = Metadata::start(|_, _| status("404 Not Found"));
+    for host in [machine.at.clone(), format!("http://{}/", machine.at)] {
+        let env = vec![
+            ("GCE_METADATA_HOST", host),
+            ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", format!("http://{}", bucket.at)),
+            ("HOME", "/nonexistent".to_owned()),
+        ];
+        // The usual one would not answer at all here.
+        fails(Place::with_store(&format!("gs://{NAME}/x"), env).checkpoint("list").output(), &["answer 404"]);
+    }
+    assert_eq!(machine.asked().len(), 4);
+}
+
+/// What a container or a token service says, in JSON.
+fn keys_of(id: &str) -> String {
+    format!(
+        r#"{{"AccessKeyId":"{id}","SecretAccessKey":"secret","Token":"token","Expiration":"2099-01-01T00:00:00Z"}}"#
+    )
+}
+
+#[test]
+fn a_containers_credentials_are_asked_for_with_the_token_there_is_and_never_the_machines_instead() {
+    let machine = Metadata::start(|_, _| ok(keys_of("AKIDMACHINE")));
+    for token in [None, Some("of-the-container")] {
+        let bucket = Bucket::start();
+        let container = Metadata::start(move |request, _| match request.header("authorization") == token {
+            true => ok(keys_of("AKIDCONTAINER")),
+            false => status("401 Unauthorized"),
+        });
+        let mut env = bucket.as_amazon();
+        env.retain(|(name, _)| !name.contains("KEY"));
+        env.push(("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://{}", machine.at)));
+        env.push(("AWS_CONTAINER_CREDENTIALS_FULL_URI", format!("http://{}/keys", container.at)));
+        env.extend(token.map(|token| ("AWS_CONTAINER_AUTHORIZATION_TOKEN", token.to_owned())));
+        env.push(("HOME", "/nonexistent".to_owned()));
+        Place::with_store(&format!("s3://{NAME}/x"), env).checkpoint("list").output().expect_code(0);
+        assert!(bucket.asked().iter().all(|r| r.headers["authorization"].contains("AKIDCONTAINER")));
+    }
+    assert_eq!(machine.asked().len(), 0);
+}
+
+#[test]
+fn a_token_service_on_this_machine_may_be_asked_by_plain_http() {
+    let bucket = Bucket::start();
+    let service = Metadata::start(|_, _| {
+        let keys = "<AccessKeyId>AKIDROLE</AccessKeyId><SecretAccessKey>s</SecretAccessKey>\
+            <SessionToken>t</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration>";
+        let result = format!(
+            "<AssumeRoleWithWebIdentityResult><Credentials>{keys}</Credentials></AssumeRoleWithWebIdentityResult>"
+        );
+        ok(format!("<AssumeRoleWithWebIdentityResponse>{result}</AssumeRoleWithWebIdentityResponse>"))
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "jwt").unwrap();
+    let mut env = bucket.as_amazon();
+    env.retain(|(name, _)| !name.contains("KEY"));
+    env.push(("AWS_WEB_IDENTITY_TOKEN_FILE", file.path().to_str().unwrap().to_owned()));
+    env.push(("AWS_ENDPOINT_URL_STS", format!("http://{}", service.at)));
+    env.push(("HOME", "/nonexistent".to_owned()));
+    let place = |env| Place::with_store(&format!("s3://{NAME}/x"), env);
+    let of_nobody = ["AWS_WEB_IDENTITY_TOKEN_FILE", "without AWS_ROLE_ARN"];
+    fails(place(env.clone()).checkpoint("list").output(), &of_nobody);
+    env.push(("AWS_ROLE_ARN", "arn:aws:iam::1:role/r".to_owned()));
+    place(env.clone()).checkpoint("list").output().expect_code(0);
+    assert!(bucket.asked().iter().all(|r| r.headers["authorization"].contains("AKIDROLE")));
+    env.push(("AWS_ENDPOINT_URL_STS", "http://sts.invalid".to_owned()));
+    fails(place(env).checkpoint("list").output(), &["sts.invalid", "plain http", "--allow-http"]);
+}
+
+#[test]
 fn whatever_a_server_repeats_of_what_it_was_sent_is_not_printed() {
     let long = "longer+than/what=is_shown".repeat(20);
     let text: &'static str = format!("the token {long} of ya29.of-the-machine").leak();
@@ -145,6 +259,32 @@ fn whatever_a_server_repeats_of_what_it_was_sent_is_not_printed() {
         let done = Place::with_store(&format!("{url}://{NAME}/x"), env).checkpoint("list").output().expect_code(204);
         assert!(done.err().contains("answer 403 the token") && !done.err().contains(secret), "{}", done.err());
     }
+}
+
+#[test]
+fn what_is_wrong_with_a_key_is_said_of_the_key() {
+    let bucket = Bucket::start();
+    let without = |name: &str| -> Vec<_> { bucket.as_amazon().into_iter().filter(|(n, _)| *n != name).collect() };
+    let place = |scheme: &str, env| Place::with_store(&format!("{scheme}://{NAME}/x"), env).checkpoint("list").output();
+    let [id, key] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    fails(place("s3", without(key)), &[&format!("{id} cannot be used: {key} is not given")]);
+    fails(place("s3", without(id)), &[&format!("{key} cannot be used: {id} is not given")]);
+    let mut env = bucket.as_azure();
+    env[1].1 = "not base64 !!!".to_owned();
+    fails(place("az", env), &["the storage account's key cannot be used: it is no base64"]);
+    let account = r#"{"type":"service_account","private_key":"-----BEGIN PRIVATE KEY-----\nMII=\n-----END PRIVATE KEY-----",
+        "private_key_id":"k","client_email":"a@b"}"#;
+    let env = vec![("GOOGLE_SERVICE_ACCOUNT_KEY", account.to_owned()), ("HOME", "/nonexistent".to_owned())];
+    fails(place("gs", env), &["GOOGLE_SERVICE_ACCOUNT_KEY is whole, with its private_key"]);
+    let machine = Metadata::start(|request, _| match request.path.ends_with("/role") {
+        true => ok(r#"{"Code":"AssumeRoleUnauthorizedAccess","Message":"no"}"#),
+        false => ok("role"),
+    });
+    let env = vec![
+        ("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://{}", machine.at)),
+        ("HOME", "/nonexistent".to_owned()),
+    ];
+    fails(place("s3", env), &[&machine.at, "no credentials: AssumeRoleUnauthorizedAccess"]);
 }
 
 /// `host:port` of a server with a certificate of its own, and how often it was called.

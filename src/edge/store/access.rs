@@ -20,6 +20,8 @@ const SECRETS: &[&str] = &[
     "AZURE_STORAGE_SAS_KEY",
     "AZURE_STORAGE_SAS_TOKEN",
     "AZURE_STORAGE_TOKEN",
+    "GOOGLE_BEARER_TOKEN",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
     "IDENTITY_HEADER",
 ];
 /// Shorter values would black out words.

@@ -1,4 +1,5 @@
-//! S3, and what speaks like it (`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`; plain http where the address says so).
+//! S3, and what speaks like it (`AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, `AWS_ENDPOINT`; plain http where the address
+//! says so).
 //! Credentials, the first that is there: the environment, the shared files' profile (`AWS_PROFILE`), a web identity
 //! token, the container's, the instance's (IMDSv2).
 //! <https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html>
@@ -28,6 +29,7 @@ const VARIABLES: &[&str] = &[
     "AWS_SESSION_TOKEN",
     "AWS_REGION",
     "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT",
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT_URL_S3",
     "AWS_ENDPOINT_URL_STS",
@@ -44,24 +46,28 @@ const VARIABLES: &[&str] = &[
     "AWS_SSE_KMS_KEY_ID",
     "AWS_SSE_BUCKET_KEY_ENABLED",
     "AWS_SKIP_SIGNATURE",
+    "AWS_IMDSV1_FALLBACK",
     "AWS_UNSIGNED_PAYLOAD",
     "AWS_CHECKSUM_ALGORITHM",
 ];
 
-const ADDRESSES: &[&str] = &[
-    "AWS_ENDPOINT_URL_S3",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_STS",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
-];
+const ENDPOINTS: &[&str] = &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"];
+const TOKEN_SERVICE: &str = "AWS_ENDPOINT_URL_STS";
+const MACHINES: &[&str] = &["AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_METADATA_ENDPOINT"];
+const MACHINE_V6: &str = "http://[fd00:ec2::254]";
+/// Who signs where no keys are given.
+const WEB_IDENTITY: &str = "AWS_WEB_IDENTITY_TOKEN_FILE";
+const CONTAINER_PATH: &str = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
+const CONTAINER: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
+const CONTAINER_TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
     let bad = |error: object_store::Error| Failed::from(&error);
     check(access)?;
-    let endpoint = access.first(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]);
-    let endpoint = endpoint.map(|value| values::address("AWS_ENDPOINT_URL", value)).transpose()?;
+    let endpoint = access.first(ENDPOINTS).map(|value| values::address(ENDPOINTS[1], value)).transpose()?;
     let plain = connect::is_plain(endpoint.as_ref(), access)?;
+    let tokens = access.given(TOKEN_SERVICE).map(|value| values::address(TOKEN_SERVICE, value)).transpose()?;
+    connect::is_plain(tokens.as_ref(), access)?;
     let roots = Roots {
         file: access.given("SSL_CERT_FILE").map(str::to_owned),
         bundle: access.given("AWS_CA_BUNDLE").map(str::to_owned),
@@ -70,7 +76,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(plain))
-        .with_http_connector(Connector { roots, access: access.clone() })
+        .with_http_connector(Connector { roots, access: access.clone(), machines: Vec::new() })
         .with_unsigned_payload(true)
         // What every server knows, one by one.
         .with_disable_bulk_delete(true)
@@ -102,12 +108,20 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
     if let Some(region) = region {
         builder = builder.with_region(region);
     }
-    if let Some(endpoint) = access.given("AWS_EC2_METADATA_SERVICE_ENDPOINT") {
+    let is_v6 = access.given("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE").is_some_and(|m| m.eq_ignore_ascii_case("ipv6"));
+    if let Some(endpoint) = access.first(MACHINES).or(Some(MACHINE_V6).filter(|_| is_v6)) {
         builder = builder.with_metadata_endpoint(endpoint.trim_end_matches('/'));
     }
-    let elsewhere =
-        ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
-    let has_keys = has_keys || has_profile || access.first(&elsewhere).is_some();
+    if access.given(CONTAINER).is_some() && access.given(CONTAINER_TOKEN_FILE).is_none() {
+        // Else the crate would ask the machine. The connector sends the token of the variable, where there is one.
+        builder = builder.with_config(AmazonS3ConfigKey::ContainerAuthorizationTokenFile, "/dev/null");
+    }
+    if access.given(WEB_IDENTITY).is_some() && access.given("AWS_ROLE_ARN").is_none() && !has_keys && !has_profile {
+        return Err(no_credentials(format!(
+            "{WEB_IDENTITY} is given without AWS_ROLE_ARN, which says whose keys it is changed for; set both, or neither"
+        )));
+    }
+    let has_keys = has_keys || has_profile || access.first(&[WEB_IDENTITY, CONTAINER_PATH, CONTAINER]).is_some();
     if access.is_on("AWS_EC2_METADATA_DISABLED") && !has_keys && !access.is_on("AWS_SKIP_SIGNATURE") {
         let detail = format!("no credentials, and AWS_EC2_METADATA_DISABLED forbids to ask the instance; {WAY_OUT}");
         return Err(Failed { trouble: Trouble::NoCredentials, detail });
@@ -119,18 +133,23 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
     Ok(Arc::new(store))
 }
 
-/// Errors: a value that the crate would panic at.
+/// Errors: a value that the crate would panic at, or half a pair of keys.
 fn check(access: &Access) -> Result<(), Failed> {
-    values::texts(access, VARIABLES.iter().copied())?;
-    values::addresses(access, ADDRESSES)?;
+    values::texts(access, VARIABLES.iter().copied().chain([connect::CONTAINER_TOKEN]))?;
+    [ENDPOINTS, MACHINES, &[TOKEN_SERVICE, CONTAINER]].iter().try_for_each(|names| values::addresses(access, names))?;
+    let [id, key] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    for (given, missing) in [(id, key), (key, id)] {
+        if access.given(given).is_some() && access.given(missing).is_none() {
+            return Err(values::unusable(given, &format!("{missing} is not given"), "set both, or neither"));
+        }
+    }
     for name in ["AWS_REGION", "AWS_DEFAULT_REGION"] {
         access.given(name).map_or(Ok(()), |region| values::label(name, region))?;
     }
-    let relative = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
-    if let Some(path) = access.given(relative) {
-        values::address(relative, &format!("http://169.254.170.2{path}"))?;
+    if let Some(path) = access.given(CONTAINER_PATH) {
+        values::address(CONTAINER_PATH, &format!("http://169.254.170.2{path}"))?;
     }
-    let file = access.given("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+    let file = access.given(CONTAINER_TOKEN_FILE);
     // Where it cannot be read, the crate says so.
     if let Some((file, token)) = file.and_then(|file| Some((file, std::fs::read_to_string(file).ok()?))) {
         values::text(&format!("the token in {file}"), &token)?;

@@ -49,6 +49,11 @@ pub(super) fn usable(host: &str, answer: &Bytes) -> Result<Bytes, String> {
     let text = answer.trim_ascii();
     let is_usable = match serde_json::from_slice(text) {
         Ok(Value::Object(fields)) => {
+            // EC2's, for a role that cannot be had.
+            if let Some(code) = fields.get("Code").and_then(Value::as_str).filter(|code| *code != "Success") {
+                let code: String = code.chars().filter(|c| c.is_ascii_graphic()).take(100).collect();
+                return Err(format!("{host} gives the machine no credentials: {code}"));
+            }
             fields.values().filter_map(|value| value.as_str()).all(|value| !value.chars().any(char::is_control))
         }
         _ => text.iter().all(|byte| byte.is_ascii_graphic() && !b"<>`".contains(byte)),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use object_store::ObjectStore;
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use url::Url;
 
 use super::access::Access;
 use super::connect::{self, Connector};
@@ -28,6 +29,7 @@ const VARIABLES: &[(&str, AzureConfigKey)] = &[
     ("AZURE_STORAGE_SAS_TOKEN", AzureConfigKey::SasKey),
     ("AZURE_STORAGE_SAS_KEY", AzureConfigKey::SasKey),
     ("AZURE_STORAGE_TOKEN", AzureConfigKey::Token),
+    ("AZURE_ENDPOINT", AzureConfigKey::Endpoint),
     ("AZURE_STORAGE_ENDPOINT", AzureConfigKey::Endpoint),
     ("AZURE_STORAGE_USE_EMULATOR", AzureConfigKey::UseEmulator),
     ("AZURE_CLIENT_ID", AzureConfigKey::ClientId),
@@ -43,8 +45,14 @@ const VARIABLES: &[(&str, AzureConfigKey)] = &[
 const EMULATOR: &str = "AZURITE_BLOB_STORAGE_URL";
 /// Besides [`VARIABLES`].
 const TEXTS: &[&str] = &["AZURE_STORAGE_CONNECTION_STRING", "IDENTITY_HEADER"];
-const ADDRESSES: &[&str] =
-    &["AZURE_STORAGE_ENDPOINT", "AZURE_AUTHORITY_HOST", "AZURE_MSI_ENDPOINT", "IDENTITY_ENDPOINT", EMULATOR];
+const ADDRESSES: &[&str] = &[
+    "AZURE_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_AUTHORITY_HOST",
+    "AZURE_MSI_ENDPOINT",
+    "IDENTITY_ENDPOINT",
+    EMULATOR,
+];
 
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
     let bad = |error: object_store::Error| Failed::from(&error);
@@ -67,9 +75,11 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         .with_container_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(plain))
-        .with_http_connector(Connector { roots, access: access.clone() });
-    let names_account = bucket.account.is_some() || pairs.iter().any(|(key, _)| *key == AzureConfigKey::AccountName);
-    if !names_account && !is_emulated {
+        .with_http_connector(Connector { roots, access: access.clone(), machines: Vec::new() });
+    let is_named = pairs.iter().any(|(key, _)| *key == AzureConfigKey::AccountName);
+    let told = endpoint.as_ref().and_then(account_of).filter(|_| !is_named);
+    let account = bucket.account.as_deref().or(told);
+    if !is_named && account.is_none() && !is_emulated {
         return Err(Failed {
             trouble: Trouble::NoCredentials,
             detail: "no storage account is named; set AZURE_STORAGE_ACCOUNT, or write abfss://container@account.dfs.core.windows.net/prefix".to_owned(),
@@ -78,7 +88,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
     for (key, value) in pairs {
         builder = builder.with_config(key, value);
     }
-    if let Some(account) = &bucket.account {
+    if let Some(account) = account {
         builder = builder.with_account(account);
     }
     let store = builder.build().map_err(bad)?;
@@ -94,8 +104,24 @@ fn check(access: &Access, pairs: &[(AzureConfigKey, &str)]) -> Result<(), Failed
         AzureConfigKey::AccountName => values::label("the storage account's name", value),
         AzureConfigKey::AuthorityId => values::label("AZURE_TENANT_ID", value),
         AzureConfigKey::Endpoint => values::address("the Blob endpoint", value).map(drop),
+        AzureConfigKey::AccessKey if !is_base64(value) => Err(values::unusable(
+            "the storage account's key",
+            "it is no base64",
+            "copy it whole, with the = at its end",
+        )),
         _ => Ok(()),
     })
+}
+
+fn is_base64(text: &str) -> bool {
+    let digits = text.trim_end_matches('=');
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    text.len().is_multiple_of(4) && text.len() - digits.len() <= 2 && digits.bytes().all(is_digit)
+}
+
+/// The account's name where it stands in the address: `https://ACCOUNT.blob.core.windows.net`.
+fn account_of(endpoint: &Url) -> Option<&str> {
+    endpoint.host_str()?.split_once(".blob.").map(|(account, _)| account)
 }
 
 /// `DefaultEndpointsProtocol=https;AccountName=a;AccountKey=k==;BlobEndpoint=http://...`
@@ -114,6 +140,15 @@ fn connection(text: &str) -> Vec<(AzureConfigKey, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_base64_and_an_address_may_name_the_account() {
+        assert!(["aGk=", "a+/9", "aaaaaQ=="].into_iter().all(is_base64));
+        assert!(!["aGk", "not base64 !", "a===", "aGk=aGk="].into_iter().any(is_base64));
+        let account = |text: &str| Url::parse(text).ok().and_then(|url| account_of(&url).map(str::to_owned));
+        assert_eq!(account("https://acct.blob.core.windows.net/").as_deref(), Some("acct"));
+        assert_eq!(account("http://127.0.0.1:10000/acct"), None);
+    }
 
     #[test]
     fn a_connection_string_names_account_key_and_endpoint() {

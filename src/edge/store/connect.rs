@@ -15,9 +15,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::StatusCode;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{CONTENT_RANGE, DATE, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::header::{AUTHORIZATION, CONTENT_RANGE, DATE, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::http::uri::Authority;
+use hyper::{StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
 use hyper_util::client::legacy::{Client, Error as ClientError};
@@ -51,6 +52,10 @@ const METADATA_REFUSALS: u32 = 7;
 const SLOWEST: f64 = (64 << 10) as f64;
 /// Servers close idle connections after 20 s and more.
 const IDLE: Duration = Duration::from_secs(15);
+/// Where the paths of Google's metadata server begin.
+const GOOGLE_METADATA: &str = "/computeMetadata/";
+/// What a container's credentials are asked for with.
+pub(super) const CONTAINER_TOKEN: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
 const AGENT: &str = concat!("trainit/", env!("CARGO_PKG_VERSION"));
 
 /// The crc32c of a body: with a request it is sent along, with an answer it is what the store holds. Cloud Storage's
@@ -75,7 +80,7 @@ pub(super) fn retries() -> RetryConfig {
 /// Whether this endpoint is asked by plain http. Errors: it would be, and is not on this machine.
 pub(super) fn is_plain(endpoint: Option<&Url>, access: &Access) -> Result<bool, Failed> {
     let Some(url) = endpoint.filter(|url| url.scheme() == "http") else { return Ok(false) };
-    if values::is_here(url) || access.is_plain_fine || access.is_on("AWS_ALLOW_HTTP") {
+    if values::is_here(url) || is_plain_allowed(access) {
         return Ok(true);
     }
     let host = values::bare(url.authority());
@@ -85,6 +90,10 @@ pub(super) fn is_plain(endpoint: Option<&Url>, access: &Access) -> Result<bool, 
             "{host} would be asked by plain http, which anybody on the way can read and alter; use https, or say --allow-http"
         ),
     })
+}
+
+fn is_plain_allowed(access: &Access) -> bool {
+    access.is_plain_fine || access.is_on("AWS_ALLOW_HTTP")
 }
 
 /// What the clouds' builders are given.
@@ -98,16 +107,21 @@ pub(super) struct Connector {
     pub(super) roots: Roots,
     /// Where the time goes that a store says it is, and what must not be printed.
     pub(super) access: Access,
+    /// Google's metadata servers that the environment names; the crate would ask the usual one beside them.
+    pub(super) machines: Vec<Authority>,
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let given = options.get_config_value(&ClientConfigKey::ConnectTimeout);
         let connect = given.and_then(|text| humantime::parse_duration(&text).ok()).unwrap_or(CONNECT);
-        let is_plain_fine = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|v| v == "true");
+        let is_allowed = options.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|v| v == "true");
+        // The crate forbids it to token services, whoever they are.
+        let is_plain_fine = is_allowed || is_plain_allowed(&self.access);
         Ok(HttpClient::new(Service {
             roots: self.roots.clone(),
             access: self.access.clone(),
+            machines: self.machines.clone(),
             connect,
             is_plain_fine,
             refusals: AtomicU32::new(0),
@@ -121,6 +135,7 @@ impl HttpConnector for Connector {
 struct Service {
     roots: Roots,
     access: Access,
+    machines: Vec<Authority>,
     connect: Duration,
     is_plain_fine: bool,
     refusals: AtomicU32,
@@ -137,6 +152,7 @@ impl fmt::Debug for Service {
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        self.mend(&mut request);
         let host = request.uri().authority().map_or(String::new(), |a| values::bare(a.as_str()).to_owned());
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
         if let Some(Checksum(crc32c)) = request.extensions().get() {
@@ -148,7 +164,7 @@ impl HttpService for Service {
         let limit = silence + Duration::from_secs_f64(request.body().content_length() as f64 / SLOWEST);
         let answer = match request.uri().scheme_str() {
             Some("https") => timeout(limit, self.secure()?.request(request)).await,
-            _ if self.is_plain_fine => timeout(limit, self.plain().request(request)).await,
+            _ if self.is_plain_fine || is_here(request.uri()) => timeout(limit, self.plain().request(request)).await,
             _ => {
                 return Err(error(
                     HttpErrorKind::Unknown,
@@ -205,6 +221,24 @@ impl HttpService for Service {
 }
 
 impl Service {
+    /// Where the crate does not ask as the environment says.
+    fn mend(&self, request: &mut HttpRequest) {
+        let is_named = |at: &Authority| self.machines.contains(at);
+        if let Some(machine) = self.machines.first().filter(|_| self.is_metadata())
+            && !request.uri().authority().is_some_and(is_named)
+            && let Some((_, path)) = request.uri().to_string().split_once(GOOGLE_METADATA)
+            && let Ok(uri) = format!("http://{machine}{GOOGLE_METADATA}{path}").parse()
+        {
+            *request.uri_mut() = uri;
+        }
+        // A container's, which the crate knows from a file only.
+        if request.headers().get(AUTHORIZATION).is_some_and(HeaderValue::is_empty) {
+            request.headers_mut().remove(AUTHORIZATION);
+            let token = self.access.given(CONTAINER_TOKEN).and_then(|token| HeaderValue::try_from(token).ok());
+            request.headers_mut().extend(token.map(|token| (AUTHORIZATION, token)));
+        }
+    }
+
     /// The crate gives metadata servers one second to connect.
     fn is_metadata(&self) -> bool {
         self.connect < CONNECT
@@ -285,6 +319,10 @@ fn builder() -> hyper_util::client::legacy::Builder {
 
 /// Bytes read from a connection at a time: as many as musl's heap serves from pages that stay.
 const BUFFER: usize = 112 << 10;
+
+fn is_here(uri: &Uri) -> bool {
+    Url::parse(&uri.to_string()).is_ok_and(|url| values::is_here(&url))
+}
 
 fn error(kind: HttpErrorKind, text: String) -> HttpError {
     HttpError::new(kind, NoAnswer(text))

@@ -1,14 +1,19 @@
-//! Cloud Storage. Credentials, the first that is there: `GOOGLE_APPLICATION_CREDENTIALS` (a service account's or an
-//! authorised user's file), the file that `gcloud auth application-default login` writes, the metadata server
-//! (`GCE_METADATA_HOST`). <https://cloud.google.com/docs/authentication/application-default-credentials>
+//! Cloud Storage. Credentials, the first that is there: `GOOGLE_BEARER_TOKEN`, a service account (its JSON in
+//! `GOOGLE_SERVICE_ACCOUNT_KEY`, its file in `GOOGLE_SERVICE_ACCOUNT` or `GOOGLE_SERVICE_ACCOUNT_PATH`),
+//! `GOOGLE_APPLICATION_CREDENTIALS` (a service account's or an authorised user's file), the file that `gcloud auth
+//! application-default login` writes, the metadata server (`GCE_METADATA_HOST`).
+//! <https://cloud.google.com/docs/authentication/application-default-credentials>
 //!
-//! `STORAGE_EMULATOR_HOST` is asked without credentials, as Google's own libraries do;
-//! `CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE` (gcloud's) is another address of the real thing.
+//! `STORAGE_EMULATOR_HOST` is asked without credentials, as Google's own libraries do, and so is whoever
+//! `GOOGLE_SKIP_SIGNATURE` or `"disable_oauth": true` in a service account's JSON says it of;
+//! `CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE` (gcloud's), `GOOGLE_BASE_URL` and `gcs_base_url` in that JSON are another
+//! address of the real thing.
 
 use std::sync::Arc;
 
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::{ObjectStore, StaticCredentialProvider};
+use serde_json::Value;
 
 use super::access::Access;
 use super::connect::{self, Connector};
@@ -21,56 +26,105 @@ const WAY_OUT: &str =
     "run as a service account (metadata server), or name its key file in GOOGLE_APPLICATION_CREDENTIALS";
 
 const EMULATOR: &str = "STORAGE_EMULATOR_HOST";
-const OVERRIDE: &str = "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE";
+const BASES: [&str; 2] = ["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "GOOGLE_BASE_URL"];
+const TOKEN: &str = "GOOGLE_BEARER_TOKEN";
+const KEY: &str = "GOOGLE_SERVICE_ACCOUNT_KEY";
+const FILES: [&str; 3] = ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS"];
+const MACHINES: [&str; 3] = ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"];
 
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
+    let account = Account::read(access)?;
     let emulator = access
         .given(EMULATOR)
         .map(|host| if host.contains("://") { host.to_owned() } else { format!("http://{host}") });
-    let emulated = emulator.as_deref().map(|host| (EMULATOR, host));
-    let base = emulated.or_else(|| Some((OVERRIDE, access.given(OVERRIDE)?)));
-    let url = base.map(|(name, base)| values::address(name, base)).transpose()?;
-    for name in ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"] {
-        if let Some(host) = access.given(name) {
-            values::address(name, &format!("http://{host}"))?;
-        }
+    let given = BASES.iter().find_map(|name| Some(((*name).to_owned(), access.given(name)?.to_owned())));
+    let base = emulator.clone().map(|host| (EMULATOR.to_owned(), host)).or(given);
+    let base = base.or_else(|| account.as_ref().and_then(|account| account.address("gcs_base_url")));
+    let url = base.as_ref().map(|(name, base)| values::address(name, base)).transpose()?;
+    let mut machines = Vec::new();
+    for (name, host) in MACHINES.into_iter().filter_map(|name| Some((name, access.given(name)?))) {
+        let host = host.trim_start_matches("http://").trim_end_matches('/');
+        values::address(name, &format!("http://{host}"))?;
+        machines.extend(host.parse());
     }
     let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
+    let is_unsigned = access.is_on("GOOGLE_SKIP_SIGNATURE");
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(connect::is_plain(url.as_ref(), access)?))
-        .with_http_connector(Connector { roots, access: access.clone() });
+        .with_http_connector(Connector { roots, access: access.clone(), machines })
+        .with_skip_signature(is_unsigned);
     if let Some((_, base)) = base {
         builder = builder.with_base_url(base.trim_end_matches('/'));
     }
-    if emulator.is_some() {
+    let mut way_out = WAY_OUT.to_owned();
+    if emulator.is_some() || is_unsigned || account.as_ref().is_some_and(Account::needs_nobody) {
+        // The crate would still ask for a token before it writes.
         let nobody = GcpCredential { bearer: String::new() };
         builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(nobody)));
-    } else if let Some(path) = access.given("GOOGLE_APPLICATION_CREDENTIALS") {
-        known_type(path)?;
-        builder = builder.with_application_credentials(path);
+    } else if let Some(token) = access.given(TOKEN) {
+        values::text(TOKEN, token)?;
+        builder = builder.with_bearer_token(token);
+    } else if let Some(account) = account {
+        way_out = format!("see that {} is whole, with its private_key as Google wrote it", account.name);
+        builder = match account.user_file {
+            Some(path) => builder.with_application_credentials(path),
+            None => builder.with_service_account_key(account.json.to_string()),
+        };
     }
-    let store = builder.build().map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
-    store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
+    let store = builder.build().map_err(|error| Failed::no_credentials(&error, &way_out))?;
+    store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, &way_out))?;
     Ok(Arc::new(store))
 }
 
-/// Says in words what the crate would call a decoding error.
-fn known_type(path: &str) -> Result<(), Failed> {
-    let named = |detail: String| Failed {
-        trouble: Trouble::NoCredentials,
-        detail: format!("GOOGLE_APPLICATION_CREDENTIALS={path} {detail}; {WAY_OUT}"),
-    };
-    let text = std::fs::read(path).map_err(|error| named(format!("cannot be read: {error}")))?;
-    let value: serde_json::Value = serde_json::from_slice(&text).map_err(|_| named("is no JSON".to_owned()))?;
-    for field in ["token_uri", "gcs_base_url"] {
-        if let Some(uri) = value[field].as_str() {
-            values::address(&format!("{field} in GOOGLE_APPLICATION_CREDENTIALS={path}"), uri)?;
+/// A service account or an authorised user that the environment names.
+struct Account {
+    /// What named it.
+    name: String,
+    json: Value,
+    /// Of a user: the crate reads those from a file only.
+    user_file: Option<String>,
+}
+
+impl Account {
+    /// The first that is named. Errors, in words where the crate would call it a decoding error: it cannot be used.
+    fn read(access: &Access) -> Result<Option<Account>, Failed> {
+        let mut found = access.given(KEY).map(|text| (KEY.to_owned(), text.as_bytes().to_vec(), ""));
+        if let (None, Some((name, path))) = (&found, FILES.iter().find_map(|name| Some((name, access.given(name)?)))) {
+            let name = format!("{name}={path}");
+            let text = std::fs::read(path).map_err(|error| unusable(&name, &format!("cannot be read: {error}")))?;
+            found = Some((name, text, path));
         }
+        let Some((name, text, path)) = found else { return Ok(None) };
+        let json: Value = serde_json::from_slice(&text).map_err(|_| unusable(&name, "is no JSON"))?;
+        let kind = json["type"].as_str().unwrap_or("unknown").to_owned();
+        let mut account = Account { name, json, user_file: None };
+        if let Some((name, uri)) = account.address("token_uri") {
+            values::address(&name, &uri)?;
+        }
+        match kind.as_str() {
+            "service_account" => {}
+            "unknown" if account.json["private_key"].is_string() || account.needs_nobody() => {}
+            "authorized_user" if account.name.starts_with(FILES[2]) => account.user_file = Some(path.to_owned()),
+            kind => {
+                return Err(unusable(&account.name, &format!("is of the type {kind:?}, which trainit cannot use")));
+            }
+        }
+        Ok(Some(account))
     }
-    match value["type"].as_str() {
-        Some("service_account" | "authorized_user") => Ok(()),
-        kind => Err(named(format!("is of the type {:?}, which trainit cannot use", kind.unwrap_or("unknown")))),
+
+    /// An address in it, and what to call it.
+    fn address(&self, field: &str) -> Option<(String, String)> {
+        Some((format!("{field} in {}", self.name), self.json[field].as_str()?.to_owned()))
     }
+
+    /// Whether it says that nobody asks who we are: an emulator's.
+    fn needs_nobody(&self) -> bool {
+        self.json["disable_oauth"] == true
+    }
+}
+
+fn unusable(name: &str, why: &str) -> Failed {
+    Failed { trouble: Trouble::NoCredentials, detail: format!("{name} {why}; {WAY_OUT}") }
 }

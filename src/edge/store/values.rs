@@ -63,7 +63,7 @@ pub(super) fn bare(authority: &str) -> &str {
     authority.rsplit('@').next().unwrap_or_default()
 }
 
-fn unusable(name: &str, why: &str, way_out: &str) -> Failed {
+pub(super) fn unusable(name: &str, why: &str, way_out: &str) -> Failed {
     Failed { trouble: Trouble::NoCredentials, detail: format!("{name} cannot be used: {why}; {way_out}") }
 }
 
