@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Where a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A directory, absolute.
+    /// A directory, absolute, spelt in the one way that runs can be told apart by.
     Directory(PathBuf),
     /// A bucket of a cloud, or of what speaks like one.
     Bucket(Bucket),
@@ -96,7 +96,8 @@ impl Address {
                 if path.split('/').any(|part| part == "..") {
                     return Err(format!("expected a path without .., found {found:?}"));
                 }
-                Ok(Address::Directory(PathBuf::from(path)))
+                // Without `//`, `/./` and a slash at the end.
+                Ok(Address::Directory(Path::new(&path).components().collect()))
             }
             "gs" => bucket(Cloud::Google, rest, &found).map(Address::Bucket),
             "s3" | "s3a" => bucket(Cloud::Amazon, rest, &found).map(Address::Bucket),
@@ -240,6 +241,10 @@ mod tests {
     fn a_file_url_is_an_absolute_path() {
         assert_eq!(read("file:///a/b"), Ok("file:///a/b".into()));
         assert_eq!(read("file://localhost/a%20b"), Ok("file:///a b".into()));
+        for same in ["file:///a/b/", "file:///a//b", "file:///./a/./b/.", "file:////a/b//"] {
+            assert_eq!(read(same), Ok("file:///a/b".into()), "{same}");
+        }
+        assert_eq!(read("file:///"), Ok("file:///".into()));
         for bad in ["file://a/b", "file://", "file:///a/../b", "/a/b", "ftp://x/y", ""] {
             assert!(Address::parse(bad).is_err(), "{bad}");
         }
