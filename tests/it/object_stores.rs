@@ -485,3 +485,21 @@ fn how_old_data_is_is_told_by_the_buckets_clock_not_by_ours() {
         assert_eq!(place.steps(), [1]);
     });
 }
+
+#[test]
+fn a_commit_that_another_deletes_while_it_is_pruned_needs_nothing() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    for step in 1..=4 {
+        place.save(step);
+        place.checkpoint("push").args(["--keep-last", "9"]).output().expect_code(0);
+    }
+    let newest = bucket.keys().into_iter().rfind(|key| key.contains("/.trainit/commits/")).unwrap();
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    bucket.misbehave(move |r| {
+        let again = r.key == newest && asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 0;
+        again.then_some(Fault::Refuse("404 Not Found", "NoSuchKey"))
+    });
+    let done = place.checkpoint("prune").args(["--keep-last", "2"]).output().expect_code(0);
+    assert!(done.out().contains("deleted 2 commits"), "{}", done.out());
+}

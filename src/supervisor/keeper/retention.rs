@@ -137,9 +137,10 @@ impl Mirror {
             // A file that did not change lies under the key of an older commit.
             let mut needed = HashSet::new();
             for (name, _) in judged.iter().filter(|(name, _)| !going.contains(name)) {
-                let bytes = store.get(&name.key(), LIMIT + 1).await?;
-                let keys = Manifest::read(name, &bytes).map(|m| m.files.into_iter().map(|f| f.key));
-                needed.extend(keys.into_iter().flatten());
+                // One that another run has just deleted needs nothing.
+                if let Ok(manifest) = read(store, name).await? {
+                    needed.extend(manifest.files.into_iter().map(|f| f.key));
+                }
             }
             for name in &going {
                 self.delete(store, name, &needed).await?;
