@@ -42,6 +42,18 @@ fn what_a_link_out_of_the_checkpoint_leads_to_is_copied_where_that_was_asked_for
 }
 
 #[test]
+fn a_link_to_the_checkpoints_own_root_stays_a_link() {
+    let place = Place::new();
+    place.save(1);
+    symlink("..", place.local().join("step-1/layers/up")).unwrap();
+    let saved = tree(&place.local().join("step-1"));
+    place.push();
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
+    place.checkpoint("push").args(FOLLOW).output().expect_code(0);
+    assert_eq!(tree(&place.pull_afresh("followed").join("step-1")), saved);
+}
+
+#[test]
 fn what_was_copied_through_links_is_neither_pushed_nor_fetched_again() {
     let place = linked();
     place.checkpoint("push").args(FOLLOW).output().expect_code(0);

@@ -241,7 +241,7 @@ fn is_tensorflows(candidate: &Candidate, path: &str) -> bool {
     })
 }
 
-/// Whether a symbolic link at `path` with this target is relative and ends inside the unit.
+/// Whether a symbolic link at `path` with this target is relative and ends inside the unit, or at its root.
 pub fn stays_inside(path: &str, target: &str, unit: &str) -> bool {
     if target.is_empty() || target.starts_with('/') || target.contains('\0') {
         return false;
@@ -259,7 +259,7 @@ pub fn stays_inside(path: &str, target: &str, unit: &str) -> bool {
         }
     }
     let end = parts.join("/");
-    end.starts_with(&format!("{unit}/"))
+    end == unit || end.starts_with(&format!("{unit}/"))
 }
 
 /// The step in a file's name, its extension left out, so that the 5 of `.h5` is none.
@@ -399,6 +399,8 @@ mod tests {
     fn a_link_must_end_inside_its_unit() {
         assert!(stays_inside("u/a", "b", "u"));
         assert!(stays_inside("u/d/a", "../b", "u"));
+        assert!(stays_inside("u/d/a", "..", "u") && stays_inside("u/a", ".", "u"), "the root is not outside");
+        assert!(!stays_inside("u/d/a", "../..", "u") && !stays_inside("u/a", "..", "u"));
         assert!(!stays_inside("u/a", "../b", "u"));
         assert!(!stays_inside("u/a", "/etc/passwd", "u"));
         assert!(!stays_inside("u/a", "../../../etc/passwd", "u"));
