@@ -22,6 +22,7 @@ use nix::unistd::{UnlinkatFlags, Whence, linkat, lseek, symlinkat, syncfs, unlin
 
 use super::walk::entry;
 use crate::rules::checkpoint::listing::{Entry, Kind, Peek, name_of, parent_of};
+use crate::rules::checkpoint::names::FRESH;
 
 /// A directory that everything stays beneath. Paths are relative to it, parts joined by `/`.
 #[derive(Debug)]
@@ -102,10 +103,10 @@ impl Beneath {
         self.directory(path, true).map(drop)
     }
 
-    /// Puts these bytes at the path, whole or not at all, through a neighbour `path.trainit-new`. Errors: as open(2),
+    /// Puts these bytes at the path, whole or not at all, through a neighbour ([`FRESH`]). Errors: as open(2),
     /// write(2), rename(2).
     pub fn replace(&self, path: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
-        let fresh = format!("{path}.trainit-new");
+        let fresh = format!("{path}{FRESH}");
         self.remove_file(&fresh)?;
         let mut file = self.create_file(&fresh)?;
         file.write_all(bytes)?;
@@ -116,7 +117,7 @@ impl Beneath {
 
     /// Puts a symbolic link at the path, as [`Beneath::replace`] does a file.
     pub fn replace_link(&self, path: &str, target: &str) -> io::Result<()> {
-        let fresh = format!("{path}.trainit-new");
+        let fresh = format!("{path}{FRESH}");
         self.remove_file(&fresh)?;
         self.link_symbolically(&fresh, target)?;
         self.rename(&fresh, path)

@@ -149,7 +149,7 @@ fn hostile_manifests_write_nothing_outside_and_are_passed_over() {
     let outside = place.path("outside");
     fs::create_dir(&outside).unwrap();
     type Change = fn(&mut Value);
-    let changes: [Change; 12] = [
+    let changes: [Change; 19] = [
         |m| m["files"][0]["path"] = json!("../evil"),
         |m| m["files"][0]["path"] = json!("/tmp/trainit-evil"),
         |m| m["files"][0]["path"] = json!("step-1/../../evil"),
@@ -160,7 +160,14 @@ fn hostile_manifests_write_nothing_outside_and_are_passed_over() {
         |m| m["files"][0]["key"] = json!("../../etc/passwd"),
         |m| m["files"][0]["key"] = json!("/etc/passwd"),
         |m| m["files"][0]["size"] = json!(u64::MAX),
+        |m| m["files"][0]["key"] = json!("step-1/0000000001-000001/a\nb"),
+        |m| m["files"][0]["key"] = json!("step-1/0000000001-000001/a#1"),
+        |m| m["files"][0]["key"] = json!("step-1/0000000001-000001/weights.bin/x"),
+        |m| m["files"][0]["key"] = json!("step-1/0000000001-000001/weights.bin/x/y/z"),
+        |m| m["files"][0]["key"] = json!(["k"; 30].map(|k| k.repeat(200)).join("/")),
         |m| m["pointers"] = json!([{"path": "../evil", "content": "x"}]),
+        |m| m["pointers"] = json!([{"path": "p".repeat(250), "content": "x"}]),
+        |m| m["pointers"] = json!([{"path": "last", "content": "x/".repeat(2500), "symlink": true}]),
         |m| {
             m["files"].as_array_mut().unwrap().push(
                 json!({"path": "step-1/out", "type": "symlink", "target": "../../outside", "size": 0, "mode": 511, "mtime_ns": 0}),
@@ -175,6 +182,9 @@ fn hostile_manifests_write_nothing_outside_and_are_passed_over() {
     }
     let done = place.checkpoint_in("pull", &there).output().expect_code(0);
     assert_eq!(done.err().matches("passed over").count(), changes.len(), "{}", done.err());
+    assert_eq!(place.steps(), [1]);
+    place.checkpoint("verify").output().expect_code(1);
+    place.checkpoint("prune").args(["--dry-run"]).output().expect_code(0);
     assert_eq!(tree(&there.join("step-1")), tree(&place.local().join("step-1")));
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     assert_eq!(fs::read_dir(place.path("deep")).unwrap().count(), 1);

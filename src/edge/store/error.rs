@@ -45,6 +45,11 @@ impl StoreError {
     pub(super) fn new(deed: &'static str, place: String, detail: String, trouble: Trouble) -> StoreError {
         StoreError { deed, place, detail, trouble }
     }
+
+    /// Whether the object is not there; nothing lies below a file.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self.trouble, Trouble::Absent | Trouble::NoDirectory)
+    }
 }
 
 /// What failed, before it is known at what.
@@ -184,7 +189,8 @@ pub(super) fn kind_of(error: &io::Error) -> Trouble {
     match error.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT) => Trouble::Full,
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => Trouble::Denied,
-        Some(libc::ENOENT) => Trouble::Absent,
+        // Nothing can be there under a name that is too long.
+        Some(libc::ENOENT | libc::ENAMETOOLONG) => Trouble::Absent,
         Some(libc::ENOTDIR) => Trouble::NoDirectory,
         // A network file system whose server, or whose process, is gone.
         Some(libc::ENOTCONN | libc::ESTALE | libc::ETIMEDOUT | libc::EHOSTDOWN | libc::EHOSTUNREACH) => {

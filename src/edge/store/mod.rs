@@ -293,7 +293,7 @@ impl Store {
         let size = self.data.head(&self.key(key)?).await.map(|meta| meta.size);
         match size.map_err(|error| self.error("read", key, &error)) {
             Ok(size) => Ok(Some(size)),
-            Err(error) if error.trouble == Trouble::Absent => Ok(None),
+            Err(error) if error.is_absent() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -302,7 +302,7 @@ impl Store {
     pub async fn delete(&self, key: &str) -> Result<(), StoreError> {
         let deleted = self.data.delete(&self.key(key)?).await;
         match deleted.map_err(|error| self.error("delete", key, &error)) {
-            Err(error) if error.trouble != Trouble::Absent => Err(error),
+            Err(error) if !error.is_absent() => Err(error),
             _ => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-use super::names::OWN;
+use super::names::{FRESH, OWN, is_storable};
 
 /// Longest list.
 const MOST: usize = 1_000_000;
@@ -22,7 +22,14 @@ pub fn path(text: &str) -> Result<(), String> {
 
 /// Whether a file's key may be read under the prefix: its path, with a node and a stamp in it. Errors: why not.
 pub fn key(text: &str) -> Result<(), String> {
-    beneath(text, MAX_DEPTH + 2)
+    beneath(text, MAX_DEPTH + 2)?;
+    if is_storable(text) { Ok(()) } else { Err(format!("no store can keep {text:?}")) }
+}
+
+/// Whether a pointer may be written there, through its neighbour. Errors: why not.
+pub(super) fn pointer(text: &str) -> Result<(), String> {
+    path(text)?;
+    path(&format!("{text}{FRESH}"))
 }
 
 fn beneath(text: &str, deepest: usize) -> Result<(), String> {
@@ -99,6 +106,19 @@ mod tests {
             assert_eq!(key(&data_key(unit, &stamp, &deepest)), Ok(()), "{unit}");
         }
         assert!(path(&format!("d/{deepest}")).is_err() && key(&format!("d/d/d/{deepest}")).is_err());
+    }
+
+    #[test]
+    fn a_key_that_some_store_cannot_be_asked_for_is_refused() {
+        let stamp = Stamp { attempt: Attempt { number: Attempt::LAST, tag: Some(u32::MAX) }, seq: u64::MAX };
+        let (unit, file) = (["u"; 200].join("/"), "\n#\\".repeat(85));
+        for (unit, file) in [("u", "a\nb#1\\\u{7f}"), ("u", &file), (&unit[..399], "\u{85}"), (&file, &file)] {
+            let made = data_key(unit, &stamp, &format!("{unit}/{file}"));
+            assert!(is_storable(&made), "{made}");
+        }
+        for bad in ["u/a\nb", "u/\u{7f}", "u/a#1", "u/a\\b", &["k"; 60].map(|k| k.repeat(20)).join("/")] {
+            assert!(key(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -247,6 +247,7 @@ impl Manifest {
             total = total.checked_add(file.size).ok_or("the sizes in the manifest overflow")?;
         }
         for pointer in &self.pointers {
+            super::hostile::pointer(&pointer.path)?;
             let leaves = pointer.symlink && !link_stays(&pointer.path, &pointer.content);
             if pointer.content.len() > MAX_POINTER || leaves {
                 return Err(format!("the manifest's pointer {:?} is too long or leads outside", pointer.path));
@@ -268,10 +269,14 @@ fn item(file: &Item, unit: &str) -> Result<(), String> {
         ItemKind::Symlink => {
             let target = file.target.as_deref().unwrap_or_default();
             let fits = file.size == 0 && super::unit::stays_inside(what, target, unit);
-            if fits { Ok(()) } else { Err(format!("the manifest's link {what:?} leads outside ({target:?})")) }
+            if fits {
+                Ok(())
+            } else {
+                Err(format!("the manifest's link {what:?} leads outside or is too long ({target:?})"))
+            }
         }
         ItemKind::File => {
-            key(&file.key).map_err(|_| format!("the manifest's key {:?} lies outside our prefix", file.key))?;
+            key(&file.key).map_err(|_| format!("the manifest's key {:?} is none that trainit makes", file.key))?;
             let is_hex = |text: &str, length: usize| {
                 text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
             };

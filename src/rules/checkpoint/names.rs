@@ -13,6 +13,8 @@ use super::listing::name_of;
 
 /// Our own corner of a store and of a checkpoint directory.
 pub const OWN: &str = ".trainit";
+/// What a file's neighbour ends in that is to take its place.
+pub const FRESH: &str = ".trainit-new";
 /// Where attempts are claimed.
 pub const ATTEMPTS: &str = ".trainit/attempts";
 /// Where commits lie.
@@ -175,6 +177,8 @@ pub fn stamp_of_data(key: &str) -> Option<Stamp> {
 const LONGEST_PART: usize = 200;
 /// Longest unit or path within a key, bytes: object stores take keys of 1024.
 const LONGEST_PATH: usize = 400;
+/// Longest key: a unit, a stamp, a path.
+const LONGEST_KEY: usize = 2 * LONGEST_PATH + 50;
 
 /// A path as stores can keep it. The manifest says which key is whose, so it need not read back: what is too long ends
 /// in a hash, or is one.
@@ -183,11 +187,21 @@ fn encode(path: &str) -> String {
     if encoded.len() <= LONGEST_PATH { encoded } else { format!("~{}{}", hash16(path.as_bytes()), path.len()) }
 }
 
-/// Control characters break stores, `#1` is how the file store names half-written files, `\` is a delimiter to some.
+/// What no key of ours has: control characters break stores, `#1` is how the file store names half-written files, `\` is
+/// a delimiter to some.
+fn is_hard(c: char) -> bool {
+    c.is_ascii_control() || matches!(c, '#' | '\\')
+}
+
+/// Whether every store can be asked for this key, as it can for those that [`data_key`] makes.
+pub(super) fn is_storable(key: &str) -> bool {
+    key.len() <= LONGEST_KEY && !key.contains(is_hard)
+}
+
 fn encode_part(part: &str) -> String {
     let mut encoded = String::with_capacity(part.len());
     for c in part.chars() {
-        if c.is_ascii_control() || matches!(c, '%' | '#' | '\\') {
+        if is_hard(c) || c == '%' {
             encoded.push_str(&format!("%{:02X}", u32::from(c)));
         } else {
             encoded.push(c);

@@ -15,6 +15,9 @@ use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
 /// Longer indexes of weights are not read.
 const INDEX_LIMIT: u64 = 100 << 20;
 
+/// Longest text of a symbolic link, bytes.
+const LONGEST_TARGET: usize = 4095;
+
 /// Of what has no path of its own to be restored to, and is written over by the next save.
 pub(super) const IN_ITSELF: &str =
     "it lies in the checkpoint directory itself; save each checkpoint into a directory of its own there, as step-100";
@@ -241,9 +244,9 @@ fn is_tensorflows(candidate: &Candidate, path: &str) -> bool {
     })
 }
 
-/// Whether a symbolic link at `path` with this target is relative and ends inside the unit, or at its root.
+/// Whether a symbolic link at `path` can have this target, which is relative and ends inside the unit, or at its root.
 pub fn stays_inside(path: &str, target: &str, unit: &str) -> bool {
-    if target.is_empty() || target.starts_with('/') || target.contains('\0') {
+    if target.is_empty() || target.len() > LONGEST_TARGET || target.starts_with('/') || target.contains('\0') {
         return false;
     }
     let mut parts: Vec<&str> = parent_of(path).split('/').filter(|p| !p.is_empty()).collect();
@@ -401,6 +404,7 @@ mod tests {
         assert!(stays_inside("u/d/a", "../b", "u"));
         assert!(stays_inside("u/d/a", "..", "u") && stays_inside("u/a", ".", "u"), "the root is not outside");
         assert!(!stays_inside("u/d/a", "../..", "u") && !stays_inside("u/a", "..", "u"));
+        assert!(stays_inside("u/a", &"./".repeat(2047), "u") && !stays_inside("u/a", &"./".repeat(2048), "u"));
         assert!(!stays_inside("u/a", "../b", "u"));
         assert!(!stays_inside("u/a", "/etc/passwd", "u"));
         assert!(!stays_inside("u/a", "../../../etc/passwd", "u"));

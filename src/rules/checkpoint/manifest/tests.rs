@@ -180,6 +180,22 @@ fn links_that_leave_the_unit_are_refused() {
 }
 
 #[test]
+fn what_no_file_system_or_store_takes_is_refused() {
+    let long = "a/".repeat(2048);
+    assert!(altered(|v| v["files"][2]["target"] = json!(long)).is_err_and(|why| why.contains("too long")));
+    let pointer = json!({"path": "last.ckpt", "content": long, "symlink": true});
+    assert!(altered(|v| v["pointers"][0] = pointer).is_err());
+    let pointer = |name: String| altered(|v| v["pointers"][0]["path"] = json!(name));
+    assert!(
+        pointer("p".repeat(243)).is_ok() && pointer("p".repeat(244)).is_err(),
+        "it is put there through a neighbour"
+    );
+    for bad in ["u/a\nb", "u/a\u{7f}", "u/a#1", &["k"; 60].map(|k| k.repeat(20)).join("/")] {
+        assert!(altered(|v| v["files"][0]["key"] = json!(bad)).is_err_and(|why| why.contains("the manifest's key")));
+    }
+}
+
+#[test]
 fn another_schema_or_another_commits_manifest_is_refused() {
     assert!(altered(|v| v["schema"] = json!("trainit.ckpt/2")).is_err_and(|e| e.contains("trainit.ckpt/2")));
     assert!(altered(|v| v["seq"] = json!(9)).is_err());
