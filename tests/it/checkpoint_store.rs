@@ -1,5 +1,6 @@
 //! Committing: what is in the store after a push, whatever happened during it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -381,6 +382,27 @@ fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_nodes_data_ever
     assert!(others.join("w").exists());
     assert_eq!(place.steps(), [1]);
     place.checkpoint("verify").output().expect_code(0);
+}
+
+#[test]
+fn names_that_are_not_ours_are_no_hindrance_and_stay() {
+    let place = Place::new();
+    let saved = place.save(1);
+    place.push();
+    let odd = [OsStr::from_bytes(b"x\xff"), "a\nb".as_ref(), "loop".as_ref(), ".trainit/commits/loop".as_ref()];
+    for name in odd {
+        match name.to_str() {
+            Some(text) if text.ends_with("loop") => symlink(".", place.store().join(name)).unwrap(),
+            _ => fs::write(place.store().join(name), "").unwrap(),
+        }
+    }
+    fs::write(place.store().join(OsStr::from_bytes(b".trainit/commits/\xff")), "").unwrap();
+    for deed in ["push", "list", "verify"] {
+        place.checkpoint(deed).output().expect_code(0);
+    }
+    place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
+    assert!(odd.iter().all(|name| place.store().join(name).symlink_metadata().is_ok()));
 }
 
 #[test]

@@ -213,6 +213,25 @@ fn what_may_not_be_read_or_written_is_named_in_one_line() {
 }
 
 #[test]
+fn what_may_not_be_read_beside_the_checkpoints_is_no_hindrance_and_the_commits_are() {
+    if !is_root(&Place::new()) {
+        return;
+    }
+    let place = Place::new();
+    place.save(1);
+    open_to_all(&place);
+    as_nobody(&place, "push").output().expect_code(0);
+    // As at the root of a disk.
+    fs::create_dir(place.store().join("lost+found")).unwrap();
+    fs::set_permissions(place.store().join("lost+found"), fs::Permissions::from_mode(0o700)).unwrap();
+    as_nobody(&place, "prune").output().expect_code(0);
+    std::os::unix::fs::chown(place.store().join(".trainit/commits"), Some(0), Some(0)).unwrap();
+    fs::set_permissions(place.store().join(".trainit/commits"), fs::Permissions::from_mode(0o700)).unwrap();
+    let done = as_nobody(&place, "prune").output().expect_code(204);
+    assert!(done.err().contains("Permission denied") && done.err().contains(".trainit/commits"), "{}", done.err());
+}
+
+#[test]
 fn with_too_few_descriptors_it_fails_in_one_line_and_nothing_is_lost() {
     for limit in 8..24 {
         let place = Place::new();

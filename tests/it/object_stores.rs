@@ -503,3 +503,21 @@ fn a_commit_that_another_deletes_while_it_is_pruned_needs_nothing() {
     let done = place.checkpoint("prune").args(["--keep-last", "2"]).output().expect_code(0);
     assert!(done.out().contains("deleted 2 commits"), "{}", done.out());
 }
+
+#[test]
+fn names_of_others_that_can_be_no_keys_are_passed_over_and_stay() {
+    each(|bucket, place| {
+        let saved = place.save(1);
+        place.push();
+        let odd = [".trainit/commits//x", ".trainit/attempts/./x", "/x", "a/../b", "step-1//x", "a\nb", "folder/"];
+        for name in odd {
+            bucket.place(&format!("jobs/1/{name}"), b"");
+        }
+        for deed in ["push", "list", "verify"] {
+            place.checkpoint(deed).output().expect_code(0);
+        }
+        place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
+        assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved);
+        assert!(odd.iter().all(|name| bucket.object(&format!("jobs/1/{name}")).is_some()), "{:?}", bucket.keys());
+    });
+}

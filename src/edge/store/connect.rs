@@ -34,6 +34,7 @@ use url::Url;
 use super::access::Access;
 use super::answers;
 use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
+use super::page;
 use super::prompt::Connector as Prompt;
 use super::tls::Roots;
 use super::values;
@@ -211,7 +212,11 @@ impl HttpService for Service {
             let refused = |kind| move |why| error(kind, why);
             let words = match owed {
                 // The crate asks again then.
-                Some(root) => answers::whole(&host, root, words, &sent).map_err(refused(HttpErrorKind::Interrupted))?,
+                Some(root) => {
+                    let whole =
+                        answers::whole(&host, root, words, &sent).map_err(refused(HttpErrorKind::Interrupted))?;
+                    page::without_odd_names(whole)
+                }
                 None => answers::usable(&host, &words).map_err(refused(HttpErrorKind::Unknown))?,
             };
             return Ok(HttpResponse::from_parts(parts, words.into()));

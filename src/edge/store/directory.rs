@@ -2,19 +2,24 @@
 //! links (gcsfuse has none).
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use object_store::local::LocalFileSystem;
+use object_store::path::Path as Key;
 
 use super::error::{StoreError, kind_of};
-use crate::rules::checkpoint::listing::join;
+use super::list::Object;
+use crate::rules::checkpoint::listing::{join, name_of};
 use crate::rules::checkpoint::names::is_half_written;
 
 /// Up to this many files are made durable one by one, more by flushing the whole file system at once.
 const SYNCED_ONE_BY_ONE: usize = 64;
+
+/// The file that tells the time, until it is deleted.
+const TIME: &str = "time";
 
 /// What a directory can and a bucket cannot.
 #[derive(Debug)]
@@ -90,7 +95,7 @@ impl Directory {
     /// What time a new file gets: of a share, its server's.
     pub(super) async fn time(&self) -> io::Result<Duration> {
         // Named like a write that was cut short, which no listing shows.
-        let path = self.root.join(format!("time#{}", std::process::id()));
+        let path = self.root.join(format!("{TIME}#{}", std::process::id()));
         blocking(move || {
             let made = File::create_new(&path)?;
             let modified = made.metadata().and_then(|m| m.modified());
@@ -100,13 +105,99 @@ impl Directory {
         .await
     }
 
+    /// Every file under a prefix whose name can be a key. Not the crate's listing, which fails at a name that cannot.
+    pub(super) async fn list(&self, prefix: &str) -> io::Result<Vec<Object>> {
+        let (root, prefix) = (self.root.clone(), prefix.to_owned());
+        blocking(move || {
+            let mut objects = Vec::new();
+            visit(&root, prefix, |key, entry| {
+                if staged_for(&key).is_none() && Key::parse(&key).is_ok() {
+                    objects.extend(object(key, entry)?);
+                }
+                Ok(())
+            })?;
+            Ok(objects)
+        })
+        .await
+    }
+
     /// Deletes half-written files (`NAME#k`) older than `age`. Returns how many.
     pub(super) async fn sweep(&self, age: Duration) -> io::Result<u64> {
         let root = self.root.clone();
         // Where nothing can be written, nothing can be deleted.
         let Ok(now) = self.time().await else { return Ok(0) };
-        blocking(move || sweep(&root, now.saturating_sub(age))).await
+        let before = now.saturating_sub(age);
+        blocking(move || {
+            let mut count = 0;
+            visit(&root, String::new(), |key, entry| {
+                if staged_for(&key).is_some() && entry.metadata().is_ok_and(|m| m.is_file() && modified(&m) <= before) {
+                    count += u64::from(fs::remove_file(entry.path()).is_ok());
+                }
+                Ok(())
+            })?;
+            Ok(count)
+        })
+        .await
     }
+}
+
+/// Shows everything below a directory that is none itself, under its key. A link to a directory is not entered: what it
+/// leads to has its own key, or is not ours; nor is what may not be read (`lost+found`). Errors: as readdir(3), those of
+/// `each`.
+fn visit(root: &Path, from: String, mut each: impl FnMut(String, &DirEntry) -> io::Result<()>) -> io::Result<()> {
+    let mut left = vec![from.clone()];
+    while let Some(at) = left.pop() {
+        let names = match fs::read_dir(root.join(&at)) {
+            Err(error) if is_absent(&error) || is_denied(&error) && at != from => continue,
+            names => names?,
+        };
+        for entry in names {
+            let entry = entry?;
+            // What is not UTF-8 is no part of a key.
+            let Some(key) = entry.file_name().to_str().map(|name| join(&at, name)) else { continue };
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => left.push(key),
+                Ok(_) => each(key, &entry)?,
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file, or what a link to one leads to; `None` for anything else, and what has just been deleted.
+fn object(key: String, entry: &DirEntry) -> io::Result<Option<Object>> {
+    let metadata = match entry.metadata() {
+        // A link may lead nowhere, or to itself.
+        Ok(metadata) if metadata.is_symlink() => fs::metadata(entry.path()).ok(),
+        Ok(metadata) => Some(metadata),
+        Err(error) if is_absent(&error) => None,
+        Err(error) => return Err(error),
+    };
+    let file = metadata.filter(fs::Metadata::is_file);
+    Ok(file.map(|metadata| Object { key, size: metadata.len(), modified: modified(&metadata) }))
+}
+
+/// Nothing is there, or nothing can be there.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ENAMETOOLONG))
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EACCES)
+}
+
+/// Since 1970.
+fn modified(metadata: &fs::Metadata) -> Duration {
+    let modified = metadata.modified().unwrap_or(UNIX_EPOCH);
+    modified.duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The key that is to be written, of a file that is half written (`NAME#k`).
+fn staged_for(path: &str) -> Option<&str> {
+    let (key, _) = path.rsplit_once('#')?;
+    is_half_written(name_of(path)).then_some(key)
 }
 
 async fn blocking<T: Send + 'static>(deed: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
@@ -132,29 +223,14 @@ fn below(root: &Path, key: String, found: &mut BTreeSet<String>) -> io::Result<(
     Ok(())
 }
 
-fn sweep(directory: &Path, before: Duration) -> io::Result<u64> {
-    let mut count = 0;
-    for entry in fs::read_dir(directory)?.flatten() {
-        let Ok(metadata) = entry.metadata() else { continue };
-        let name = entry.file_name();
-        let is_staged = name.to_str().is_some_and(is_half_written);
-        if metadata.is_dir() {
-            count += sweep(&entry.path(), before)?;
-        } else if is_staged && metadata.is_file() {
-            let modified = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-            if modified <= before && fs::remove_file(entry.path()).is_ok() {
-                count += 1;
-            }
-        }
-    }
-    Ok(count)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Access, Created, Store};
     use super::*;
     use crate::rules::checkpoint::address::Address;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
 
     fn with_store(deed: impl AsyncFnOnce(&Path, Store)) {
         let dir = tempfile::tempdir().expect("temporary directory");
@@ -217,6 +293,32 @@ mod tests {
             assert_eq!(read(&store, "u/x", 8, 4).await.expect("reads"), [1, 1, 2, 2].as_slice());
             assert!(read(&store, "u/x", 10, 6).await.is_err());
             assert_eq!(store.list("nothing/here").await.expect("lists"), []);
+        });
+    }
+
+    #[test]
+    fn names_that_cannot_be_keys_are_not_listed_and_do_no_harm() {
+        with_store(async |root, store| {
+            put(&store, "u/x", b"1").await;
+            fs::write(root.join(OsStr::from_bytes(b"u/\xff")), "").expect("writes");
+            fs::create_dir(root.join(OsStr::from_bytes(b"\xfe"))).expect("mkdir");
+            fs::create_dir_all(root.join("a\nb")).expect("mkdir");
+            for name in ["a\nb/x", "u/\u{7f}", "u/half#12", "a#b#1"] {
+                fs::write(root.join(name), "").expect("writes");
+            }
+            let links = [("u", "same"), ("..", "u/loop"), ("nothing", "dangling"), ("self", "self"), ("u/x", "link")];
+            for (to, link) in links {
+                symlink(to, root.join(link)).expect("symlink");
+            }
+            let listed = async |prefix: &str| {
+                let objects = store.list(prefix).await.expect("lists");
+                objects.into_iter().map(|o| o.key).collect::<Vec<_>>().join(" ")
+            };
+            assert_eq!(listed("").await, "a#b#1 link u/x");
+            assert_eq!(listed("u").await, "u/x");
+            assert_eq!(listed("same").await, "same/x", "a link that is asked for by its name");
+            assert_eq!(listed("u/x").await, "");
+            assert_eq!(listed("u/x/y").await, "");
         });
     }
 

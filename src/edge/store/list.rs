@@ -28,6 +28,12 @@ impl Store {
     pub async fn list(&self, prefix: &str) -> Result<Vec<Object>, StoreError> {
         let under = format!("{}{prefix}", self.prefix);
         let key = Key::parse(&under).map_err(|error| self.io_error("list", prefix, &io::Error::other(error)))?;
+        if let Some(directory) = &self.directory {
+            let listed = directory.list(key.as_ref()).await;
+            let mut objects = listed.map_err(|error| self.io_error("list", prefix, &error))?;
+            once(&mut objects);
+            return Ok(objects);
+        }
         let mut list = self.data.list(Some(&key).filter(|_| !under.is_empty())).map_ok(|meta| {
             let key = meta.location.to_string();
             Object {

@@ -23,6 +23,7 @@ mod directory;
 mod error;
 mod google;
 mod list;
+mod page;
 mod profile;
 mod prompt;
 mod tls;

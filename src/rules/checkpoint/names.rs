@@ -220,7 +220,7 @@ pub fn is_half_written(name: &str) -> bool {
 }
 
 /// Longest key of an object, with the prefix, bytes.
-const LONGEST_KEY: usize = 1024;
+const LONGEST_OBJECT: usize = 1024;
 /// Longest path and longest name of a file, bytes, with room for what it is called while it is written.
 const LONGEST_FILE: usize = 4090;
 const LONGEST_NAME: usize = 250;
@@ -229,7 +229,7 @@ const LONGEST_NAME: usize = 250;
 pub fn unfit(path: &str, store: &Address) -> Option<String> {
     let (place, longest) = match store {
         Address::Directory(root) => (root.as_os_str().len(), LONGEST_FILE),
-        Address::Bucket(bucket) => (bucket.prefix.len(), LONGEST_KEY),
+        Address::Bucket(bucket) => (bucket.prefix.len(), LONGEST_OBJECT),
     };
     let (name, is_directory) = (name_of(path), matches!(store, Address::Directory(_)));
     if path.chars().any(|c| c.is_ascii_control()) {
