@@ -47,7 +47,7 @@ fn what_takes_the_gpu_away_is_told_once_though_the_trainer_dies_of_it() {
 fn a_gpu_that_is_gone_at_a_restart_is_noticed_at_once() {
     let fake = FakeNvml::new(&[]);
     let flags = ["--max-restarts", "1", "--restart-backoff", "1ms", "--gpu-interval", "60s"];
-    let script = format!("echo ready-$TRAINIT_ATTEMPT; trap 'exit 9' USR1; {LOOP}");
+    let script = format!("trap 'exit 9' USR1; echo ready-$TRAINIT_ATTEMPT; {LOOP}");
     let running = run(&fake, &flags, &script).start();
     running.after_line("ready-1");
     running.after_log("the GPUs are watched");
