@@ -353,7 +353,7 @@ fn a_store_inside_the_checkpoint_directory_or_around_it_is_125() {
 }
 
 #[test]
-fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_nodes_data_ever() {
+fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_stores_data_ever() {
     let place = Place::new();
     place.save(1);
     place.checkpoint("push").env("TRAINIT_TEST_FAULT", "8").output().expect_code(137);
@@ -361,7 +361,12 @@ fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_nodes_data_ever
     let others = place.store().join("node-00001/step-1/0000000001-000001");
     fs::create_dir_all(&others).unwrap();
     fs::write(others.join("w"), "1").unwrap();
+    // A node claims its attempt before it has data, here on another disk, where only who asks for it by its name sees it.
+    fs::create_dir_all(place.path("claims/attempts")).unwrap();
+    fs::write(place.path("claims/attempts/0000000001.json"), "{}").unwrap();
+    symlink(place.path("claims"), place.store().join("node-00001/.trainit")).unwrap();
     fs::write(orphan.join("half#1"), "1").unwrap();
+    fs::write(place.store().join("notes#1"), "1").unwrap();
     place.push();
     let age = |path: &std::path::Path| {
         for entry in fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_file()) {
@@ -371,16 +376,31 @@ fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_nodes_data_ever
     };
     place.checkpoint("prune").output().expect_code(0);
     assert!(orphan.join("weights.bin").exists(), "young data may be on its way into a commit");
-    for path in [orphan.clone(), orphan.join("layers"), others.clone(), place.store().join("step-1/0000000002-000001")]
-    {
+    let ours = place.store().join("step-1/0000000002-000001");
+    for path in [orphan.clone(), orphan.join("layers"), others.clone(), ours, place.store()] {
         age(&path);
     }
     let done = place.checkpoint("prune").args(["--dry-run"]).output().expect_code(0);
     assert!(done.out().contains("0 commits and 3 objects"), "{}", done.out());
     place.checkpoint("prune").output().expect_code(0);
     assert!(!orphan.exists());
-    assert!(others.join("w").exists());
+    assert!(others.join("w").exists() && place.store().join("notes#1").exists());
     assert_eq!(place.steps(), [1]);
+    place.checkpoint("verify").output().expect_code(0);
+}
+
+#[test]
+fn a_checkpoint_that_is_called_as_a_nodes_corner_is_let_go_of_as_any_other() {
+    let place = Place::new();
+    for step in 1..=3 {
+        let unit = place.local().join(format!("node-00001/step-{step}"));
+        fs::create_dir_all(&unit).unwrap();
+        fs::write(unit.join("w"), step.to_string()).unwrap();
+        place.checkpoint("push").args(["--keep-last", "1"]).output().expect_code(0);
+    }
+    let left: Vec<_> =
+        fs::read_dir(place.store().join("node-00001")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["0000000003-000001"]);
     place.checkpoint("verify").output().expect_code(0);
 }
 

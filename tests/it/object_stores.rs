@@ -521,3 +521,33 @@ fn names_of_others_that_can_be_no_keys_are_passed_over_and_stay() {
         assert!(odd.iter().all(|name| bucket.object(&format!("jobs/1/{name}")).is_some()), "{:?}", bucket.keys());
     });
 }
+
+#[test]
+fn data_of_a_store_below_another_is_never_pruned() {
+    each(|bucket, place| {
+        let below = |name: &str| Place::with_store(&format!("{}/{name}", place.url()), place.env().to_vec());
+        let (node, deep) = (below("node-00001"), below("a/b"));
+        for other in [&node, &deep] {
+            other.save(1);
+            other.push();
+        }
+        // Its own first commit, of the same attempt and sequence, is gone.
+        for step in 1..=2 {
+            place.save(step);
+            place.checkpoint("push").args(["--keep-last", "1"]).output().expect_code(0);
+        }
+        // One of the two places where it is seen that there is another store may be missing.
+        for lost in ["", "jobs/1/a/b/.trainit"] {
+            bucket.misbehave(move |r| {
+                let is_asked = r.query.get("prefix").is_some_and(|prefix| !lost.is_empty() && prefix.starts_with(lost));
+                is_asked.then_some(Fault::LosePage)
+            });
+            let done = place.checkpoint("prune").args(["--orphan-age", "0s"]).output().expect_code(0);
+            assert!(done.out().contains("0 objects of none"), "{}", done.out());
+            bucket.behave();
+        }
+        for other in [&node, &deep] {
+            other.checkpoint("verify").output().expect_code(0);
+        }
+    });
+}

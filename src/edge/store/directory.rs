@@ -121,8 +121,8 @@ impl Directory {
         .await
     }
 
-    /// Deletes half-written files (`NAME#k`) older than `age`. Returns how many.
-    pub(super) async fn sweep(&self, age: Duration) -> io::Result<u64> {
+    /// Deletes half-written files (`NAME#k`) of our own older than `age`. Returns how many.
+    pub(super) async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool) -> io::Result<u64> {
         let root = self.root.clone();
         // Where nothing can be written, nothing can be deleted.
         let Ok(now) = self.time().await else { return Ok(0) };
@@ -130,7 +130,8 @@ impl Directory {
         blocking(move || {
             let mut count = 0;
             visit(&root, String::new(), |key, entry| {
-                if staged_for(&key).is_some() && entry.metadata().is_ok_and(|m| m.is_file() && modified(&m) <= before) {
+                let is_staged = staged_for(&key).is_some_and(|key| key == TIME || is_ours(key));
+                if is_staged && entry.metadata().is_ok_and(|m| m.is_file() && modified(&m) <= before) {
                     count += u64::from(fs::remove_file(entry.path()).is_ok());
                 }
                 Ok(())
@@ -326,10 +327,14 @@ mod tests {
     fn what_a_kill_left_half_written_is_swept_and_nothing_else() {
         with_store(async |root, store| {
             put(&store, "u/x", b"1").await;
-            fs::write(root.join("u/y#1"), "half").expect("writes");
-            assert_eq!(store.sweep(Duration::from_secs(3600)).await.expect("sweeps"), 0, "it is young");
-            assert_eq!(store.sweep(Duration::ZERO).await.expect("sweeps"), 1);
+            for name in ["u/y#1", "time#1", "notes#1"] {
+                fs::write(root.join(name), "half").expect("writes");
+            }
+            let sweep = async |age| store.sweep(age, |key| key.starts_with("u/")).await.expect("sweeps");
+            assert_eq!(sweep(Duration::from_secs(3600)).await, 0, "it is young");
+            assert_eq!(sweep(Duration::ZERO).await, 2);
             assert_eq!(fs::read_dir(root.join("u")).expect("reads").count(), 1);
+            assert!(root.join("notes#1").exists(), "somebody else's");
         });
     }
 

@@ -166,11 +166,31 @@ pub fn prefix_of_data(key: &str) -> &str {
     super::listing::parent_of(key)
 }
 
-/// The stamp in a data key: the first part that is one. What lies in another node's corner is none of our data.
+/// The stamp in a data key: the first part that is one.
 pub fn stamp_of_data(key: &str) -> Option<Stamp> {
-    let first = key.split('/').next().unwrap_or_default();
-    let is_node = first.strip_prefix("node-").is_some_and(|rank| digits(rank, 5).is_some());
-    if first == OWN || is_node { None } else { key.split('/').skip(1).find_map(Stamp::parse) }
+    if lies_in_own(key) { None } else { key.split('/').skip(1).find_map(Stamp::parse) }
+}
+
+/// Whether trainit gives out such names; what else lies under the prefix is somebody else's.
+pub fn is_of_ours(key: &str) -> bool {
+    lies_in_own(key) || stamp_of_data(key).is_some()
+}
+
+fn lies_in_own(key: &str) -> bool {
+    key.split('/').next() == Some(OWN)
+}
+
+/// Whose data a data key may be beside ours: the prefixes that another store may have, below ours, that keeps it under
+/// this key (another node's corner, another job's place). Each store has a corner [`OWN`] of its own before it has data.
+pub fn stores_below(key: &str) -> impl Iterator<Item = &str> {
+    let unit = super::listing::parent_of(prefix_of_data(key));
+    unit.match_indices('/').map(|(at, _)| &unit[..at])
+}
+
+/// The prefix of the store below ours whose corner this is a key of.
+pub fn store_of_corner(key: &str) -> Option<&str> {
+    let at = key.find(&format!("/{OWN}/"))?;
+    Some(&key[..at])
 }
 
 /// Longest part of a key, bytes: file systems take 255, and a store in a directory writes under a longer name first.
@@ -320,7 +340,21 @@ mod tests {
         assert_eq!(data_key("u", &s, "u/x y\n#1%"), "u/0000000007-000003/x y%0A%231%25");
         assert_eq!(stamp_of_data("a/b/0000000007-000003/x"), Some(s));
         assert_eq!(stamp_of_data(".trainit/commits/x"), None);
-        assert_eq!(stamp_of_data("node-00001/u/0000000007-000003/x"), None, "another node's");
+        assert_eq!(stamp_of_data("node-00001/0000000007-000003/x"), Some(stamp(7, 3)), "a unit may be called so");
+    }
+
+    #[test]
+    fn what_may_be_another_stores_is_told_from_its_key() {
+        let of = |key: &'static str| stores_below(key).collect::<Vec<_>>();
+        assert_eq!(of("node-00001/step-1/0000000007-000003/a/b"), ["node-00001"]);
+        assert_eq!(of("a/b/step-1/0000000007-000003/x"), ["a", "a/b"]);
+        assert_eq!(of("step-1/0000000007-000003/a/b"), [""; 0], "a store has its unit below it");
+        assert_eq!(store_of_corner("a/b/.trainit/attempts/0000000001.json"), Some("a/b"));
+        assert_eq!((store_of_corner(".trainit/attempts/x"), store_of_corner("a/b.trainit/x")), (None, None));
+        for ours in [".trainit/commits/x", "step-1/0000000007-000003/x"] {
+            assert!(is_of_ours(ours), "{ours}");
+        }
+        assert!(!is_of_ours("notes") && !is_of_ours("step-1/notes") && !is_of_ours("0000000007-000003/x"));
     }
 
     #[test]

@@ -13,7 +13,9 @@ use super::mirror::Mirror;
 use super::send::sizes;
 use crate::edge::store::{Object, Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, LIMIT, Manifest};
-use crate::rules::checkpoint::names::{COMMITS, CommitName, OWN, Stamp, stamp_of_data};
+use crate::rules::checkpoint::names::{
+    COMMITS, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
+};
 use crate::rules::checkpoint::plan::{self, Retention};
 
 /// What was written half is left alone for this long: somebody may be writing it.
@@ -96,7 +98,7 @@ impl Mirror {
         let mut swept = 0;
         if !dry {
             // First, so that directories are empty when their last object goes.
-            swept = store.sweep(age.max(STAGED)).await?;
+            swept = store.sweep(age.max(STAGED), is_of_ours).await?;
             let deletions = orphans.iter().map(|key| store.delete(key));
             stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
@@ -196,9 +198,34 @@ async fn orphans(store: &Store, age: Duration) -> Result<Vec<String>, StoreError
     let newest_object = objects.iter().map(|o| o.modified).max().unwrap_or_default();
     let now = store.time().await.unwrap_or(newest_object);
     let is_orphan = |key: &str| {
-        let stamp = if key.starts_with(OWN) { None } else { stamp_of_data(key) };
-        stamp.is_some_and(|s| s.attempt < newest && !kept.contains(&s)) && !named.contains(key)
+        stamp_of_data(key).is_some_and(|s| s.attempt < newest && !kept.contains(&s)) && !named.contains(key)
     };
-    let old = objects.into_iter().filter(|o| now.saturating_sub(o.modified) > age);
-    Ok(old.map(|o| o.key).filter(|key| is_orphan(key)).collect())
+    let mut others: HashMap<String, bool> =
+        objects.iter().filter_map(|o| Some((store_of_corner(&o.key)?.to_owned(), true))).collect();
+    let mut orphans = Vec::new();
+    for object in objects.into_iter().filter(|o| now.saturating_sub(o.modified) > age && is_orphan(&o.key)) {
+        if !is_of_another(store, &object.key, &mut others).await? {
+            orphans.push(object.key);
+        }
+    }
+    Ok(orphans)
+}
+
+/// Whether it is the data of a store below this one. `others`: where one is, as far as it is known; a prefix of which it
+/// is not is asked, as the listing may have lost its page.
+async fn is_of_another(store: &Store, key: &str, others: &mut HashMap<String, bool>) -> Result<bool, StoreError> {
+    for prefix in stores_below(key) {
+        let is_store = match others.get(prefix) {
+            Some(known) => *known,
+            None => {
+                let is_store = !store.list(&format!("{prefix}/{OWN}")).await?.is_empty();
+                others.insert(prefix.to_owned(), is_store);
+                is_store
+            }
+        };
+        if is_store {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
