@@ -86,7 +86,16 @@ impl Reporter {
         if self.gone.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("the last metrics could not be written to {} in time", self.shared.file.path.display());
         }
-        self.shared.state().ledger.clone()
+        let state = self.shared.state();
+        if !state.waiting.is_empty() {
+            tracing::warn!(
+                "never written to {}: {} of this run's metrics, the newest among them; a tuning service misses them, and may \
+                 call the trial INFEASIBLE",
+                self.shared.file.path.display(),
+                state.waiting.len()
+            );
+        }
+        state.ledger.clone()
     }
 }
 
@@ -193,6 +202,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use super::super::output::{LOCK_PATIENCE, PATIENCE};
     use super::*;
     use std::thread;
 

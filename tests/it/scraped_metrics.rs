@@ -64,6 +64,13 @@ fn nothing_is_captured_where_nothing_is_looked_for() {
 }
 
 #[test]
+fn metrics_that_were_never_written_are_mentioned_at_the_end() {
+    let run = trainer(Path::new("/dev/full"), &[LOSS], "echo loss: 0.5; echo loss: 0.25");
+    let done = run.env("CLOUD_ML_TRIAL_ID", "7").output().expect_code(0);
+    assert_eq!(warnings(&done, "never written to /dev/full: 2 of this run's metrics"), 1, "{}", done.err());
+}
+
+#[test]
 fn every_byte_passes_through_in_order() {
     let (dir, file) = folder();
     let junk = dir.path().join("junk");
