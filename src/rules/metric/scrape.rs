@@ -133,8 +133,10 @@ fn end_of_line(block: &[u8], from: usize) -> usize {
 }
 
 const ESCAPE: u8 = 0x1b;
+const BELL: u8 = 7;
 
-/// Leaves out `ESC [ parameters letter` (ECMA-48 control sequences): colours, cursor movements, erasures.
+/// Leaves out what ECMA-48 knows of: `ESC [ parameters letter` (colours, cursor movements, erasures), `ESC ] text` up to BEL
+/// or `ESC \` (titles, links), `ESC ( letter` (character sets).
 fn without_codes(block: &[u8], plain: &mut Vec<u8>) {
     plain.clear();
     let mut rest = block;
@@ -145,6 +147,14 @@ fn without_codes(block: &[u8], plain: &mut Vec<u8>) {
             let parameters = code.iter().take_while(|b| (0x20..0x40).contains(*b)).count();
             let after = &code[parameters..];
             rest = if after.first().is_some_and(|b| (0x40..0x7f).contains(b)) { &after[1..] } else { after };
+        } else if let Some(text) = rest.strip_prefix(b"]") {
+            let end = text.iter().position(|b| matches!(*b, BELL | ESCAPE) || is_end(*b)).unwrap_or(text.len());
+            match &text[end..] {
+                [BELL, after @ ..] | [ESCAPE, b'\\', after @ ..] => rest = after,
+                _ => {}
+            }
+        } else if let [0x20..0x30, 0x30..0x7f, after @ ..] = rest {
+            rest = after;
         }
     }
     plain.extend_from_slice(rest);
@@ -224,6 +234,15 @@ mod tests {
             "a=loss: ([0-9.]+)$",
             b"\x1b[1mloss:\x1b[0m \x1b[38;5;82m0.5\x1b[0m\n\x1b[2K\x1b[1Gloss: 0.25\n\x1b]junk\x1b",
             &[0.5, 0.25],
+        );
+    }
+
+    #[test]
+    fn titles_links_and_character_sets_are_left_out() {
+        finds(
+            "a=^loss: ([0-9.]+)$",
+            b"\x1b]0;loss: 9\x07loss: \x1b(B0.5\n\x1b]8;;http://x\x1b\\loss: 0.25\x1b]8;;\x1b\\\n\x1b]cut off\nloss: 0.125\n",
+            &[0.5, 0.25, 0.125],
         );
     }
 
