@@ -1,8 +1,8 @@
 //! Metrics out of the files that a trainer writes: TensorBoard's event files, and a file of records. A thread of its own
 //! looks at them once a second; at the end of an attempt it looks once more, so that nothing is left behind.
 //!
-//! Of what one look finds, measurements come in the order of their steps, whichever file they are in. Deliberately absent:
-//! what was in the files before the run; it belongs to another one.
+//! Of what one look finds in event files, measurements come in the order of their steps, whichever file they are in; a file of
+//! records has an order of its own. Deliberately absent: what was in the files before the run; it belongs to another one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
