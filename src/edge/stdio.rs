@@ -8,9 +8,17 @@ use std::os::fd::{BorrowedFd, RawFd};
 
 use crate::rules::plain::plain;
 
-/// Writes all of it to standard output. Errors: as write(2), EPIPE included.
+/// Writes all of it to standard output, or says why that was not possible. Errors: as write(2), EPIPE included.
 pub fn print(text: &str) -> io::Result<()> {
-    write_all(libc::STDOUT_FILENO, text.as_bytes())
+    let written = write_all(libc::STDOUT_FILENO, text.as_bytes());
+    if let Err(error) = &written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        complain(&format!(
+            "trainit: error: standard output cannot be written, what was asked for is not told: {error}"
+        ));
+    }
+    written
 }
 
 /// Writes one line to standard error, whatever it quotes; a closed or full one is no reason to fail.

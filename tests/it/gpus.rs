@@ -351,6 +351,15 @@ fn watch_says_that_nothing_is_known_and_when_it_is_known_again() {
 }
 
 #[test]
+fn an_answer_that_cannot_be_written_is_an_error_with_its_reason() {
+    let mut gpus = Trainit::new(["gpus", "--json"]);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let done = gpus.command().stdout(full).output().unwrap();
+    let err = String::from_utf8(done.stderr).unwrap();
+    assert!(done.status.code() == Some(1) && err.contains("standard output cannot be written"), "{err}");
+}
+
+#[test]
 fn a_bad_setting_is_125() {
     let done = Trainit::new(["gpus", "--gpu-timeout", "0s"]).output().expect_code(125);
     assert!(done.err().contains("--gpu-timeout") && done.err().contains("more than 0s"), "{}", done.err());
