@@ -167,7 +167,7 @@ fn an_unknown_error_of_the_driver_never_ends_a_job_by_itself() {
 fn the_probe_does_not_keep_the_tree_from_being_empty_and_is_there_again_after_a_restart() {
     let fake = FakeNvml::new(&[]);
     let flags = ["--max-restarts", "1", "--restart-backoff", "1ms"];
-    let script = format!("echo ready-$TRAINIT_ATTEMPT; trap 'exit 9' USR1; trap 'exit 0' USR2; {LOOP}");
+    let script = format!("trap 'exit 9' USR1; trap 'exit 0' USR2; echo ready-$TRAINIT_ATTEMPT; {LOOP}");
     let running = run(&fake, &flags, &script).start();
     running.after_line("ready-1");
     running.after_log("the GPUs are watched");
