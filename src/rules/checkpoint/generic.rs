@@ -54,7 +54,8 @@ fn is_a_part(name: &str) -> bool {
 }
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
-    let unfinished = |e: &&Entry| [".tmp", ".part", ".incomplete"].iter().any(|end| e.name().ends_with(end));
+    let is_cut = |name: &str| [".tmp", ".part", ".incomplete"].iter().any(|end| name.ends_with(end));
+    let unfinished = |e: &&Entry| is_cut(e.name()) || e.name().starts_with(".tmp");
     if let Some(entry) = candidate.entries(scan.listing).find(unfinished) {
         return Err(format!("{} is still being written", entry.path));
     }
@@ -79,6 +80,11 @@ mod tests {
             Memory::of(&[("ckpt-00000010.json", "{\"w\": 1}"), ("ckpt-00000020.json", "{\"w\": 1"), ("step=5/a", "x")]);
         let units = complete_units(&memory);
         assert_eq!(units, [("ckpt-00000010.json".into(), Some(10)), ("step=5".into(), Some(5))]);
+    }
+
+    #[test]
+    fn a_file_that_safetensors_will_rename_is_not_written_yet() {
+        assert!(reason(&Memory::of(&[("epoch_1/.tmpexM3xZ", "x")]), "epoch_1").contains("still being written"));
     }
 
     #[test]
