@@ -169,6 +169,18 @@ class DistributedLopsided(Distributed):
     names = ("w0",)
 
 
+class DistributedSame(Distributed):
+    """One process that saves over the same directory."""
+
+    processes = 1
+
+    def unit(self, step):
+        return "last"
+
+    def must_be_complete(self, begun, done):
+        return {"last"} if begun in done else set()
+
+
 class DeepSpeed(TorchFile):
     """DeepSpeed's engine of two processes, ZeRO stage 1."""
 
@@ -307,6 +319,39 @@ class Accelerate(TorchFile):
             self.torch.load(os.path.join(unit, name), weights_only=False)
         state = self.safetensors.load_file(os.path.join(unit, "model.safetensors"))
         return step_of(self.numpy, {k: v.numpy() for k, v in state.items()})
+
+
+class AccelerateSame(Accelerate):
+    """save_state over the same directory."""
+
+    def unit(self, step):
+        return "checkpoint_1"
+
+    def must_be_complete(self, begun, done):
+        return {"checkpoint_1"} if begun in done else set()
+
+    def save(self, directory, rank, say):
+        accelerator = self.accelerate.Accelerator(cpu=True)
+        weights = self.torch.nn.ParameterDict(
+            {k: self.torch.nn.Parameter(self.torch.from_numpy(v)) for k, v in filled(self.numpy, 0).items()})
+        weights, optimizer = accelerator.prepare(weights, self.torch.optim.SGD(weights.parameters(), lr=0.1))
+        step = 0
+        while True:
+            step += 1
+            for name, value in filled(self.numpy, step).items():
+                weights[name].data.copy_(self.torch.from_numpy(value))
+            optimizer.param_groups[0]["lr"] = float(step)
+            say("begin", step)
+            accelerator.save_state(os.path.join(directory, self.unit(step)))
+            say("done", step)
+
+    def load(self, directory, unit):
+        step = super().load(directory, unit)
+        optimizer = self.torch.load(os.path.join(directory, unit, "optimizer.bin"), weights_only=False)
+        if optimizer["param_groups"][0]["lr"] != step:
+            raise ValueError("the model of step %d, the optimizer of another" % step)
+        # A name that stays says no step of the trainer's.
+        return 1
 
 
 class Lightning(TorchFile):
@@ -595,8 +640,8 @@ class Pickle(Numpy):
 
 
 WRITERS = {
-    "torch-file": TorchFile, "torch-same": TorchSame, "safetensors": Safetensors, "dcp": Distributed, "dcp-lopsided": DistributedLopsided,
-    "deepspeed": DeepSpeed, "huggingface": HuggingFace, "accelerate": Accelerate, "lightning": Lightning, "flax": Flax,
+    "torch-file": TorchFile, "torch-same": TorchSame, "safetensors": Safetensors, "dcp": Distributed, "dcp-lopsided": DistributedLopsided, "dcp-same": DistributedSame,
+    "deepspeed": DeepSpeed, "huggingface": HuggingFace, "accelerate": Accelerate, "accelerate-same": AccelerateSame, "lightning": Lightning, "flax": Flax,
     "tensorflow": TensorFlow, "keras": Keras, "orbax": Orbax,
     "orbax-async": OrbaxAsync, "xgboost": XGBoost, "numpy": Numpy, "pickle": Pickle,
 }
