@@ -1,4 +1,5 @@
-//! Single files of `torch.save` and Lightning: `model_100.pt`, `epoch=3-step=1200.ckpt`, `last.ckpt`, `hpc_ckpt_4.ckpt`.
+//! Single files of `torch.save` and Lightning: `model_100.pt`, `checkpoint.pth.tar`, `epoch=3-step=1200.ckpt`, `last.ckpt`,
+//! `hpc_ckpt_4.ckpt`.
 //!
 //! Lightning may move a file from another file system, which is a copy, so a partial one can be seen: the zip check
 //! decides. A `last.ckpt` that is a symbolic link is a pointer.
@@ -12,10 +13,13 @@ use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_steps, step_in, s
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const TORCH_FILE: Layout =
-    Layout { name: "torch", evidence: "files named *.pt, *.pth or *.ckpt", find, complete, pointers };
+    Layout { name: "torch", evidence: "files named *.pt, *.pth, *.pth.tar or *.ckpt", find, complete, pointers };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let ends = |name: &str| [".pt", ".pth", ".ckpt"].iter().any(|e| name.ends_with(e));
+    let ends = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        [".pt", ".pth", ".pth.tar", ".ckpt"].iter().any(|e| name.ends_with(e))
+    };
     let files: Vec<&Entry> = scan.listing.files().filter(|f| ends(f.name()) && !scan.is_aside(&f.path)).collect();
     let lightnings = files.iter().filter(|f| is_lightnings(f.name())).map(|f| parent_of(&f.path));
     let lightnings: BTreeSet<&str> = lightnings.collect();
@@ -85,6 +89,15 @@ mod tests {
         let runs = ["runs/detect/train2/weights/epoch10.pt", "runs/detect/train2/weights/last.pt"];
         let runs = runs.iter().fold(Memory::default(), |memory, name| memory.with(name, zip_of(b"w", b"")));
         assert_eq!(complete_units(&runs).len(), 2);
+    }
+
+    #[test]
+    fn it_goes_by_other_endings_too() {
+        for (name, step) in [("checkpoint.pth.tar", None), ("model_5.pth.tar", Some(5)), ("MODEL_5.PT", Some(5))] {
+            let whole = zip_of(b"a", b"");
+            assert_eq!(complete_units(&Memory::default().with(name, &whole)), [(name.into(), step)]);
+            assert_eq!(complete_units(&Memory::default().with(name, &whole[..40])), [], "{name}");
+        }
     }
 
     #[test]

@@ -265,10 +265,13 @@ pub fn stays_inside(path: &str, target: &str, unit: &str) -> bool {
     end == unit || end.starts_with(&format!("{unit}/"))
 }
 
-/// The step in a file's name, its extension left out, so that the 5 of `.h5` is none.
+/// The step in a file's name, its extension left out, so that the 5 of `.h5` is none. That of `model.ckpt-100` is no
+/// extension.
 pub fn step_in(name: &str) -> Option<u64> {
+    let is_extension =
+        |end: &str| end.bytes().all(|b| b.is_ascii_alphanumeric()) && !end.bytes().all(|b| b.is_ascii_digit());
     match name.rsplit_once('.') {
-        Some((stem, extension)) if !extension.bytes().all(|b| b.is_ascii_digit()) => step_in_stem(stem),
+        Some((stem, extension)) if is_extension(extension) => step_in_stem(stem),
         _ => step_in_stem(name),
     }
 }
@@ -343,6 +346,8 @@ mod tests {
             ("weights.0012.h5", Some(12)),
             ("checkpoint.30", Some(30)),
             ("best.pt", None),
+            ("model.ckpt-100", Some(100)),
+            ("model.txt.snapshot_iter_10", Some(10)),
             ("model.01-0.99.keras", Some(1)),
             ("weights.02-0.50.weights.h5", Some(2)),
             ("sample-mnist-epoch=02-val_loss=0.50.ckpt", Some(2)),
