@@ -202,7 +202,6 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::{LOCK_PATIENCE, PATIENCE};
     use super::*;
     use std::thread;
 

@@ -37,6 +37,23 @@ fn killed_at_any_point_of_a_restore_the_next_one_completes_it_and_nothing_local_
     }
 }
 
+#[test]
+fn the_files_of_one_step_come_back_together_with_the_file_and_the_link_that_name_them() {
+    let place = Place::new();
+    for step in [1, 2] {
+        fs::write(place.local().join(format!("D_{step}.msgpack")), format!("d{step}")).unwrap();
+        fs::write(place.local().join(format!("G_{step}.msgpack")), format!("g{step}")).unwrap();
+    }
+    fs::write(place.local().join("latest.txt"), "D_2.msgpack\n").unwrap();
+    symlink("D_2.msgpack", place.local().join("last.msgpack")).unwrap();
+    place.push();
+    let found = place.pull_afresh("elsewhere");
+    let read = |name: &str| fs::read_to_string(found.join(name)).unwrap_or_default();
+    assert_eq!([read("D_2.msgpack"), read("G_2.msgpack"), read("latest.txt")], ["d2", "g2", "D_2.msgpack\n"]);
+    assert_eq!(fs::read_link(found.join("last.msgpack")).unwrap(), PathBuf::from("D_2.msgpack"));
+    assert!(!found.join("D_1.msgpack").exists());
+}
+
 /// What retention of a run that is being taken over from may do meanwhile.
 #[test]
 fn a_commit_that_vanishes_while_it_is_looked_at_gives_way_to_a_newer_one_not_to_an_older() {

@@ -71,7 +71,6 @@ pub fn complete(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Result<(
     (layout.complete)(scan, candidate)
 }
 
-<<<<<<< ours
 /// The pointers that shall name this unit: those of its layout, and any beside it that already do.
 pub fn pointers(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
     let mut all = (layout.pointers)(scan, candidate);
@@ -79,11 +78,11 @@ pub fn pointers(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Vec<Poin
     let others: Vec<Pointer> = others.collect();
     all.extend(others);
     all
-=======
+}
+
 /// The step that the trainer itself calls the best so far, where the files of the unit say so.
 pub fn best_step(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Option<u64> {
     if layout.name == huggingface::HUGGINGFACE.name { huggingface::best_step(scan, candidate) } else { None }
->>>>>>> theirs
 }
 
 /// What was found, newest first, and by which layout.
