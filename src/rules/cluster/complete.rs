@@ -29,9 +29,11 @@ pub fn complete(
     if !several_nodes && reading.process.is_none() {
         // What is unknown or alone needs nobody to dial; only --nproc has processes that must meet.
         let alone = reading.num_nodes == Some(1) && input.options.nproc.is_some();
-        let loopback = alone.then(|| port(None, input, None)).transpose()?;
-        let loopback = loopback.map(|port| Address { host: LOOPBACK.to_owned(), port });
-        return Ok(spec(reading, None, loopback));
+        let rendezvous = match explicit_leader(input)? {
+            None if alone => Some(Address { host: LOOPBACK.to_owned(), port: port(None, input, None)? }),
+            explicit => explicit.filter(|_| alone),
+        };
+        return Ok(spec(reading, None, rendezvous));
     }
     let leader = leader(&reading, input)?;
     if leader.is_none() && reading.process.is_none() {
@@ -116,9 +118,13 @@ fn refuse_second_launcher(reading: &Reading, input: &Input<'_>) -> Result<(), Cl
     }
 }
 
+fn explicit_leader(input: &Input<'_>) -> Result<Option<Address>, ClusterError> {
+    input.options.leader.as_ref().map(|explicit| address(&explicit.place, &explicit.text)).transpose()
+}
+
 fn leader(reading: &Reading, input: &Input<'_>) -> Result<Option<Address>, ClusterError> {
-    if let Some(explicit) = &input.options.leader {
-        return address(&explicit.place, &explicit.text).map(Some);
+    if let Some(explicit) = explicit_leader(input)? {
+        return Ok(Some(explicit));
     }
     let host = match &reading.leader.host {
         Some(host) => Some(host.clone()),
