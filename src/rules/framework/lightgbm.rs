@@ -11,7 +11,7 @@ const PORT: u16 = 12_400;
 /// The list, where every host is known. IPv6 has no form that LightGBM reads.
 pub fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
-    let Some(group) = context.group().filter(|g| g.num_nodes > 1 && !context.shares_node()) else { return derived };
+    let Some(group) = context.group().filter(|g| g.num_nodes > 1 && context.is_one_a_node()) else { return derived };
     let Some(hosts) = context.spec.hosts.as_ref().filter(|h| h.iter().all(|host| !host.contains(':'))) else {
         return derived;
     };

@@ -26,7 +26,7 @@ pub fn derive(context: &Context<'_>) -> Derived {
         }
         return derived;
     }
-    if let Some(tf) = spec.tf.as_ref().filter(|tf| tf.replicas > 1 && !context.shares_node())
+    if let Some(tf) = spec.tf.as_ref().filter(|tf| tf.replicas > 1 && context.is_one_a_node())
         && let Some(text) = write(tf, spec.trial.as_deref())
     {
         derived.put(VARIABLE, text, Claim::Ours);

@@ -48,9 +48,14 @@ impl Context<'_> {
         Some(Group { rank, world, node_rank, num_nodes, process: self.process, rendezvous })
     }
 
-    /// Whether several processes run on this node, so that what belongs to a node cannot be given to each.
+    /// Whether several processes run on this node.
     pub fn shares_node(&self) -> bool {
         self.process.is_some_and(|p| p.local_size != Some(1))
+    }
+
+    /// Whether each node has one process, so that what belongs to a node can be given to it.
+    pub fn is_one_a_node(&self) -> bool {
+        self.process.is_none_or(|p| Some(p.world) == self.spec.num_nodes)
     }
 }
 
