@@ -3,12 +3,12 @@
 //!
 //! Deliberately absent: quoting the document. A `job` member may hold secrets, so only a piece of what we read is shown.
 
-use std::fmt;
+use std::collections::HashMap;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::IgnoredAny;
 
 use super::spec::{ClusterError, quote};
+use crate::rules::checkpoint::check::python_json;
 
 /// Larger documents are refused. Whoever reads files may stop one byte later.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -18,54 +18,39 @@ const MAX_DEPTH: usize = 64;
 /// Members of this name are ours to look into, and so may be quoted.
 const READ_MEMBERS: [&str; 2] = ["cluster", "task"];
 
-/// An object's members in order, their values as they were written.
+/// What may stand between JSON's tokens.
+const BLANKS: [char; 4] = [' ', '\t', '\n', '\r'];
+
+/// An object's members in order, as they were written.
 #[derive(Debug, Default)]
-pub struct Members(Vec<(String, Box<RawValue>)>);
+pub struct Members(Vec<Member>);
+
+#[derive(Debug)]
+struct Member {
+    name: String,
+    written: String,
+    value: String,
+}
 
 impl Members {
     /// The raw text of a member's value.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.get())
+        self.0.iter().find(|member| member.name == name).map(|member| member.value.as_str())
     }
 
     /// Names and raw values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), value.get()))
+        self.0.iter().map(|member| (member.name.as_str(), member.value.as_str()))
+    }
+
+    /// Names as they were written, quotes included, and raw values, in order.
+    pub fn written(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|member| (member.written.as_str(), member.value.as_str()))
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-}
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Members, D::Error> {
-        struct Seen;
-        impl<'de> Visitor<'de> for Seen {
-            type Value = Members;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
-                let mut order: Vec<(String, Box<RawValue>)> = Vec::new();
-                let mut seen = std::collections::HashMap::new();
-                while let Some((key, value)) = map.next_entry::<String, Box<RawValue>>()? {
-                    match seen.get(&key) {
-                        Some(at) => {
-                            let slot: &mut (String, Box<RawValue>) = &mut order[*at];
-                            slot.1 = value;
-                        }
-                        None => {
-                            seen.insert(key.clone(), order.len());
-                            order.push((key, value));
-                        }
-                    }
-                }
-                Ok(Members(order))
-            }
-        }
-        deserializer.deserialize_map(Seen)
     }
 }
 
@@ -79,10 +64,10 @@ pub fn object(variable: &str, text: &str) -> Result<Members, ClusterError> {
             return Err(ClusterError::new("not_an_object", variable, message));
         }
     }
-    serde_json::from_str(text).map_err(|error| broken(variable, text, &error))
+    Ok(members(text).unwrap_or_default())
 }
 
-/// Checks that the document is JSON within the limits. Errors: `invalid_json`.
+/// Checks that the document is JSON as Python reads it, within the limits. Errors: `invalid_json`.
 pub fn check(variable: &str, text: &str) -> Result<(), ClusterError> {
     let invalid = |message: String| Err(ClusterError::new("invalid_json", variable, message));
     if text.len() > MAX_BYTES {
@@ -93,7 +78,7 @@ pub fn check(variable: &str, text: &str) -> Result<(), ClusterError> {
     if depth(text) > MAX_DEPTH {
         return invalid(format!("nested deeper than {MAX_DEPTH} levels, which no cluster needs"));
     }
-    match serde_json::from_str::<&RawValue>(text) {
+    match python_json::<IgnoredAny>(text.into()) {
         Ok(_) => Ok(()),
         Err(error) => Err(broken(variable, text, &error)),
     }
@@ -101,7 +86,50 @@ pub fn check(variable: &str, text: &str) -> Result<(), ClusterError> {
 
 /// The members of a value that was checked before; `None` if it is no object.
 pub fn members(raw: &str) -> Option<Members> {
-    serde_json::from_str(raw).ok()
+    if kind(raw) != "an object" {
+        return None;
+    }
+    let mut found: Vec<Member> = Vec::new();
+    let mut seen = HashMap::new();
+    let (mut depth, mut start) = (0, 0);
+    structure(raw, |byte, at| {
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b',' => {}
+            _ => depth -= 1,
+        }
+        if let (b',', 1) | (_, 0) = (byte, depth)
+            && let Some(member) = member(&raw[start..at])
+        {
+            match seen.get(&member.name) {
+                Some(first) => found[*first] = member,
+                None => {
+                    seen.insert(member.name.clone(), found.len());
+                    found.push(member);
+                }
+            }
+        }
+        if depth == 1 && matches!(byte, b'{' | b',') {
+            start = at + 1;
+        }
+    });
+    Some(Members(found))
+}
+
+/// `"name" : value`; `None` for the nothing between the brackets of an empty object.
+fn member(text: &str) -> Option<Member> {
+    let text = text.trim_matches(BLANKS);
+    let mut escaped = true;
+    let end = text.bytes().position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    })?;
+    let (written, rest) = text.split_at(end + 1);
+    // A name that Rust has no value for, with half of a surrogate pair, is nobody we ask for.
+    let name = serde_json::from_str(written).unwrap_or_else(|_| written.to_owned());
+    let value = rest.trim_start_matches(BLANKS).strip_prefix(':')?.trim_start_matches(BLANKS);
+    Some(Member { name, written: written.to_owned(), value: value.to_owned() })
 }
 
 /// A value that was checked before, parsed; `None` for numbers and escapes that Rust has no value for.
@@ -111,7 +139,7 @@ pub fn value(raw: &str) -> Option<serde_json::Value> {
 
 /// What a value is, in words.
 pub fn kind(raw: &str) -> &'static str {
-    match raw.trim_start_matches([' ', '\t', '\n', '\r']).bytes().next() {
+    match raw.trim_start_matches(BLANKS).bytes().next() {
         Some(b'{') => "an object",
         Some(b'[') => "an array",
         Some(b'"') => "a string",
@@ -187,7 +215,7 @@ fn showable(text: &str, at: usize) -> usize {
         }
     });
     let member = before.get(last_at_top..).unwrap_or_default();
-    let key = member.trim_start_matches([' ', '\t', '\n', '\r']).strip_prefix('"').and_then(|k| k.split_once('"'));
+    let key = member.trim_start_matches(BLANKS).strip_prefix('"').and_then(|k| k.split_once('"'));
     match key {
         Some((key, _)) if READ_MEMBERS.contains(&key) => 40,
         Some(_) => 0,
@@ -255,6 +283,23 @@ mod tests {
         assert!(error.message.contains("'a:1'"), "{error}");
         let error = object("X", "{'cluster': 1}").expect_err("repr");
         assert!(error.message.contains("json.dumps"), "{error}");
+    }
+
+    #[test]
+    fn what_python_reads_and_we_do_not_is_carried() {
+        let text = r#"{ "job" : [NaN, -Infinity, {"x": Infinity}] ,"\ud800":1, "a\"}":{}, "c\u006custer": {"b" :2} }"#;
+        let members = object("X", text).expect("an object");
+        let written: Vec<_> = members.written().collect();
+        let expected = [
+            (r#""job""#, r#"[NaN, -Infinity, {"x": Infinity}]"#),
+            (r#""\ud800""#, "1"),
+            (r#""a\"}""#, "{}"),
+            (r#""c\u006custer""#, r#"{"b" :2}"#),
+        ];
+        assert_eq!(written, expected);
+        assert_eq!(members.get("cluster"), Some(r#"{"b" :2}"#));
+        assert_eq!(code(r#"{"job": nan}"#), "invalid_json");
+        assert!(object("X", "{ }").expect("an object").is_empty());
     }
 
     #[test]

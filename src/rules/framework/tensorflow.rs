@@ -10,6 +10,8 @@ use crate::rules::cluster::json::{self, Members};
 use crate::rules::cluster::spec::{Platform, TfCluster, Warning};
 
 const VARIABLE: &str = "TF_CONFIG";
+/// As JSON.
+const CHIEF: &str = "\"chief\"";
 
 /// The variable as TensorFlow 2 takes it.
 pub fn derive(context: &Context<'_>) -> Derived {
@@ -73,25 +75,21 @@ fn rewrite(text: &str, warnings: &mut Vec<Warning>) -> Option<String> {
                        for it for ever; --tf-config keep leaves it";
         warnings.push(Warning::new("evaluator_removed", message));
     }
-    let renamed = |name: &str| if is_master && name == "master" { "chief".to_owned() } else { name.to_owned() };
     let replaces_chief = listed("master");
-    let cluster = object(cluster.iter().filter_map(|(name, raw)| {
+    let cluster = object(&cluster, |name, written, raw| {
         let goes = (has_evaluator && name == "evaluator") || (replaces_chief && name == "chief");
-        (!goes).then(|| (renamed(name), raw.to_owned()))
-    }));
-    let task = object(task.iter().map(|(name, raw)| match (name, kind == "master") {
-        ("type", true) => (name.to_owned(), "\"chief\"".to_owned()),
-        _ => (name.to_owned(), raw.to_owned()),
-    }));
-    Some(object(members(&document).map(|(name, raw)| match name {
-        "cluster" => (name.to_owned(), cluster.clone()),
-        "task" => (name.to_owned(), task.clone()),
-        _ => (name.to_owned(), raw.to_owned()),
-    })))
-}
-
-fn members(document: &Members) -> impl Iterator<Item = (&str, &str)> {
-    document.iter()
+        let written = if is_master && name == "master" { CHIEF } else { written };
+        (!goes).then_some((written, raw))
+    });
+    let task = object(&task, |name, written, raw| {
+        let is_renamed = name == "type" && kind == "master";
+        Some((written, if is_renamed { CHIEF } else { raw }))
+    });
+    Some(object(&document, |name, written, raw| match name {
+        "cluster" => Some((written, cluster.as_str())),
+        "task" => Some((written, task.as_str())),
+        _ => Some((written, raw)),
+    }))
 }
 
 fn is_empty(raw: &str) -> bool {
@@ -99,9 +97,13 @@ fn is_empty(raw: &str) -> bool {
         || matches!(json::value(raw), Some(Value::Object(map)) if map.is_empty())
 }
 
-/// An object from names and raw values.
-fn object(members: impl Iterator<Item = (String, String)>) -> String {
-    let members: Vec<String> = members.map(|(name, raw)| format!("{}:{raw}", Value::from(name))).collect();
+/// The object with other members: what becomes of each, by its name, from the name as it was written and the raw value.
+fn object<'a>(members: &'a Members, each: impl Fn(&str, &'a str, &'a str) -> Option<(&'a str, &'a str)>) -> String {
+    let pairs = members.iter().zip(members.written());
+    let members: Vec<String> = pairs
+        .filter_map(|((name, _), (written, raw))| each(name, written, raw))
+        .map(|(written, raw)| format!("{written}:{raw}"))
+        .collect();
     format!("{{{}}}", members.join(","))
 }
 
@@ -129,8 +131,8 @@ mod tests {
 
     #[test]
     fn only_what_must_change_changes_down_to_numbers_no_type_could_hold() {
-        let given = r#"{"cluster":{"master":["m:1"],"worker":["a:1"]},"job":{"big":123456789012345678901234567890,"x":1.10},"task":{"index":"0","type":"master","cloud":"w"}}"#;
-        let expected = r#"{"cluster":{"chief":["m:1"],"worker":["a:1"]},"job":{"big":123456789012345678901234567890,"x":1.10},"task":{"index":"0","type":"chief","cloud":"w"}}"#;
+        let given = r#"{"cluster":{"master":["m:1"],"worker":["a:1"]},"job":{"big":123456789012345678901234567890,"x":1.10,"y":NaN},"\ud800":Infinity,"task":{"index":"0","type":"master","cloud":"w"}}"#;
+        let expected = r#"{"cluster":{"chief":["m:1"],"worker":["a:1"]},"job":{"big":123456789012345678901234567890,"x":1.10,"y":NaN},"\ud800":Infinity,"task":{"index":"0","type":"chief","cloud":"w"}}"#;
         assert_eq!(rewritten(given), (Some(expected.to_owned()), vec!["master_renamed"]));
     }
 
