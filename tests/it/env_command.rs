@@ -77,6 +77,18 @@ fn a_malformed_variable_prints_nothing_to_evaluate() {
 }
 
 #[test]
+fn what_is_no_text_is_not_rewritten() {
+    use std::os::unix::ffi::OsStrExt;
+    let mut given = MASTER.as_bytes().to_vec();
+    let job = given.windows(5).position(|bytes| bytes == b"quote").unwrap();
+    given[job] = 0xff;
+    let given = std::ffi::OsStr::from_bytes(&given);
+    let done = Trainit::new(["env", "--format", "json"]).env("TF_CONFIG", given).output().expect_code(0);
+    let object: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((&object["TF_CONFIG"], &object["RANK"]), (&Value::Null, &json!("1")));
+}
+
+#[test]
 fn warnings_go_to_standard_error() {
     let done = Trainit::new(["env"]).env("TF_CONFIG", MASTER).output().expect_code(0);
     assert!(done.err().contains("code=master_renamed") && !done.out().contains("warning"), "{}", done.err());

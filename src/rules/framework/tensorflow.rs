@@ -20,7 +20,10 @@ pub fn derive(context: &Context<'_>) -> Derived {
     if let Some(text) = context.env.given(VARIABLE) {
         // A world of unknown size is left as it came: who wrote it knows more.
         let is_ours = spec.num_nodes.is_some() && context.options.platform != Some(Platform::None);
+        // Only as text could the rest be kept as it is.
+        let is_text = context.env.bytes(VARIABLE).is_some_and(|bytes| std::str::from_utf8(bytes).is_ok());
         if is_ours
+            && is_text
             && !context.options.keep_tf_config
             && let Some(rewritten) = rewrite(text, &mut derived.warnings)
         {
