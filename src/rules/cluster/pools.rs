@@ -135,6 +135,10 @@ pub fn read_task(variable: &str, raw: Option<&str>, known: &[&str]) -> Result<Ta
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     });
+    if let Some(text) = trial.as_ref().filter(|text| text.contains('\0')) {
+        let message = format!("task.trial: {} holds a NUL, which no variable of the command can", quote(text));
+        return Err(ClusterError::new("bad_cluster", variable, message));
+    }
     Ok(Task { kind, index, trial: trial.filter(|t| !t.trim().is_empty()) })
 }
 
@@ -148,8 +152,11 @@ pub fn refuse_stranger(variable: &str, task: &Task, pool: Option<&Pool>) -> Resu
         return Ok(());
     }
     let known = pool.tasks.len();
-    let message =
-        format!("task.index: {} is not among the {known} of cluster.{}; indices begin at 0", task.index, pool.name);
+    let index = match task.index {
+        u32::MAX => "so large a number".to_owned(),
+        index => index.to_string(),
+    };
+    let message = format!("task.index: {index} is not among the {known} of cluster.{}; indices begin at 0", pool.name);
     Err(ClusterError::new("task_index_out_of_range", variable, message))
 }
 
