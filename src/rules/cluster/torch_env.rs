@@ -30,9 +30,12 @@ pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, 
 fn launcher(input: &Input<'_>, nodes: &str, node_rank: &str) -> Result<Reading, ClusterError> {
     let (min, max) = nodes.split_once(':').unwrap_or((nodes, nodes));
     let bounds = |text: &str| text.trim().parse::<u32>().ok().filter(|n| *n > 0);
-    let (Some(min), Some(max)) = (bounds(min), bounds(max)) else {
-        let message = format!("expected a number of nodes, or min:max, found {}", quote(nodes));
-        return Err(ClusterError::new("bad_cluster", "PET_NNODES", message));
+    let (min, max) = match (bounds(min), bounds(max)) {
+        (Some(min), Some(max)) if min <= max => (min, max),
+        _ => {
+            let message = format!("expected a number of nodes, or min:max, found {}", quote(nodes));
+            return Err(ClusterError::new("bad_cluster", "PET_NNODES", message));
+        }
     };
     let node_rank = rank("PET_NODE_RANK", node_rank)?;
     within("PET_NODE_RANK", node_rank, "PET_NNODES", max)?;
