@@ -47,7 +47,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// For the answer of a metadata server.
 const METADATA_SILENCE: Duration = Duration::from_secs(5);
 /// A metadata server that refused more connections than these, in some ten seconds, will not start.
-const METADATA_REFUSALS: u32 = 7;
+const METADATA_REFUSALS: u32 = 6;
 /// What is sent may take this long beside: bytes a second, with others under way. (That nothing is acknowledged at all is
 /// seen by TCP, within [`SILENCE`].)
 const SLOWEST: f64 = (64 << 10) as f64;
