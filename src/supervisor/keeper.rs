@@ -10,6 +10,7 @@ mod fetch;
 pub mod foresight;
 mod guard;
 mod in_place;
+mod inbox;
 mod known;
 mod look;
 pub mod mirror;
@@ -24,18 +25,17 @@ pub mod survey;
 pub mod transfer;
 
 use std::cell::Cell;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::background::{Order, Teller};
 use crate::edge::clock::Clock;
-use crate::rules::checkpoint::pace::Pace;
 use crate::rules::exit;
 use crate::rules::job::{Event, Flushed, Resume};
 use commit::Outcome;
+use inbox::Inbox;
 use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::publish;
@@ -137,9 +137,9 @@ impl Keeper {
         let mut pause = self.interval;
         let mut is_training = false;
         let pace = self.checkpoints.as_ref().map(|c| Arc::clone(&c.mirror.pace));
-        let mut inbox = Inbox { clock: self.clock, held: VecDeque::new(), pace };
+        let mut inbox = Inbox::new(self.clock, pace);
         loop {
-            let order = if let Some(order) = inbox.held.pop_front() {
+            let order = if let Some(order) = inbox.next() {
                 Some(order)
             } else if is_training {
                 tokio::select! {
@@ -432,69 +432,5 @@ impl Keeper {
                 exit::FENCED
             ),
         });
-    }
-}
-
-/// Orders that come while something is being done.
-struct Inbox {
-    clock: Clock,
-    held: VecDeque<Order>,
-    pace: Option<Arc<Mutex<Pace>>>,
-}
-
-impl Inbox {
-    /// Whether nobody trains now, and the network need not be spared.
-    fn rest(&self, is_off: bool) {
-        if let Some(pace) = &self.pace {
-            pace.lock().unwrap_or_else(PoisonError::into_inner).rest(is_off);
-        }
-    }
-
-    fn is_to_flush(&self) -> bool {
-        self.held.iter().any(|order| matches!(order, Order::Flush(_)))
-    }
-
-    /// Does it, keeping what comes meanwhile for later; cut off (`None`) where an order says by when the last commit must
-    /// be through, where a flush makes it `vain`, or when nobody is left to give orders.
-    async fn during<T>(
-        &mut self,
-        orders: &mut UnboundedReceiver<Order>,
-        vain: bool,
-        deed: impl Future<Output = T>,
-    ) -> Option<T> {
-        tokio::pin!(deed);
-        let mut by: Option<Duration> = None;
-        loop {
-            let left = by.map(|by| by.saturating_sub(self.clock.now()));
-            tokio::select! {
-                biased;
-                done = &mut deed => return Some(done),
-                order = orders.recv() => {
-                    let order = order?;
-                    // From now on a commit has better things to do than to be considerate.
-                    let is_urgent = matches!(order, Order::Hurry(_) | Order::Flush(_) | Order::Hasten { notice: true });
-                    if let Some(pace) = self.pace.as_ref().filter(|_| is_urgent) {
-                        pace.lock().unwrap_or_else(PoisonError::into_inner).lift();
-                    }
-                    if matches!(order, Order::Refresh) {
-                        self.rest(true);
-                    }
-                    if vain && matches!(order, Order::Flush(_)) {
-                        self.held.push_back(order);
-                        return None;
-                    }
-                    let limit = match order {
-                        Order::Hurry(by) => Some(by),
-                        Order::Flush(by) => by,
-                        _ => None,
-                    };
-                    by = [by, limit].into_iter().flatten().min();
-                    if !matches!(order, Order::Hurry(_)) {
-                        self.held.push_back(order);
-                    }
-                }
-                () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return None,
-            }
-        }
     }
 }

@@ -198,7 +198,8 @@ fn modified(metadata: &fs::Metadata) -> Duration {
 /// The key that is to be written, of a file that is half written (`NAME#k`).
 fn staged_for(path: &str) -> Option<&str> {
     let (key, _) = path.rsplit_once('#')?;
-    is_half_written(name_of(path)).then_some(key)
+    let is_staged = is_half_written(name_of(path)) && !name_of(key).contains('#');
+    is_staged.then_some(key)
 }
 
 async fn blocking<T: Send + 'static>(deed: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {

@@ -1,0 +1,86 @@
+//! Orders that come while something else is being done, and what they do to it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::super::background::Order;
+use crate::edge::clock::Clock;
+use crate::rules::checkpoint::pace::Pace;
+
+/// Orders that come while something is being done.
+pub(super) struct Inbox {
+    clock: Clock,
+    held: VecDeque<Order>,
+    pace: Option<Arc<Mutex<Pace>>>,
+}
+
+impl Inbox {
+    /// An empty one; `pace` is the commits' own.
+    pub(super) fn new(clock: Clock, pace: Option<Arc<Mutex<Pace>>>) -> Inbox {
+        Inbox { clock, held: VecDeque::new(), pace }
+    }
+
+    /// The order that has waited longest.
+    pub(super) fn next(&mut self) -> Option<Order> {
+        self.held.pop_front()
+    }
+
+    /// Whether nobody trains now, and the network need not be spared.
+    pub(super) fn rest(&self, is_off: bool) {
+        if let Some(pace) = &self.pace {
+            pace.lock().unwrap_or_else(PoisonError::into_inner).rest(is_off);
+        }
+    }
+
+    /// Whether the last commit waits to be asked for.
+    pub(super) fn is_to_flush(&self) -> bool {
+        self.held.iter().any(|order| matches!(order, Order::Flush(_)))
+    }
+
+    /// Does it, keeping what comes meanwhile for later; cut off (`None`) where an order says by when the last commit must
+    /// be through, where a flush makes it `vain`, or when nobody is left to give orders.
+    pub(super) async fn during<T>(
+        &mut self,
+        orders: &mut UnboundedReceiver<Order>,
+        vain: bool,
+        deed: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::pin!(deed);
+        let mut by: Option<Duration> = None;
+        loop {
+            let left = by.map(|by| by.saturating_sub(self.clock.now()));
+            tokio::select! {
+                biased;
+                done = &mut deed => return Some(done),
+                order = orders.recv() => {
+                    let order = order?;
+                    // From now on a commit has better things to do than to be considerate.
+                    let is_urgent = matches!(order, Order::Hurry(_) | Order::Flush(_) | Order::Hasten { notice: true });
+                    if let Some(pace) = self.pace.as_ref().filter(|_| is_urgent) {
+                        pace.lock().unwrap_or_else(PoisonError::into_inner).lift();
+                    }
+                    if matches!(order, Order::Refresh) {
+                        self.rest(true);
+                    }
+                    if vain && matches!(order, Order::Flush(_)) {
+                        self.held.push_back(order);
+                        return None;
+                    }
+                    let limit = match order {
+                        Order::Hurry(by) => Some(by),
+                        Order::Flush(by) => by,
+                        _ => None,
+                    };
+                    by = [by, limit].into_iter().flatten().min();
+                    if !matches!(order, Order::Hurry(_)) {
+                        self.held.push_back(order);
+                    }
+                }
+                () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return None,
+            }
+        }
+    }
+}
