@@ -33,10 +33,12 @@ fn a_value_that_cannot_be_one_is_one_line_that_names_the_variable() {
         azure("AZURE_STORAGE_ENDPOINT", "127.0.0.1:1"),
         google("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "127.0.0.1:1"),
         google("STORAGE_EMULATOR_HOST", "127.0.0.1 :1"),
+        google("GCE_METADATA_HOST", ""),
+        google("GCE_METADATA_IP", " "),
     ];
     for (url, mut env, name, value) in all {
         env.retain(|(there, _)| *there != name);
-        env.push((name, value));
+        env.extend([(name, value), ("HOME", "/nonexistent".to_owned())]);
         fails(Place::with_store(&url, env).checkpoint("list").output(), &[name, "cannot be used"]);
     }
 }

@@ -74,6 +74,11 @@ impl Access {
         self.env.given(name)
     }
 
+    /// Whether a variable is there and says nothing.
+    pub(super) fn is_blank(&self, name: &str) -> bool {
+        self.env.get(name).is_some_and(|value| value.trim().is_empty())
+    }
+
     /// The first of these that is given.
     pub(super) fn first(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.given(name))

@@ -33,10 +33,10 @@ const FILES: [&str; 3] = ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH
 const MACHINES: [&str; 3] = ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"];
 
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
-    let account = Account::read(access)?;
     let emulator = access
         .given(EMULATOR)
         .map(|host| if host.contains("://") { host.to_owned() } else { format!("http://{host}") });
+    let account = if emulator.is_some() { None } else { Account::read(access)? };
     let given = BASES.iter().find_map(|name| Some(((*name).to_owned(), access.given(name)?.to_owned())));
     let base = emulator.clone().map(|host| (EMULATOR.to_owned(), host)).or(given);
     let base = base.or_else(|| account.as_ref().and_then(|account| account.address("gcs_base_url")));
@@ -72,6 +72,9 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
             Some(path) => builder.with_application_credentials(path),
             None => builder.with_service_account_key(account.json.to_string()),
         };
+    } else if let Some(name) = MACHINES.into_iter().find(|name| access.is_blank(name)) {
+        // The crate would panic at it.
+        return Err(values::unusable(name, "it is empty", "name a host, or take it away"));
     }
     let store = builder.build().map_err(|error| Failed::no_credentials(&error, &way_out))?;
     store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, &way_out))?;
