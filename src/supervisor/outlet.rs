@@ -4,11 +4,16 @@ use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use crate::edge::clock::Clock;
 use crate::edge::stdio;
 
-/// What is written at once: that a slow reader reads at all is to be seen soon.
-const PIECE_BYTES: usize = 16 * 1024;
+/// What is written at once: much to who reads fast, and little to who is slow, so that reading at all is seen.
+const LEAST_PIECE: usize = 4096;
+const LARGEST_PIECE: usize = 128 * 1024;
+/// A piece that takes so long goes to a slow reader.
+const SLOW: Duration = Duration::from_millis(50);
 
 /// How it goes with what is passed on, for who waits for it.
 #[derive(Debug, Default)]
@@ -34,6 +39,8 @@ impl Passage {
 pub(super) struct Outlet {
     to: BorrowedFd<'static>,
     passage: Arc<Passage>,
+    clock: Clock,
+    piece_bytes: usize,
     /// Our stream takes nothing, ever.
     unwritable: bool,
     /// A lost piece of output was told of.
@@ -42,16 +49,25 @@ pub(super) struct Outlet {
 
 impl Outlet {
     pub(super) fn new(to: BorrowedFd<'static>, passage: Arc<Passage>) -> Outlet {
-        Outlet { to, passage, unwritable: false, told: false }
+        let (clock, piece_bytes) = (Clock::start(), LEAST_PIECE);
+        Outlet { to, passage, clock, piece_bytes, unwritable: false, told: false }
     }
 
     /// Whether somebody may still read it.
-    pub(super) fn pass_on(&mut self, bytes: &[u8]) -> bool {
-        bytes.chunks(PIECE_BYTES).all(|piece| {
-            let is_read = !self.passage.closed.load(Ordering::Relaxed) && self.put(piece);
+    pub(super) fn pass_on(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let (piece, rest) = bytes.split_at(bytes.len().min(self.piece_bytes));
+            let begun = self.clock.now();
+            if self.passage.closed.load(Ordering::Relaxed) || !self.put(piece) {
+                return false;
+            }
             self.passage.taken.fetch_add(1, Ordering::Relaxed);
-            is_read
-        })
+            let is_slow = self.clock.now().saturating_sub(begun) >= SLOW;
+            let next = if is_slow { LEAST_PIECE } else { self.piece_bytes * 2 };
+            self.piece_bytes = next.min(LARGEST_PIECE);
+            bytes = rest;
+        }
+        true
     }
 
     fn put(&mut self, bytes: &[u8]) -> bool {
