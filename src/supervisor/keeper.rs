@@ -236,6 +236,11 @@ impl Keeper {
 
     /// The tree is empty after a crash: what is complete is committed. `None`: there is no going on.
     async fn save_what_is_left(&mut self) -> Option<Saved> {
+        if let Some(mirror) = &self.mirror
+            && !mirror.answers().await
+        {
+            return Some(Saved::StoreIsAway);
+        }
         match self.commit(None, None).await {
             Some(Outcome::Fenced { by }) => {
                 self.tell_fenced(&by.to_string());

@@ -11,7 +11,7 @@ pub(crate) fn google(bucket: &Bucket) -> Place {
     Place::with_store(&format!("gs://{NAME}/jobs/1"), bucket.as_google())
 }
 
-fn amazon(bucket: &Bucket) -> Place {
+pub(crate) fn amazon(bucket: &Bucket) -> Place {
     Place::with_store(&format!("s3://{NAME}/jobs/1"), bucket.as_amazon())
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
-use crate::object_stores::{each, google};
+use crate::object_stores::{amazon, each, google};
 use crate::support::bucket::{Bucket, Fault, Request};
 use crate::support::checkpoints::Place;
 use crate::support::{Finished, Trainit};
@@ -35,6 +35,25 @@ fn an_answer_that_is_no_listing_is_asked_for_again() {
             let done = run_afresh(&place).expect_code(0);
             assert_eq!(done.out(), "resumed from 7\n", "{}", done.err());
         });
+    }
+}
+
+#[test]
+fn so_is_the_answer_to_the_start_of_a_file_of_parts() {
+    for fault in [|| Fault::Half, || Fault::Say("<html>Sign in</html>")] {
+        for place in [google, amazon] {
+            let bucket = Bucket::start();
+            let place = place(&bucket);
+            place.save(1);
+            std::fs::File::create(place.local().join("step-1/large.bin")).unwrap().set_len(70 << 20).unwrap();
+            let seen = AtomicUsize::new(0);
+            bucket.misbehave(move |r| {
+                let is_start = r.method == "POST" && r.query.contains_key("uploads");
+                (is_start && seen.fetch_add(1, SeqCst) == 0).then(fault)
+            });
+            place.push();
+            assert_eq!(place.steps(), [1]);
+        }
     }
 }
 

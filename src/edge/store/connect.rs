@@ -208,13 +208,13 @@ impl HttpService for Service {
             return Ok(HttpResponse::from_parts(parts, words.into()));
         }
         if self.is_metadata() || owed.is_some() {
-            let words = body.collect().await?.to_bytes();
+            // What was not sent is always sent again, and this may be: an upload that is begun twice costs nothing.
+            let broke_off = |e| if owed.is_some() { HttpError::new(HttpErrorKind::Request, e) } else { e };
+            let words = body.collect().await.map_err(broke_off)?.to_bytes();
             let refused = |kind| move |why| error(kind, why);
             let words = match owed {
-                // The crate asks again then.
                 Some(root) => {
-                    let whole =
-                        answers::whole(&host, root, words, &sent).map_err(refused(HttpErrorKind::Interrupted))?;
+                    let whole = answers::whole(&host, root, words, &sent).map_err(refused(HttpErrorKind::Request))?;
                     page::without_odd_names(whole)
                 }
                 None => answers::usable(&host, &words).map_err(refused(HttpErrorKind::Unknown))?,

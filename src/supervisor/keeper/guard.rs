@@ -2,8 +2,9 @@
 //! what it took.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
-use super::claim::standing;
+use super::claim::{attempts, standing};
 use super::look::Local;
 use super::mirror::Mirror;
 use super::retention::commits;
@@ -13,7 +14,17 @@ use crate::rules::checkpoint::manifest::{LIMIT, Manifest};
 use crate::rules::checkpoint::names::{Attempt, CommitName, stamp_of_data};
 use crate::rules::checkpoint::plan::Standing;
 
+/// A store that answers later than this is not waited for where there is a way without it.
+const SOON: Duration = Duration::from_secs(5);
+
 impl Mirror {
+    /// Whether the store answers soon, be it with a refusal.
+    pub async fn answers(&self) -> bool {
+        let Some(store) = &self.store else { return true };
+        let answer = tokio::time::timeout(SOON, attempts(store)).await;
+        answer.is_ok_and(|answer| answer.err().is_none_or(|error| error.trouble != Trouble::Unreachable))
+    }
+
     /// The newer run that has taken over, if one has and can be asked for.
     pub(super) async fn overtaken(&self) -> Option<Attempt> {
         let (store, attempt) = (self.store.as_ref()?, self.attempt.as_ref()?);
