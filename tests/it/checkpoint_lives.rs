@@ -332,7 +332,8 @@ fn nothing_old_is_deleted_on_the_way_out() {
            kill -TERM $PPID; sleep 60 & wait"#,
         place.store().display()
     );
-    run(&place, &["--keep-last", "1"], &script).expect_code(143);
+    // Long enough that no look while the command leaves commits the second one.
+    run(&place, &["--keep-last", "1", "--settle", "2s"], &script).expect_code(143);
     assert_eq!(place.steps(), [20, 10]);
     run(&place, &["--keep-last", "1"], &saves(30)).expect_code(0);
     assert_eq!(place.steps(), [30, 20], "the one that this run came from stays");

@@ -121,7 +121,7 @@ fn a_crash_while_the_store_is_away_goes_on_from_the_newer_local_checkpoint() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
     let going = crashing(&place, &[], "echo '{}' >tmp; mv tmp ckpt-20.json");
-    eventually("the first is committed", || commits(&bucket, 10));
+    going.after_log("checkpoint committed");
     bucket.misbehave(|_| Some(Fault::Refuse("503 Slow Down", "SlowDown")));
     fs::write(place.path("go"), "").unwrap();
     going.after_line("from 20");
