@@ -64,6 +64,7 @@ mod shipping;
 mod status;
 #[cfg(feature = "store")]
 mod store_access;
+#[cfg(feature = "store")]
 mod store_listings;
 mod terminal;
 mod unread;
