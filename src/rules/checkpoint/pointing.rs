@@ -61,7 +61,7 @@ mod tests {
         let anybodys = || Memory::of(&[("global_step_100/data", "x")]);
         for (memory, path, content) in [
             (torch(), "run/last_checkpoint", "model_100.pt"),
-            (torch(), "run/last_checkpoint", "/work/run/model_100.pt\n"),
+            (torch(), "run/last_checkpoint", "/ckpts/run/model_100.pt\n"),
             (dcp(), "latest", "step_100"),
             (anybodys(), "latest_checkpointed_iteration.txt", "100"),
             (Memory::of(&[("100/w", "x")]), "latest.txt", "100"),
