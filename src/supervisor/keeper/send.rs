@@ -30,8 +30,9 @@ use crate::rules::checkpoint::{Entry, Kind};
 const BLOCK: u64 = 4 << 20;
 /// A file of so many bytes has a smaller one.
 const SMALL: u64 = 256 << 10;
-/// Bytes of buffers in use at most: eight parts.
-const MEMORY: u64 = 256 << 20;
+/// Bytes of buffers in use at most: three whole objects of the largest, six parts. Of more, more time goes into fresh pages
+/// than a store is kept busy with.
+const MEMORY: u64 = 192 << 20;
 /// They are counted in these; a small one counts as one.
 const UNIT: u64 = 1 << 20;
 /// A file of no more is hashed, to be found again whatever it is called.
