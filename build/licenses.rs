@@ -53,7 +53,8 @@ pub(crate) fn text(targets: &[String]) -> Result<String, String> {
     Ok(format!("{list}{}", texts.printed()))
 }
 
-/// What `cargo tree` says is compiled into this build for a target. Procedural macros run in the compiler only.
+/// What `cargo tree` says is compiled into this build for a target, but for what lies in this repository. Procedural macros
+/// run in the compiler only.
 fn tree(target: &str) -> Result<Vec<Package>, String> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["tree", "--offline", "--locked", "--edges=normal,no-proc-macro", "--prefix=none"]);
@@ -70,16 +71,16 @@ fn tree(target: &str) -> Result<Vec<Package>, String> {
         let words = String::from_utf8_lossy(&output.stderr);
         return Err(format!("cargo tree: {}", words.trim().replace('\n', " ")));
     }
-    let own = env::var("CARGO_PKG_NAME").unwrap_or_default();
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
     let packages = lines.lines().filter_map(|line| {
         let (id, expression) = line.trim().trim_end_matches(" (*)").split_once('|')?;
         let (name, version) = id.split_once(" v")?;
-        let version = version.split(' ').next()?;
+        let (version, is_ours) = (version.split(' ').next()?, version.contains(" (/"));
         let expression = expression.replace('/', " OR ");
-        Some(Package { name: name.to_owned(), version: version.to_owned(), expression, note: Vec::new() })
+        let package = Package { name: name.to_owned(), version: version.to_owned(), expression, note: Vec::new() };
+        (!is_ours).then_some(package)
     });
-    Ok(packages.filter(|package| package.name != own).collect())
+    Ok(packages.collect())
 }
 
 /// What is linked in without being a crate of ours.

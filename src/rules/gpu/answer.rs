@@ -310,7 +310,7 @@ mod tests {
     fn report(lines: &[&str], ending: Ending) -> Report {
         let mut findings = Findings::default();
         for line in lines {
-            findings.add(serde_json::from_str::<Line>(line).unwrap());
+            findings.add(Line::read(line.as_bytes()).unwrap());
         }
         Report { program: "p".into(), findings, ending, last_call: "nvmlX".into(), words: String::new() }
     }
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn device_nodes_without_nvml_say_which_variable_to_set() {
         let mut nodes = Findings::default();
-        nodes.add(serde_json::from_str(r#"{"t":"gpu","index":0,"name":"T4"}"#).unwrap());
+        nodes.add(Line::read(br#"{"t":"gpu","index":0,"name":"T4"}"#).unwrap());
         let site = Site { control_node: true, ..Site::default() };
         let discovery = conclude(ended(&[MISSING]), Some(nodes), &site);
         assert_eq!(discovery.source, Source::Procfs);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 /// One request.
 #[derive(Debug, Clone)]
@@ -263,6 +263,8 @@ fn serve(stream: &TcpStream, shared: &Shared) {
             }
             Some(Fault::Flip) => {
                 let mut request = request;
+                // S3's check is before the damage.
+                request.headers.remove("x-amz-checksum-crc64nvme");
                 if let Some(byte) = request.body.first_mut() {
                     *byte ^= 1;
                 }
@@ -373,6 +375,17 @@ pub(super) fn hash_of(bytes: &[u8]) -> String {
     format!("crc32c={}", base64(&crc32c::crc32c(bytes).to_be_bytes()))
 }
 
+/// CRC-64/NVME as S3 spells it; its polynomial's bits reversed.
+fn crc64_of(bytes: &[u8]) -> String {
+    static TABLE: LazyLock<Vec<u64>> = LazyLock::new(|| {
+        let step = |state: u64, _| state >> 1 ^ if state & 1 == 1 { 0x9a6c_9329_ac4b_c9b5 } else { 0 };
+        (0..256).map(|byte| (0..8).fold(byte, step)).collect()
+    });
+    let table = &**TABLE;
+    let crc = bytes.iter().fold(u64::MAX, |crc, byte| table[(crc as u8 ^ byte) as usize] ^ crc >> 8);
+    base64(&(!crc).to_be_bytes())
+}
+
 pub fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -388,6 +401,10 @@ pub fn base64(bytes: &[u8]) -> String {
 
 fn put(state: &mut State, request: Request, upload: Option<String>, ignores_conditions: bool) -> Answer {
     if request.header("x-goog-hash").is_some_and(|sent| sent != hash_of(&request.body)) {
+        return error("400 Bad Request", "BadDigest");
+    }
+    // Of every object and every part, as S3 checks it.
+    if request.header("x-amz-checksum-crc64nvme").is_some_and(|sent| sent != crc64_of(&request.body)) {
         return error("400 Bad Request", "BadDigest");
     }
     if let Some(id) = upload {
