@@ -104,11 +104,6 @@ macro_rules! fold {
     }};
 }
 
-/// The `N`th word of a lane.
-fn word<const N: usize>(lane: &[u8]) -> i64 {
-    lane.as_chunks().0.get(N).map_or(0, |word| i64::from_le_bytes(*word))
-}
-
 #[cfg(target_arch = "x86_64")]
 mod multiply {
     use std::arch::x86_64::*;
@@ -168,6 +163,11 @@ mod multiply {
         };
         let bytes = |lane| bytes_of(lane);
         fold!(state, rest, 16, 8, load, ahead, bytes)
+    }
+
+    /// The `N`th word of a lane.
+    fn word<const N: usize>(lane: &[u8]) -> i64 {
+        lane.as_chunks().0.get(N).map_or(0, |word| i64::from_le_bytes(*word))
     }
 
     #[target_feature(enable = "sse2")]
