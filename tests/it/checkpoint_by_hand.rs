@@ -189,6 +189,21 @@ fn a_named_step_is_pushed_and_is_then_the_newest() {
 }
 
 #[test]
+fn what_is_trained_after_going_back_by_hand_is_pushed() {
+    let place = Place::new();
+    place.save(20);
+    place.save(30);
+    place.push();
+    let back =
+        |args: &[&str]| place.checkpoint("pull").args(["--restore-step", "20"]).args(args).output().expect_code(0);
+    back(&["--dry-run"]);
+    assert!(place.push().out().starts_with("nothing to push"), "a dry pull goes nowhere");
+    assert!(back(&[]).out().contains("step-20 stays (step 20)"));
+    place.save(25);
+    assert!(place.push().out().starts_with("committed step-25 (step 25,"), "{:?}", place.steps());
+}
+
+#[test]
 fn a_dry_pull_goes_as_far_as_the_real_one_would_and_writes_nothing() {
     let place = Place::new();
     place.save(1);

@@ -67,6 +67,26 @@ fn a_run_that_goes_back_on_purpose_goes_on_from_there() {
 }
 
 #[test]
+fn a_run_that_goes_back_to_what_only_the_disk_has_goes_on_from_there_too() {
+    let place = Place::new();
+    for step in [10, 20, 30] {
+        fs::write(place.local().join(format!("ckpt-{step}.json")), "{}").unwrap();
+    }
+    run(&place, &[], "exit 0").expect_code(0);
+    assert_eq!(place.steps(), [30]);
+    let script = format!(r#"[ "$TRAINIT_ATTEMPT" = 2 ] && exec echo "at $TRAINIT_RESUME_STEP"; {}; exit 9"#, saves(12));
+    let done = run(&place, &["--restore-step", "10", "--max-restarts", "1"], &script).expect_code(0);
+    resumed(&place, &done, 10);
+    assert!(done.out().ends_with("at 12\n"), "{}\n{}", done.out(), done.err());
+    let steps = place.steps();
+    assert!(steps[0] == 12 && steps.iter().filter(|step| **step == 30).count() == 1, "{steps:?}");
+    resumed(&place, &run(&place, &[], &saves(13)).expect_code(0), 12);
+    let done = run(&place, &["--restore-step", "20"], &saves(22)).expect_code(0);
+    resumed(&place, &done, 20);
+    assert_eq!(place.steps()[0], 22);
+}
+
+#[test]
 fn a_run_from_scratch_ignores_what_is_there_and_its_own_checkpoints_count() {
     let place = Place::new();
     run(&place, &[], &saves(50)).expect_code(0);

@@ -212,6 +212,18 @@ fn without_a_store_the_next_attempt_goes_on_from_the_newest_local_checkpoint() {
 }
 
 #[test]
+fn without_a_store_too_an_attempt_after_going_back_goes_on_from_there() {
+    let root = tempfile::tempdir().unwrap();
+    let script = "echo at=$TRAINIT_RESUME_STEP; [ $TRAINIT_ATTEMPT = 2 ] && exit 0; echo '{}' > model-8.json; exit 1";
+    for step in [7, 9] {
+        std::fs::write(root.path().join(format!("model-{step}.json")), "{}").unwrap();
+    }
+    let run = ["run", "--checkpoint-dir", ".", "--restore-step", "7", "--restart-backoff", "1ms"];
+    let done = Trainit::new(run).args(["--", "sh", "-c", script]).dir(root.path()).output().expect_code(0);
+    assert_eq!(done.out(), "at=7\nat=8\n", "{}", done.err());
+}
+
+#[test]
 fn a_store_that_cannot_be_written_is_204_before_anything_is_started() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("store"), "a file, no directory").unwrap();

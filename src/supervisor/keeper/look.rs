@@ -113,7 +113,8 @@ fn look(
         look.ages.insert(candidate.unit.clone(), age);
         let is_wanted = step.is_none_or(|s| candidate.step == Some(s));
         // What a killed restore may have left half in place is no checkpoint, however complete it looks.
-        let is_left = look.half.contains(&candidate.unit) || ignored.get(&candidate.unit) == Some(&age.newest_ns);
+        let is_left = look.half.contains(&candidate.unit)
+            || step.is_none() && ignored.get(&candidate.unit) == Some(&age.newest_ns);
         if look.newest.is_some() || !is_wanted || is_left {
             continue;
         }

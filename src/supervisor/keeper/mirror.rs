@@ -124,7 +124,7 @@ pub struct Mirror {
     /// The attempt that last used the directory with this store.
     pub(crate) lineage: Option<Attempt>,
     /// Local units that were passed over for an older one, with their newest modification time: not to be committed or
-    /// resumed from unless written again.
+    /// resumed from unless written again, or asked for by their step.
     pub(crate) ignored: BTreeMap<String, i64>,
     /// The commit that the run resumed from.
     pub(crate) parent: Option<Stamp>,
@@ -272,11 +272,12 @@ impl Mirror {
 
     /// Writes down that the directory is ours now. Only once the restore is done: before, it may hold what another run
     /// left.
-    pub(crate) fn write_lineage(&mut self, beneath: &Beneath, whose: Attempt) -> io::Result<()> {
+    pub(crate) fn write_lineage(&mut self, beneath: &Beneath, whose: Option<Attempt>) -> io::Result<()> {
         let Some(address) = &self.config.store else { return Ok(()) };
-        let lineage = Lineage { store: address.to_string(), attempt: whose.to_string(), ignored: self.ignored.clone() };
+        let attempt = whose.as_ref().map_or(String::new(), Attempt::to_string);
+        let lineage = Lineage { store: address.to_string(), attempt, ignored: self.ignored.clone() };
         beneath.replace(LINEAGE, serde_json::to_string(&lineage).unwrap_or_default().as_bytes(), 0o644)?;
-        self.lineage = Some(whose);
+        self.lineage = whose;
         Ok(())
     }
 

@@ -73,7 +73,7 @@ impl Mirror {
         if resume.is_none() && (self.config.restore == Restore::Required || step.is_some()) {
             return Err(self.nothing_there(step).await);
         }
-        self.settle_account(&look, resume.as_ref(), never).map_err(|error| self.unusable(&error))?;
+        self.settle_account(&look, resume.as_ref(), never || step.is_some()).map_err(|error| self.unusable(&error))?;
         Ok(resume)
     }
 
@@ -316,27 +316,33 @@ impl Mirror {
             Some(Committed { unit: manifest.unit.clone(), beside, entries, age, stamp: name.stamp.clone() });
     }
 
-    /// Writes down whose the directory is now, and which local units were left behind by going back.
-    pub(super) fn settle_account(&mut self, look: &Look, resume: Option<&Resume>, never: bool) -> io::Result<()> {
+    /// Writes down whose the directory is now, and which local units were left behind by going back; `on_purpose`: from
+    /// scratch, or to a step that was named.
+    pub(super) fn settle_account(&mut self, look: &Look, resume: Option<&Resume>, on_purpose: bool) -> io::Result<()> {
+        let before = self.ignored.clone();
+        let is_it = |unit: &str| resume.is_some_and(|r| r.from.ends_with(unit));
         // What a restore that was cut short left half in place is left behind too, unless it was restored after all.
         for (unit, age) in look.ages.iter().filter(|(unit, _)| look.half.contains(unit)) {
-            if !self.ignored.contains_key(unit) && resume.is_none_or(|r| !r.from.ends_with(unit)) {
+            if !self.ignored.contains_key(unit) && !is_it(unit) {
                 self.ignored.insert(unit.clone(), age.newest_ns);
             }
         }
-        let restored = self.committed.as_ref().filter(|_| resume.is_some_and(|r| r.commit.is_some()));
-        let left_behind = |unit: &str, age: &Age| {
-            let is_it = resume.is_some_and(|r| r.from.ends_with(unit));
-            never || !is_it && restored.is_some_and(|r| plan::supersedes(*age, r.age))
+        let left_behind = |age: Age| match resume {
+            Some(r) if r.commit.is_some() || on_purpose => {
+                plan::supersedes(age, Age { step: r.step, newest_ns: r.written_ns })
+            }
+            Some(_) => false,
+            None => on_purpose,
         };
-        let units = look
-            .ages
-            .iter()
-            .filter(|(unit, age)| self.ignored.get(*unit) == Some(&age.newest_ns) || left_behind(unit.as_str(), age));
+        let units = look.ages.iter().filter(|(unit, age)| {
+            !is_it(unit) && (self.ignored.get(*unit) == Some(&age.newest_ns) || left_behind(**age))
+        });
         self.ignored = units.map(|(unit, age)| (unit.clone(), age.newest_ns)).collect();
-        // Who pulls by hand goes on from the run whose commit that is.
-        let pulled = resume.and_then(|r| r.commit.as_ref()).filter(|_| !self.config.dry).map(|stamp| &stamp.attempt);
-        if let Some(whose) = self.attempt.as_ref().or(pulled).cloned() {
+        // Who pulls by hand goes on from the run whose commit that is, or from what is there, as far as that is known.
+        let pulled = resume.filter(|r| !self.config.dry && (r.commit.is_some() || self.ignored != before));
+        if self.store.is_some() && (self.attempt.is_some() || pulled.is_some()) {
+            let commit = pulled.and_then(|r| r.commit.as_ref()).map(|stamp| &stamp.attempt);
+            let whose = self.attempt.as_ref().or(commit).or(self.lineage.as_ref()).cloned();
             let dir = Beneath::create(&self.config.dir)?;
             self.write_lineage(&dir, whose)?;
             dir.remove_file(RESTORING)?;
