@@ -87,7 +87,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
 
 /// Complaints about places that were not given.
 fn lacking(deed: &str, layered: &Values) -> Vec<Complaint> {
-    let is_given = |name: &str| layered.get(name).is_some_and(|g| g.values.iter().any(|v| !v.trim().is_empty()));
+    let is_given = |name: &str| layered.get(name).is_some();
     let copies = matches!(deed, "push" | "pull");
     let needs = [
         ("checkpoint-dir", "TRAINIT_CHECKPOINT_DIR", copies),

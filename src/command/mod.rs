@@ -78,6 +78,9 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
     let path = named.as_ref().map_or(Path::new(DEFAULT_CONFIG), |(_, path)| path);
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(ConfigFile { path: path.to_owned(), text })),
+        Err(_) if path.as_os_str().is_empty() => {
+            Err(Complaint { place: "--config".to_owned(), message: "expected a file, found nothing".to_owned() })
+        }
         Err(error) => match named {
             None if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             _ => {

@@ -30,11 +30,12 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = command::values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
     let (as_json, only_check) = (reader.switch("json"), reader.switch("check"));
+    let socket = reader.path("socket");
     if !reader.complaints.is_empty() {
         return command::refuse(&reader.complaints);
     }
-    let run = match reader.text("socket") {
-        Some(socket) => ask(Path::new(&socket)),
+    let run = match socket {
+        Some(socket) => ask(&socket),
         None => find(env.given("TMPDIR")),
     };
     let run = match run {

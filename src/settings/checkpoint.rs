@@ -57,7 +57,7 @@ pub enum Resuming {
 impl Checkpoints {
     /// Reads the topic; mistakes go to the reader.
     pub fn read(reader: &mut Reader) -> Checkpoints {
-        let dir = reader.text("checkpoint-dir").filter(|d| !d.trim().is_empty()).map(PathBuf::from);
+        let dir = reader.path("checkpoint-dir");
         let store = reader.parse("checkpoint-store", Address::parse);
         let format = reader.parse("checkpoint-format", |text| match text {
             "auto" => Ok(None),
@@ -122,13 +122,20 @@ impl Checkpoints {
         }
     }
 
-    /// Whoever commits needs a directory to commit from.
+    /// Whoever commits needs a directory to commit from, and whoever must restore one to restore into: without it the job
+    /// would start from scratch.
     pub fn needs_directory(&self, reader: &mut Reader) {
-        if self.store.is_some() && self.dir.is_none() {
-            reader.complain(
-                "checkpoint-store",
-                "a store needs --checkpoint-dir, the directory where the trainer writes its checkpoints".to_owned(),
-            );
+        if reader.text("checkpoint-dir").is_some() {
+            return;
+        }
+        let needs = [
+            ("checkpoint-store", "a store", self.store.is_some()),
+            ("restore", "a required restore", self.restore == Resuming::Required),
+            ("restore-step", "a restore", self.restore_step.is_some()),
+        ];
+        for (name, what, _) in needs.into_iter().filter(|(_, _, is_asked)| *is_asked) {
+            let why = "needs --checkpoint-dir, the directory where the trainer writes its checkpoints";
+            reader.complain(name, format!("{what} {why}"));
         }
     }
 }
@@ -180,6 +187,9 @@ mod tests {
             ("mirror-bandwidth", "fast", "bytes a second"),
             ("restore", "lastest", "did you mean latest?"),
             ("restore-step", "-1", "whole number"),
+            ("restore-step", "5", "--checkpoint-dir"),
+            ("restore", "required", "--checkpoint-dir"),
+            ("checkpoint-dir", " ", "found nothing"),
         ] {
             let (_, complaints) = read(&[(name, value)]);
             assert_eq!(complaints.len(), 1, "{name}={value}: {complaints:?}");

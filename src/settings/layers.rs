@@ -179,6 +179,14 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
+    /// A path. An empty one names nothing, and is rarely meant: a variable in a script was not set.
+    pub fn path(&mut self, name: &str) -> Option<PathBuf> {
+        self.parse(name, |text| match text.trim() {
+            "" => Err("expected a path, found nothing; name one, or leave it out".to_owned()),
+            _ => Ok(PathBuf::from(text)),
+        })
+    }
+
     /// One of a few words.
     pub fn choice<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
         self.parse(name, |text| {

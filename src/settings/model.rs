@@ -16,7 +16,7 @@ pub struct Model {
 
 /// Reads the topic; mistakes go to the reader. `None` without a directory.
 pub fn read(reader: &mut Reader<'_>) -> Option<Model> {
-    let dir = reader.text("model-dir").filter(|dir| !dir.trim().is_empty()).map(PathBuf::from);
+    let dir = reader.path("model-dir");
     let store = reader.parse("model-store", Address::parse);
     if store.is_some() && dir.is_none() {
         let message = "a place for the model needs --model-dir, the directory where the trainer writes it".to_owned();

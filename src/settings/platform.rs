@@ -11,8 +11,7 @@ const IMPLIED: [(&str, &str, &str); 2] =
 /// Fills in what follows from the environment.
 pub fn imply(values: &mut Values, env: &Env) {
     for (with, name, variable) in IMPLIED {
-        let is_given = values.get(with).is_some_and(|given| given.values.iter().any(|v| !v.trim().is_empty()));
-        if let Some(place) = env.given(variable).filter(|_| is_given) {
+        if let Some(place) = env.given(variable).filter(|_| values.get(with).is_some()) {
             values.imply(name, url(place), variable);
         }
     }

@@ -111,7 +111,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
             )
             .unwrap_or(LogLevel::Info),
         rank_prefix: reader.choice("output-prefix", &[("rank", true), ("none", false)]).unwrap_or(true),
-        verdict_file: reader.text("verdict-file").map(PathBuf::from),
+        verdict_file: reader.path("verdict-file"),
         preemption: preemption(reader),
         leads: preempt::Leads {
             preemption: reader

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use crate::support::checkpoints::{Place, save_in, tree};
-use crate::support::stopped;
+use crate::support::{Trainit, stopped};
 
 /// Points of a restore in src/supervisor/keeper/restore.rs at which a test may kill it.
 const RESTORE_POINTS: std::ops::RangeInclusive<u32> = 19..=29;
@@ -34,6 +34,32 @@ fn killed_at_any_point_of_a_restore_the_next_one_completes_it_and_nothing_local_
             fs::read_dir(other.join(".trainit/aside")).unwrap().map(|e| e.unwrap().path()).collect();
         let kept = aside.iter().filter_map(|a| fs::read_to_string(a.join("step-2/weights.bin")).ok());
         assert!(kept.collect::<Vec<_>>().contains(&"torn, but somebody's".to_owned()), "killed at point {point}");
+    }
+}
+
+#[test]
+fn an_empty_checkpoint_directory_is_a_mistake_in_one_line() {
+    for args in [["run", "--checkpoint-dir", "", "--", "true"], ["run", "--model-dir", " ", "--", "true"]] {
+        let done = Trainit::new(args).env("AIP_CHECKPOINT_DIR", "file:///x").output().expect_code(125);
+        assert!(done.err().contains("found nothing"), "{}", done.err());
+        assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    }
+}
+
+#[test]
+fn a_restore_that_is_asked_for_without_a_checkpoint_directory_starts_nothing() {
+    let asked: [(&[&str], &str); 4] = [
+        (&["--restore", "required"], "--restore:"),
+        (&["--restore-step", "5"], "--restore-step:"),
+        (&["TRAINIT_RESTORE=required", "TRAINIT_CHECKPOINT_DIR="], "TRAINIT_RESTORE:"),
+        (&["TRAINIT_RESTORE=required", "AIP_CHECKPOINT_DIR=file:///x"], "TRAINIT_RESTORE:"),
+    ];
+    for (words, place) in asked {
+        let (flags, variables): (Vec<&str>, Vec<&str>) = words.iter().partition(|word| !word.contains('='));
+        let run = Trainit::through(&[vec!["env"], variables].concat(), ["run"]);
+        let done = run.args(flags).args(["--", "echo", "started"]).output().expect_code(125);
+        assert_eq!((done.out(), done.err().lines().count()), (String::new(), 1), "{}", done.err());
+        assert!(done.err().contains(place) && done.err().contains("needs --checkpoint-dir"), "{}", done.err());
     }
 }
 

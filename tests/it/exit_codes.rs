@@ -66,6 +66,27 @@ fn no_command_and_bad_settings_are_125_with_every_mistake_named() {
 }
 
 #[test]
+fn an_empty_path_is_a_mistake_and_an_empty_variable_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    fs::write(&file, "verdict-file = \"\"\n").unwrap();
+    let from_file = ["run", "--config", file.to_str().unwrap(), "--", "echo", "started"];
+    let cases: [&[&str]; 4] = [
+        &["run", "--verdict-file", " ", "--", "echo", "started"],
+        &["run", "--config=", "--", "echo", "started"],
+        &from_file,
+        &["status", "--socket", ""],
+    ];
+    for args in cases {
+        let done = Trainit::new(args).output().expect_code(125);
+        assert!(done.err().contains("found nothing") && done.out().is_empty(), "{args:?}: {}", done.err());
+        assert_eq!(done.err().lines().count(), 1, "{args:?}: {}", done.err());
+    }
+    let empty = Trainit::run(["true"]).env("TRAINIT_CHECKPOINT_DIR", "").env("TRAINIT_VERDICT_FILE", " ");
+    assert_eq!(empty.output().expect_code(0).verdict()["committed_step"], serde_json::Value::Null);
+}
+
+#[test]
 fn remapping_is_the_last_word() {
     let done = Trainit::new(["run", "--remap-exit", "3:0", "--", "sh", "-c", "exit 3"]).output().expect_code(0);
     let verdict = done.verdict();
