@@ -8,7 +8,7 @@ use trainit::rules::framework::resolve;
 /// Resolves with all defaults; an error must be short, coded, and quote no line break.
 pub fn resolved(pairs: &[(&str, &str)], file: Option<&str>) {
     let env = Env::from_pairs(pairs.iter().copied());
-    let files = |path: &str| file.filter(|_| path.ends_with("resourceconfig.json")).map(str::to_owned);
+    let files = |path: &str| Ok(file.filter(|_| path.ends_with("resourceconfig.json")).map(str::to_owned));
     let options = ClusterOptions::default();
     match resolve(&Input { env: &env, files: &files, options: &options }, &[]) {
         Ok(resolved) => {

@@ -30,7 +30,7 @@ pub fn resolve(
         options.gpu_count = u32::try_from(visible).unwrap_or(u32::MAX);
     }
     // One byte more than a document may have, so that a larger one is refused and not cut.
-    let read = |path: &str| files::read_small(path, json::MAX_BYTES + 1);
+    let read = |path: &str| files::read_small(path, json::MAX_BYTES + 1).map_err(|error| error.to_string());
     let mut resolved = framework::resolve(&Input { env, files: &read, options: &options }, only)?;
     resolved.warnings.extend(unknown(env));
     Ok(resolved)

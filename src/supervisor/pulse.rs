@@ -71,7 +71,7 @@ impl PulseDesk {
             Ok(since) => since.as_nanos() as i128,
             Err(before) => -(before.duration().as_nanos() as i128),
         };
-        let text = files::read_small(path, HEARTBEAT_BYTES).unwrap_or_default();
+        let text = files::read_small(path, HEARTBEAT_BYTES).ok().flatten().unwrap_or_default();
         let step = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|v| v.get("step")?.as_u64());
         (Some(nanos), step)
     }

@@ -194,3 +194,21 @@ fn the_child_of_every_golden_case_gets_what_inspect_shows() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn a_file_of_sagemakers_that_cannot_be_read_starts_nothing() {
+    const FILE: &str = "/opt/ml/input/config/resourceconfig.json";
+    let written = format!("echo '{{\"hosts\":[\"a\",\"b\"],\"current_host\":\"b\"}}' >{FILE}; chmod 600 {FILE}");
+    let of_a_user = "exec setpriv --reuid 65534 --clear-groups";
+    let cases =
+        [(format!("{written}; {of_a_user}"), "Permission denied"), (format!("mkdir {FILE}; exec"), "no regular file")];
+    for (script, why) in cases {
+        let script =
+            format!("mkdir -p /opt/ml && mount -t tmpfs none /opt/ml && mkdir -p \"${{0%/*}}\" && {script} \"$@\"");
+        for platform in [&[][..], &["--platform", "sagemaker"]] {
+            let run = Trainit::through(&["unshare", "-m", "sh", "-c", &script, FILE], ["run"]);
+            let done = run.args(platform).args(["--", "echo", "started"]).output().expect_code(125);
+            assert!(done.err().contains(FILE) && done.err().contains(why) && done.out().is_empty(), "{}", done.err());
+        }
+    }
+}

@@ -76,7 +76,7 @@ fn resolved(
     options: &ClusterOptions,
 ) -> Result<Resolved, ClusterError> {
     let env = Env::from_pairs(pairs.iter().map(|(k, v)| (k, v)));
-    let files = |path: &str| file.filter(|_| path.ends_with("resourceconfig.json")).map(str::to_owned);
+    let files = |path: &str| Ok(file.filter(|_| path.ends_with("resourceconfig.json")).map(str::to_owned));
     resolve(&Input { env: &env, files: &files, options }, &[])
 }
 

@@ -6,8 +6,9 @@ use super::address::{Address, parse_host, parse_port};
 use super::spec::{ClusterError, ClusterOptions, quote};
 use crate::rules::env::Env;
 
-/// Reads a file by its path: `None` where there is none. At most [`super::json::MAX_BYTES`] and one byte.
-pub type Files<'a> = &'a dyn Fn(&str) -> Option<String>;
+/// Reads a file by its path: `None` where there is none. At most [`super::json::MAX_BYTES`] and one byte. Errors: why one
+/// that is there cannot be read.
+pub type Files<'a> = &'a dyn Fn(&str) -> Result<Option<String>, String>;
 
 /// Everything a reader may look at.
 #[derive(Clone, Copy)]
@@ -21,6 +22,18 @@ pub struct Input<'a> {
 }
 
 impl Input<'_> {
+    /// A file of the platform's, if it is there. Errors: `missing_cluster`; without what it says each replica would train
+    /// alone.
+    pub fn file(&self, path: &str) -> Result<Option<String>, ClusterError> {
+        (self.files)(path).map_err(|why| {
+            let message = format!(
+                "cannot be read, so nobody knows which replica this is: {why}; let this user read it, or name another \
+                 source with --platform"
+            );
+            ClusterError::new("missing_cluster", path, message)
+        })
+    }
+
     /// A rank, if it is given. Errors: `bad_task_index`.
     pub fn rank(&self, variable: &str) -> Result<Option<u32>, ClusterError> {
         self.env.given(variable).map(|text| rank(variable, text)).transpose()

@@ -64,7 +64,7 @@ mod tests {
 
     fn spec(pairs: &[(&str, &str)], options: &ClusterOptions) -> ClusterSpec {
         let env = Env::from_pairs(pairs.iter().copied());
-        detect(&Input { env: &env, files: &|_| None, options }, &[]).expect("a cluster").spec
+        detect(&Input { env: &env, files: &|_| Ok(None), options }, &[]).expect("a cluster").spec
     }
 
     fn slurm(own: &str) -> ClusterSpec {

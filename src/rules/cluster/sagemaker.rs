@@ -33,7 +33,7 @@ struct Found {
 
 /// Reads the file, else the variables.
 pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
-    let (found, is_bare) = match (input.files)(RESOURCES) {
+    let (found, is_bare) = match input.file(RESOURCES)? {
         Some(text) => (from_file(&text)?, true),
         None => match from_variables(input)? {
             Some(found) => (found, false),
@@ -133,7 +133,7 @@ fn companions(
         ("SM_MODEL_DIR".to_owned(), "/opt/ml/model".to_owned()),
     ];
     set.extend(interface.map(|name| ("SM_NETWORK_INTERFACE_NAME".to_owned(), name.to_owned())));
-    if let Some(text) = (input.files)(CHANNELS) {
+    if let Some(text) = input.file(CHANNELS)? {
         for (channel, _) in json::object(CHANNELS, &text)?.iter() {
             let plain = channel.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
             if plain && !channel.is_empty() && !channel.starts_with('.') {
