@@ -185,6 +185,13 @@ impl Beneath {
         }
     }
 
+    /// The names in a directory, those that are text. Errors: as opendir(3).
+    pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
+        self.directory(path, false)?;
+        let names = fs::read_dir(self.path.join(path))?.flatten();
+        Ok(names.filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+
     /// Makes everything on this file system durable. Errors: as syncfs(2).
     pub fn sync_all(&self) -> io::Result<()> {
         Ok(syncfs(&self.top)?)

@@ -12,6 +12,7 @@ mod guard;
 mod in_place;
 mod inbox;
 mod known;
+mod lineage;
 mod look;
 pub mod mirror;
 mod model;

@@ -38,6 +38,28 @@ fn a_newer_local_checkpoint_of_the_same_machine_is_kept_and_committed() {
 }
 
 #[test]
+fn nodes_that_share_a_directory_each_know_what_is_theirs_in_it() {
+    let place = Place::new();
+    let node = |rank: &str, script: &str| {
+        let args = ["--nnodes", "2", "--leader", "127.0.0.1:1", "--node-rank", rank];
+        run(&place, &args, script).expect_code(0)
+    };
+    node("0", &saves(10));
+    node("1", "exit 0");
+    fs::write(place.local().join("ckpt-20.json"), "{}").unwrap();
+    resumed(&place, &node("0", &saves(30)), 20);
+}
+
+#[test]
+fn what_another_job_left_in_the_directory_is_not_gone_on_from() {
+    let place = Place::new();
+    run(&place, &[], &saves(10)).expect_code(0);
+    let other = format!("file://{}", place.path("another store").display());
+    run(&place, &["--checkpoint-store", &other, "--restore", "none"], &saves(20)).expect_code(0);
+    resumed(&place, &run(&place, &[], &saves(11)).expect_code(0), 10);
+}
+
+#[test]
 fn a_machine_that_comes_back_after_another_went_on_takes_the_others_checkpoint() {
     let place = Place::new();
     run(&place, &[], &saves(10)).expect_code(0);

@@ -11,8 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::claim::claim;
 use super::known::Known;
 use super::restore::Brought;
@@ -166,15 +164,6 @@ pub(crate) struct Committed {
     pub(crate) stamp: Stamp,
 }
 
-/// `.trainit/attempt.json` in the checkpoint directory: which run used it last.
-#[derive(Debug, Serialize, Deserialize)]
-struct Lineage {
-    store: String,
-    attempt: String,
-    #[serde(default)]
-    ignored: BTreeMap<String, i64>,
-}
-
 impl Committed {
     /// Whether this one is to be committed after it: newer, or written since, which no clock need tell.
     pub(crate) fn is_before(&self, unit: &str, age: Age) -> bool {
@@ -182,7 +171,6 @@ impl Committed {
     }
 }
 
-const LINEAGE: &str = ".trainit/attempt.json";
 /// Names the units of a restore that may be half in place.
 pub(crate) const RESTORING: &str = ".trainit/restoring.json";
 pub(crate) const TEMPORARY: &str = ".trainit/tmp";
@@ -257,27 +245,6 @@ impl Mirror {
                 beneath.remove_tree(leftovers).map_err(refused)?;
             }
         }
-        Ok(())
-    }
-
-    fn read_lineage(&mut self, beneath: &Beneath, address: &Address) {
-        let text = beneath.read(LINEAGE, SMALL).unwrap_or_default();
-        if let Ok(lineage) = serde_json::from_slice::<Lineage>(&text)
-            && lineage.store == address.to_string()
-        {
-            self.lineage = Attempt::parse(&lineage.attempt);
-            self.ignored = lineage.ignored;
-        }
-    }
-
-    /// Writes down that the directory is ours now. Only once the restore is done: before, it may hold what another run
-    /// left.
-    pub(crate) fn write_lineage(&mut self, beneath: &Beneath, whose: Option<Attempt>) -> io::Result<()> {
-        let Some(address) = &self.config.store else { return Ok(()) };
-        let attempt = whose.as_ref().map_or(String::new(), Attempt::to_string);
-        let lineage = Lineage { store: address.to_string(), attempt, ignored: self.ignored.clone() };
-        beneath.replace(LINEAGE, serde_json::to_string(&lineage).unwrap_or_default().as_bytes(), 0o644)?;
-        self.lineage = whose;
         Ok(())
     }
 

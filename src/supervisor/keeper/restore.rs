@@ -345,6 +345,7 @@ impl Mirror {
             let whose = self.attempt.as_ref().or(commit).or(self.lineage.as_ref()).cloned();
             let dir = Beneath::create(&self.config.dir)?;
             self.write_lineage(&dir, whose)?;
+            self.take_over(&dir)?;
             dir.remove_file(RESTORING)?;
         }
         Ok(())

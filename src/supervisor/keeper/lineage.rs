@@ -1,0 +1,63 @@
+//! `.trainit/attempt-STORE-NODE.json` in the checkpoint directory: which attempt of a store's used it last, and what it
+//! left behind there. Each node has its own: nodes may share a directory.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::mirror::{Mirror, SMALL};
+use crate::edge::beneath::Beneath;
+use crate::rules::checkpoint::address::Address;
+use crate::rules::checkpoint::names::{Attempt, OWN, hash16};
+
+/// What it says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Lineage {
+    store: String,
+    attempt: String,
+    #[serde(default)]
+    ignored: BTreeMap<String, i64>,
+}
+
+const RECORD: &str = "attempt";
+
+impl Mirror {
+    /// How the names of all nodes' begin, and the name of ours.
+    fn record(&self, address: &Address) -> (String, String) {
+        let (node, address) = (format!("{:05}", self.config.node), address.to_string());
+        let store = address.strip_suffix(&format!("/node-{node}")).unwrap_or(&address);
+        let ours = format!("{RECORD}-{}-", hash16(store.as_bytes()));
+        (ours.clone(), format!("{OWN}/{ours}{node}.json"))
+    }
+
+    pub(super) fn read_lineage(&mut self, beneath: &Beneath, address: &Address) {
+        let text = beneath.read(&self.record(address).1, SMALL).unwrap_or_default();
+        if let Ok(lineage) = serde_json::from_slice::<Lineage>(&text) {
+            self.lineage = Attempt::parse(&lineage.attempt);
+            self.ignored = lineage.ignored;
+        }
+    }
+
+    /// Writes down that what lies in the directory is of this attempt's line. Only once the restore is done: before, it
+    /// may hold what another run left.
+    pub(super) fn write_lineage(&mut self, beneath: &Beneath, whose: Option<Attempt>) -> io::Result<()> {
+        let Some(address) = &self.config.store else { return Ok(()) };
+        let attempt = whose.as_ref().map_or(String::new(), Attempt::to_string);
+        let lineage = Lineage { store: address.to_string(), attempt, ignored: self.ignored.clone() };
+        let text = serde_json::to_string(&lineage).unwrap_or_default();
+        beneath.replace(&self.record(address).1, text.as_bytes(), 0o644)?;
+        self.lineage = whose;
+        Ok(())
+    }
+
+    /// The directory is this job's now: what another store's runs wrote down holds no more.
+    pub(super) fn take_over(&self, beneath: &Beneath) -> io::Result<()> {
+        let Some(address) = &self.config.store else { return Ok(()) };
+        let ours = self.record(address).0;
+        for name in beneath.names(OWN)?.iter().filter(|name| name.starts_with(RECORD) && !name.starts_with(&ours)) {
+            beneath.remove_file(&format!("{OWN}/{name}"))?;
+        }
+        Ok(())
+    }
+}
