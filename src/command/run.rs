@@ -1,6 +1,7 @@
 //! `trainit run -- COMMAND`: settings and environment cut into a job, supervised, its verdict published.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tracing::Level;
 
@@ -10,7 +11,7 @@ use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::{self, MetricsFile};
 use crate::edge::signals::Mask;
-use crate::edge::{gpu, limits, machine, process, stdio};
+use crate::edge::{gpu, limits, machine, process, reaper, stdio};
 use crate::rules::cluster::peers::to_reach;
 use crate::rules::cluster::spec::{ClusterError, Platform};
 use crate::rules::env::Env;
@@ -32,6 +33,9 @@ use crate::telemetry::verdict::{self, Facts};
 
 /// What Slurm users send before the end: passed on, and a reason to commit what is complete.
 const SLURM_CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
+
+/// What a `tee` that was there before us has for our last lines, before the kernel ends it with its PID 1.
+const READERS_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The end of the metrics file that is looked at when a trial has ended.
 const TRIAL_BYTES: u64 = 1 << 20;
@@ -136,6 +140,10 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
                 look_at_the_trial(&tuner, collects);
             }
             verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
+            if ended.takes_others_along {
+                stdio::hang_up();
+                reaper::wait_for_all(READERS_PATIENCE);
+            }
             ended.outcome.exit_code
         }
         Err(error) => {

@@ -70,8 +70,9 @@ impl Descendant {
     }
 }
 
-/// Every living process below us, adopted ones included; `None` without a usable /proc.
-pub fn all() -> Option<Vec<Descendant>> {
+/// Every living process below us, adopted ones included, but for `apart` and what is below those; `None` without a usable
+/// /proc.
+pub fn all(apart: &HashSet<Descendant>) -> Option<Vec<Descendant>> {
     let mut seen = scan()?;
     close_gaps(&mut seen);
     let mut children: HashMap<i32, Vec<(Descendant, bool)>> = HashMap::new();
@@ -81,6 +82,9 @@ pub fn all() -> Option<Vec<Descendant>> {
     let (mut found, mut open) = (Vec::new(), vec![own_pid()]);
     while let Some(parent) = open.pop() {
         for (descendant, is_zombie) in children.remove(&parent).unwrap_or_default() {
+            if apart.contains(&descendant) {
+                continue;
+            }
             open.push(descendant.pid);
             if !is_zombie {
                 found.push(descendant);
@@ -88,6 +92,15 @@ pub fn all() -> Option<Vec<Descendant>> {
         }
     }
     Some(found)
+}
+
+/// Whether all our children are of these; without a usable /proc nobody knows, and they are not.
+///
+/// One that is not cannot hide from the look: what is below us has a child of ours above it, and that stays, if only as a
+/// zombie, until we reap it.
+pub fn are_all_of(these: &HashSet<Descendant>) -> bool {
+    let own = own_pid();
+    scan().is_some_and(|seen| seen.iter().all(|(parent, d, _)| *parent != own || these.contains(d)))
 }
 
 /// Every living process of these groups, whoever its parent is by now; `None` without a usable /proc.

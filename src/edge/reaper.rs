@@ -3,9 +3,15 @@
 #![expect(unsafe_code, reason = "waitpid and its status word")]
 
 use std::io;
+use std::thread;
+use std::time::Duration;
 
+use super::clock::Clock;
 use crate::rules::exit::End;
 use crate::rules::signal::Signal;
+
+/// Between two looks where nothing else is to be done.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// What wait(2) told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +56,20 @@ pub fn wait() -> Wait {
             _ => return Wait::Empty,
         }
     }
+}
+
+/// Waits until there is no child any more, but not for ever.
+pub fn wait_for_all(limit: Duration) {
+    let clock = Clock::start();
+    while wait() != Wait::Empty && clock.now() < limit {
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Whether there is a child at all; reaps none.
+pub fn has_children() -> bool {
+    // SAFETY: nothing is written where there is no place for it (waitid(2)).
+    unsafe { libc::waitid(libc::P_ALL, 0, std::ptr::null_mut(), libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0 }
 }
 
 fn read(pid: i32, status: i32) -> Option<Wait> {

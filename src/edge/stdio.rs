@@ -80,8 +80,17 @@ pub fn takes_at_once(fd: RawFd, length: usize) -> bool {
 
 /// Our own standard output and standard error.
 pub fn outputs() -> (BorrowedFd<'static>, BorrowedFd<'static>) {
-    // SAFETY: they are never closed: where they were at the start, `hold_closed` has filled them.
+    // SAFETY: they are closed at the very end only: where they were at the start, `hold_closed` has filled them.
     unsafe { (BorrowedFd::borrow_raw(libc::STDOUT_FILENO), BorrowedFd::borrow_raw(libc::STDERR_FILENO)) }
+}
+
+/// Closes both: who reads them comes to the end.
+pub fn hang_up() {
+    // SAFETY: nobody has anything more to write; a line that a thread still waits with fails.
+    unsafe {
+        libc::close(libc::STDOUT_FILENO);
+        libc::close(libc::STDERR_FILENO);
+    }
 }
 
 /// Standard input; a closed one is at its end.

@@ -1,5 +1,6 @@
 //! Actions become deeds. What a deed brings about at once comes back as an event.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::background::Background;
@@ -17,7 +18,7 @@ use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
 use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, PREEMPTION, RunDir, SOCKET};
-use crate::edge::{clock, signals, terminal, threads};
+use crate::edge::{clock, reaper, signals, terminal, threads};
 use crate::rules::env::Changes;
 use crate::rules::exit::{self, End};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
@@ -58,6 +59,8 @@ pub(super) struct Effects {
     /// Where several processes share our streams.
     ranks: Option<Ranks>,
     tree_empty: bool,
+    /// What was below us before there was a job, as the `tee` of a script that then became us: not the job's to end.
+    inherited: HashSet<Descendant>,
     sweep: Sweep,
     cgroup: Option<MemoryCgroup>,
     oom_kills_before: Option<u64>,
@@ -93,6 +96,11 @@ impl Effects {
             status,
             run_dir,
             tree_empty: true,
+            inherited: if reaper::has_children() {
+                descendants::all(&HashSet::new()).unwrap_or_default().into_iter().collect()
+            } else {
+                HashSet::new()
+            },
             sweep: Sweep::default(),
             cgroup: None,
             oom_kills_before: None,
@@ -173,7 +181,18 @@ impl Effects {
         }
     }
 
-    /// wait(2) says that there is no child left.
+    /// Whether there was anybody before the job.
+    pub(super) fn has_inherited(&self) -> bool {
+        !self.inherited.is_empty()
+    }
+
+    /// Whether those of wait(2)'s children that are left were there before the job.
+    pub(super) fn only_inherited_are_left(&self) -> bool {
+        let may_be = !self.inherited.is_empty() && !self.tree_empty && self.leaders.alive().is_empty();
+        may_be && descendants::are_all_of(&self.inherited)
+    }
+
+    /// There is no child of the job's left.
     pub(super) fn tree_is_empty(&mut self, now: Uptime) {
         self.tree_empty = true;
         self.pumps.end(now);
@@ -350,9 +369,9 @@ impl Effects {
         }
     }
 
-    /// The job's processes: everything below us but the GPU probe.
+    /// The job's processes: everything below us but the GPU probe and what was there before.
     fn tree(&self) -> Option<Vec<Descendant>> {
-        let mut all = descendants::all()?;
+        let mut all = descendants::all(&self.inherited)?;
         all.retain(|d| Some(d.pid) != self.gpus.pid());
         Some(all)
     }

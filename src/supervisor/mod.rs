@@ -85,6 +85,8 @@ pub struct Ended {
     pub metrics: BTreeMap<String, String>,
     /// The XIDs that came while GPUs were watched; `None`: none were.
     pub xids: Option<Vec<XidCount>>,
+    /// Who was there before the job dies with us, as PID 1.
+    pub takes_others_along: bool,
 }
 
 /// Runs the job to its end. Errors: signalfd(2) or the like refused, before anything was started.
@@ -112,7 +114,8 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
                 supervisor.effects.pumps.finish(clock);
                 let xids = supervisor.effects.gpus.told().map(|told| told.xids);
                 let metrics = supervisor.effects.collectors.take().map(Collectors::finish).unwrap_or_default();
-                return Ok(Ended { outcome, peak_memory_bytes, metrics, xids });
+                let takes_others_along = process::own_pid() == 1 && supervisor.effects.has_inherited();
+                return Ok(Ended { outcome, peak_memory_bytes, metrics, xids, takes_others_along });
             }
         }
         supervisor.hear();
@@ -236,7 +239,7 @@ impl Supervisor {
         for (pid, end) in ended {
             self.queue.extend(self.effects.ended(now, pid, end));
         }
-        if is_empty {
+        if is_empty || self.effects.only_inherited_are_left() {
             self.effects.tree_is_empty(now);
         }
     }

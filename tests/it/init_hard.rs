@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Trainit, eventually, send};
+use crate::support::{Finished, Trainit, eventually, send};
 
 /// A file system on a loop device that can be frozen: whoever writes to it then sleeps where no signal reaches.
 struct Freezer {
@@ -157,4 +157,29 @@ fn nothing_wakes_it_up_while_nothing_happens() {
     assert_eq!(slept(), before, "it woke up in 1.5 s in which nothing happened");
     send(running.pid(), libc::SIGTERM);
     running.finish().expect_code(143);
+}
+
+/// A script that hands its output to a `tee` of its own and becomes trainit.
+fn behind_tee(pid1: bool, log: &Path, command: &str) -> Finished {
+    let script = "exec > >(exec tee -a \"$0\") 2>&1; exec \"$@\"";
+    let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL"];
+    let bash = ["bash", "-c", script, log.to_str().unwrap()];
+    let prefix: Vec<&str> = if pid1 { [&unshare[..], &bash].concat() } else { bash.to_vec() };
+    let args = ["run", "--max-restarts", "2", "--restart-backoff", "1ms", "--", "bash", "-c", command];
+    Trainit::through(&prefix, args).output()
+}
+
+#[test]
+fn a_tee_of_the_script_that_became_trainit_lives_through_restarts_and_gets_the_verdict() {
+    for pid1 in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        // An orphan of the attempt is ended all the same.
+        let command = "echo hello $TRAINIT_ATTEMPT; (setsid sleep 1000 &); [ $TRAINIT_ATTEMPT = 2 ] || exit 3";
+        let done = behind_tee(pid1, &log, command).expect_code(0);
+        let said = || std::fs::read_to_string(&log).unwrap();
+        eventually("the verdict is in the log", || said().contains(r#""reason":"finished""#));
+        assert!(said().contains("hello 1\n") && said().contains("hello 2\n"), "{}", said());
+        assert!(done.out().contains(r#""attempts":2"#), "{}", done.out());
+    }
 }
