@@ -23,6 +23,7 @@ pub mod nvrx;
 pub mod orbax;
 mod order;
 pub mod pace;
+mod parts;
 pub mod plan;
 mod pointing;
 mod siblings;
@@ -66,9 +67,17 @@ pub fn layout(name: &str) -> Option<&'static Layout> {
 
 /// Whether one of the layout's is complete, quiescence apart; where a marker was asked for, that is in it as well. Errors:
 /// what is missing, in one clause.
-pub fn complete(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     marker::marked(scan, candidate)?;
-    (layout.complete)(scan, candidate)
+    (found.layout.complete)(scan, candidate)?;
+    // These say themselves when they are through, or compare their own.
+    let (says_so, compares) =
+        ([tensorflow::TENSORFLOW.name, marker::MARKER.name], [composer::COMPOSER.name, nvrx::NVRX.name]);
+    if scan.options.marker.is_some() || says_so.contains(&found.layout.name) {
+        return Ok(());
+    }
+    parts::all_counted(scan, candidate)?;
+    if compares.contains(&found.layout.name) { Ok(()) } else { parts::as_before(scan, candidate, &found.candidates) }
 }
 
 /// The pointers that shall name this unit: those of its layout, and any beside it that already do.
@@ -176,8 +185,8 @@ mod tests {
         let listing = memory.listing();
         let scan = Scan { listing: &listing, peek: memory, options };
         let Some(found) = recognise(&scan) else { return Vec::new() };
-        let complete = found.candidates.into_iter().filter(|c| complete(found.layout, &scan, c).is_ok());
-        complete.map(|c| (c.unit, c.step)).collect()
+        let complete = found.candidates.iter().filter(|c| complete(&found, &scan, c).is_ok());
+        complete.map(|c| (c.unit.clone(), c.step)).collect()
     }
 
     pub(crate) fn complete_units(memory: &Memory) -> Vec<(String, Option<u64>)> {
@@ -190,7 +199,7 @@ mod tests {
         let scan = Scan { listing: &listing, peek: memory, options: &options };
         let found = recognise(&scan).expect("something is recognised");
         let candidate = found.candidates.iter().find(|c| c.unit == unit).expect("the unit is found");
-        complete(found.layout, &scan, candidate).expect_err("it is not complete")
+        complete(&found, &scan, candidate).expect_err("it is not complete")
     }
 
     #[test]

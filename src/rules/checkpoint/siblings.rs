@@ -2,20 +2,25 @@
 //! replay buffer. They are one unit, called by the shortest of their names.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 use super::check::is_weights;
 use super::listing::{Listing, name_of, parent_of};
 use super::unit::Candidate;
 
-/// Makes one of those units of a file each that belong to the same step.
+/// Makes one of those units of a file each that belong to the same step, or are the shards of one without.
 pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidate> {
     // What lies beside the weights may be cut short for ever, as a JSON file that is a log.
     let is_part =
         |unit: &Candidate| listing.file(&unit.unit).is_some_and(|f| is_weights(f.name()) && !is_json(f.name()));
-    let (parts, mut all): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.step.is_some() && is_part(unit));
+    let (parts, mut all): (Vec<_>, Vec<_>) = units.into_iter().partition(is_part);
     let mut steps: BTreeMap<_, Vec<Candidate>> = BTreeMap::new();
     for part in parts {
-        steps.entry((parent_of(&part.unit).to_owned(), part.step)).or_default().push(part);
+        let name = name_of(&part.unit);
+        let own = if part.step.is_none() { SHARD.replace_all(name, "") } else { "".into() };
+        steps.entry((parent_of(&part.unit).to_owned(), part.step, own.into_owned())).or_default().push(part);
     }
     for mut files in steps.into_values() {
         files.sort_by_key(|file| std::cmp::Reverse(file.newest_ns(listing)));
@@ -36,17 +41,19 @@ fn is_json(name: &str) -> bool {
     name.ends_with(".json")
 }
 
-/// The name without its numbers, but for a rank's.
+/// What numbers the files of one save, not its versions: `rank0`, `tp_1`, `shard_0_of_2`, `00001-of-00002`.
+#[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+static SHARD: LazyLock<Regex> = LazyLock::new(|| {
+    let words = "(?i-u:rank|shard)|(?:^|[^a-zA-Z])(?i-u:tp|pp|dp|mp|part|node)";
+    let of = "[_-](?i-u:of)[_-]";
+    Regex::new(&format!("(?:{words})[=_-]*[0-9]+(?:{of}[0-9]+)?|0[0-9]{{4}}{of}0[0-9]{{4}}")).unwrap()
+});
+
+/// The name without its numbers, but for a rank's or a shard's.
 fn kind(name: &str) -> String {
-    let mut kind = String::new();
-    for c in name.chars() {
-        let before = kind.trim_end_matches(|b: char| b.is_ascii_digit());
-        let is_ranks = before.trim_end_matches(['_', '-', '=']).ends_with("rank");
-        if !c.is_ascii_digit() || is_ranks {
-            kind.push(c);
-        }
-    }
-    kind
+    let shards: Vec<_> = SHARD.find_iter(name).map(|found| found.range()).collect();
+    let stays = |(at, c): &(usize, char)| !c.is_ascii_digit() || shards.iter().any(|shard| shard.contains(at));
+    name.char_indices().filter(stays).map(|(_, c)| c).collect()
 }
 
 #[cfg(test)]
@@ -74,6 +81,11 @@ mod tests {
             &["model_1000.pt", "optimizer_1000.pt"],
             &["rl_model_1000_steps.zip", "rl_model_replay_buffer_1000_steps.zip"],
             &["a/ckpt_100_rank0.pt", "a/ckpt_100_rank1.pt"],
+            &["ckpt_step_200_tp_0.pt", "ckpt_step_200_tp_1.pt"],
+            &["checkpoint_2_2000-shard0.pt", "checkpoint_2_2000-shard1.pt"],
+            &["checkpoint_last-shard0.pt", "checkpoint_last-shard1.pt"],
+            &["model_200_shard_0_of_2.pt", "model_200_shard_1_of_2.pt"],
+            &["model-00001-of-00002.pt", "model-00002-of-00002.pt"],
         ] {
             let memory = saved(step);
             assert_eq!(newest(&memory), step);

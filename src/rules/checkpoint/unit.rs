@@ -9,8 +9,8 @@ use regex::Regex;
 use serde::Deserialize;
 
 pub use super::aside::{is_bystander, is_temporary};
-use super::check;
 use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
+use super::{check, parts};
 
 /// Longer indexes of weights are not read.
 const INDEX_LIMIT: u64 = 100 << 20;
@@ -196,11 +196,22 @@ impl Scan<'_> {
                         entry.path
                     ));
                 }
+                Kind::Symlink(target) if self.leads_to_nothing(&entry.path, target) => {
+                    return Err(format!("{}: what this link leads to, {target}, is not there", entry.path));
+                }
                 Kind::Symlink(_) | Kind::Directory => {}
             }
         }
         self.indexed_files_there(candidate)?;
         if files == 0 { Err("it holds no file".to_owned()) } else { Ok(()) }
+    }
+
+    /// Whether nothing is where a link in a unit leads, as far as no other link is on the way.
+    fn leads_to_nothing(&self, path: &str, target: &str) -> bool {
+        let end = end_of(path, target).unwrap_or_default();
+        let around = std::iter::successors(Some(end.as_str()), |path| Some(parent_of(path)).filter(|p| !p.is_empty()));
+        let on_the_way = around.into_iter().find_map(|path| self.listing.get(path));
+        self.listing.get(&end).is_none() && on_the_way.is_none_or(|e| !matches!(e.kind, Kind::Symlink(_)))
     }
 
     /// Hugging Face's libraries name the parts of a model in an index `*.index.json`: each is there.
@@ -246,28 +257,31 @@ fn is_tensorflows(candidate: &Candidate, path: &str) -> bool {
 
 /// Whether a symbolic link at `path` can have this target, which is relative and ends inside the unit, or at its root.
 pub fn stays_inside(path: &str, target: &str, unit: &str) -> bool {
+    end_of(path, target).is_some_and(|end| end == unit || end.starts_with(&format!("{unit}/")))
+}
+
+/// Where a relative link at `path` leads; `None` where it leaves the checkpoint directory, or can be no link.
+fn end_of(path: &str, target: &str) -> Option<String> {
     if target.is_empty() || target.len() > LONGEST_TARGET || target.starts_with('/') || target.contains('\0') {
-        return false;
+        return None;
     }
     let mut parts: Vec<&str> = parent_of(path).split('/').filter(|p| !p.is_empty()).collect();
     for part in target.split('/') {
         match part {
             "" | "." => {}
-            ".." => {
-                if parts.pop().is_none() {
-                    return false;
-                }
-            }
+            ".." => drop(parts.pop()?),
             part => parts.push(part),
         }
     }
-    let end = parts.join("/");
-    end == unit || end.starts_with(&format!("{unit}/"))
+    Some(parts.join("/"))
 }
 
 /// The step in a file's name, its extension left out, so that the 5 of `.h5` is none. That of `model.ckpt-100` is no
 /// extension.
 pub fn step_in(name: &str) -> Option<u64> {
+    if let Some(one_of) = parts::counted(name) {
+        return step_in_stem(one_of.before);
+    }
     let is_extension =
         |end: &str| end.bytes().all(|b| b.is_ascii_alphanumeric()) && !end.bytes().all(|b| b.is_ascii_digit());
     match name.rsplit_once('.') {
@@ -292,7 +306,7 @@ pub fn step_in_stem(name: &str) -> Option<u64> {
         r"|(?:19|20)[0-9]{6}[T_-][0-9]{4,6}|(?:^|[^0-9])[0-9]{1,2}h[0-9]{2}(?:m(?:[0-9]{2}s?)?)?(?:[^0-9]|$)",
         r"|[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-][0-9]+",
         r"|(?:^|[^0-9A-Za-z])[0-9]+[eE][0-9]+(?:[^0-9A-Za-z]|$)",
-        r"|(?i-u:rank|world_?size)[=_-]?[0-9]+"
+        r"|(?i-u:rank|shard|world_?size)[=_-]?[0-9]+"
     );
     #[expect(clippy::unwrap_used, reason = "constant expressions, compiled by every test")]
     static STEP: LazyLock<[Regex; 4]> = LazyLock::new(|| WORDS.map(|word| Regex::new(word).unwrap()));
@@ -372,6 +386,10 @@ mod tests {
             ("stage2e10.pt", Some(10)),
             ("ckpt_100_rank1.pt", Some(100)),
             ("model_5_world_size_8_rank_7.pt", Some(5)),
+            ("model_200_shard_0_of_2.pt", Some(200)),
+            ("checkpoint_2_2000-shard1.pt", Some(2000)),
+            ("model-00001-of-00002.pt", None),
+            ("step_00500_of_01000.pt", Some(500)),
             ("loss=0.50", None),
             ("model.h5", None),
             ("99999999999999999999999", None),

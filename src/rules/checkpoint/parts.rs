@@ -1,0 +1,240 @@
+//! Which files a checkpoint must have, whatever its layout: as many as their own names count, and those of the step before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::check::is_weights;
+use super::listing::{Entry, Kind, join, parent_of};
+use super::unit::{Candidate, Scan};
+
+/// What is made of a checkpoint some time after it was saved, or only of some of them.
+const LATER: [&str; 7] = ["best", "eval", "metric", "pred", "result", "sample", "embed"];
+/// What directories of several formats hold beside weights.
+const RECORDS: [&str; 3] = [".metadata", "metadata.json", "_METADATA"];
+
+/// One of so many files, as `model-00001-of-00003.safetensors` or `model_200_shard_0_of_2.pt` say.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Counted<'a> {
+    pub(super) before: &'a str,
+    after: &'a str,
+    all: u64,
+    pub(super) number: u64,
+}
+
+/// What a name counts; steps, and what each rank numbers for itself, do not.
+pub(super) fn counted(name: &str) -> Option<Counted<'_>> {
+    #[expect(clippy::unwrap_used, reason = "constant expressions, compiled by every test")]
+    static COUNTED: LazyLock<[Regex; 2]> = LazyLock::new(|| {
+        [
+            r"^(.*?)(?:(?i-u:shard|part)[=_-]?([0-9]+)|(0[0-9]{4}))[_-]of[_-]([0-9]+)([^0-9].*|)$",
+            r"(?i-u:rank|step|epoch|iter|iteration|batch)[=_-]?$|shard-[0-9]+-",
+        ]
+        .map(|expression| Regex::new(expression).unwrap())
+    });
+    let found = COUNTED[0].captures(name)?;
+    let text = |at: usize| found.get(at).map_or("", |m| m.as_str());
+    let (number, all) = (found.get(2).or(found.get(3))?.as_str().parse().ok()?, found[4].parse().ok()?);
+    let counted = Counted { before: text(1), after: text(5), all, number };
+    (!COUNTED[1].is_match(counted.before) && number <= all).then_some(counted)
+}
+
+/// Each file whose name says of how many it is one has all the others beside it, unless an index says which there are.
+pub(super) fn all_counted(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let mut sets: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
+    for file in candidate.files(scan.listing).filter(|f| is_weights(f.name())) {
+        let Some(Counted { before, after, all, number }) = counted(file.name()) else { continue };
+        let home = parent_of(&file.path);
+        let index = format!("{}{after}.index.json", before.trim_end_matches(['-', '_']));
+        if scan.listing.file(&join(home, &index)).is_none() {
+            sets.entry((file.path.trim_end_matches(file.name()), before, after, all)).or_default().insert(number);
+        }
+    }
+    for ((home, before, after, all), there) in sets {
+        let first = u64::from(!there.contains(&0));
+        if let Some(gap) = (first..first + all).find(|number| !there.contains(number)) {
+            return Err(format!("number {gap} of {all} is missing of {home}{before}*{after}"));
+        }
+    }
+    Ok(())
+}
+
+/// Nothing is missing that the step before has, and each other step beside it too: what is still being written, or was
+/// cut off, looks so. A trainer that leaves something out for good shows it by the next step without.
+pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate]) -> Result<(), String> {
+    let Some(step) = candidate.step else { return Ok(()) };
+    let is_file = |c: &Candidate| scan.listing.file(&c.unit).is_some();
+    let is_alike = |other: &Candidate| {
+        parent_of(&other.unit) == parent_of(&candidate.unit) && is_file(other) == is_file(candidate)
+    };
+    let earlier = all.iter().filter(|other| other.step < Some(step));
+    let nearer = |nearest: Option<u64>, other: &Candidate| if is_alike(other) { other.step } else { nearest };
+    let before = earlier.fold(None, |nearest, o| if o.step > nearest { nearer(nearest, o) } else { nearest });
+    let Some(before) = before else { return Ok(()) };
+    // There may be several of one step.
+    let saved = |step: u64| {
+        let units = all.iter().filter(move |o| o.step == Some(step) && is_alike(o));
+        let files = units.flat_map(|o| o.entries(scan.listing).filter(matters).map(|f| within(o, &f.path)));
+        Saved { names: files.collect(), step }
+    };
+    let (ours, theirs) = (saved(step), saved(before));
+    let mut lacking = ours.lacks(&theirs);
+    // What has something of its own is another kind of checkpoint.
+    if lacking.is_empty() || !theirs.lacks(&ours).is_empty() {
+        return Ok(());
+    }
+    lacking.retain(|name| if is_file(candidate) { counts(scan, &like(name, before)) } else { counts(scan, name) });
+    for other in all.iter().filter(|o| ![Some(step), Some(before)].contains(&o.step) && is_alike(o)) {
+        if let Some(step) = other.step
+            && !lacking.is_empty()
+        {
+            lacking = &lacking - &saved(step).lacks(&theirs);
+        }
+    }
+    match lacking.first() {
+        None => Ok(()),
+        Some(name) => Err(format!(
+            "nothing in it is like {name} of step {before}: still being written, or left out from now on if the next step lacks it, too"
+        )),
+    }
+}
+
+/// What was saved of one step.
+struct Saved<'a> {
+    names: BTreeSet<&'a str>,
+    step: u64,
+}
+
+impl<'a> Saved<'a> {
+    /// What is here neither under the name that it has there nor under one with the other step in it.
+    fn lacks(&self, there: &Saved<'a>) -> BTreeSet<&'a str> {
+        let others = self.names.difference(&there.names);
+        let others: BTreeSet<String> = others.map(|name| like(name, self.step)).collect();
+        let lacking = there.names.difference(&self.names);
+        lacking.copied().filter(|name| !others.contains(&like(name, there.step))).collect()
+    }
+}
+
+/// The name, with its step left out.
+fn like(name: &str, step: u64) -> String {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let (mut like, mut rest) = (String::new(), name);
+    while let Some(from) = rest.find(is_digit) {
+        let digits = &rest[from..];
+        let to = digits.find(|c| !is_digit(c)).unwrap_or(digits.len());
+        like.push_str(&rest[..from]);
+        like.push_str(if digits[..to].parse() == Ok(step) { "#" } else { &digits[..to] });
+        rest = &digits[to..];
+    }
+    like + rest
+}
+
+/// A name in its unit; of files side by side, in their directory.
+fn within<'a>(unit: &Candidate, path: &'a str) -> &'a str {
+    let inside = |home: &str| path.strip_prefix(home)?.strip_prefix('/');
+    inside(&unit.unit).or_else(|| inside(parent_of(&unit.unit))).unwrap_or(path)
+}
+
+fn matters(entry: &&Entry) -> bool {
+    let name = entry.name();
+    entry.kind != Kind::Directory
+        && (RECORDS.contains(&name) || is_weights(name) && !name.ends_with(".json") && counted(name).is_none())
+}
+
+/// Whether this may not be missing. Ranks that are known not to be there save nothing; DeepSpeed's are counted there.
+fn counts(scan: &Scan, name: &str) -> bool {
+    let world = scan.options.world_size.map_or(u64::MAX, u64::from);
+    let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+    let mut numbers = stem.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<u64>().ok());
+    let is_deepspeeds = name.contains("rank_") && name.ends_with("_states.pt");
+    !is_deepspeeds && !LATER.iter().any(|word| name.contains(word)) && numbers.all(|number| number < world)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::{safetensors_of, zip_of};
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, complete_units_with, reason};
+    use super::super::unit::Options;
+
+    fn saved(names: &[&str]) -> Memory {
+        names.iter().fold(Memory::default(), |memory, name| match name {
+            _ if name.ends_with(".safetensors") => memory.with(name, safetensors_of(b"w")),
+            _ if name.ends_with(".json") => memory.with(name, "{}"),
+            _ => memory.with(name, zip_of(b"w", b"")),
+        })
+    }
+
+    fn whole(memory: &Memory) -> Vec<String> {
+        complete_units(memory).into_iter().map(|unit| unit.0).collect()
+    }
+
+    #[test]
+    fn a_name_that_says_of_how_many_it_is_one_wants_the_others() {
+        for (there, other) in [
+            ("step-200/model-00001-of-00002.safetensors", "step-200/model-00002-of-00002.safetensors"),
+            ("step-200/model_00001_of_00002.pt", "step-200/model_00000_of_00002.pt"),
+            ("step-200/a/model_shard_0_of_2.pt", "step-200/a/model_shard_1_of_2.pt"),
+        ] {
+            assert!(reason(&saved(&[there]), "step-200").contains("of 2 is missing"), "{there}");
+            assert_eq!(whole(&saved(&[there, other])), ["step-200"], "{there}");
+        }
+        for alone in [
+            "step-200/epoch_3_of_10.pt",
+            "step-200/step_00500_of_01000.pt",
+            "step-200/rank-00001-of-00002.pt",
+            "step-200/shard-00000-model-00002-of-00002.safetensors",
+        ] {
+            assert_eq!(whole(&saved(&[alone])), ["step-200"], "{alone}");
+        }
+    }
+
+    #[test]
+    fn a_part_that_the_step_before_has_is_still_being_written_until_another_step_lacks_it_too() {
+        for (before, part, after) in [
+            (&["G_1.pth", "D_1.pth"][..], "G_2.pth", "G_3.pth"),
+            (&["step-1/model.pt", "step-1/optim.pt"], "step-2/model.pt", "step-3/model.pt"),
+            (&["step-1/model_1.pt", "step-1/optim_1.pt"], "step-2/model_2.pt", "step-3/model_3.pt"),
+            (&["epoch_1/rank_0.pt", "epoch_1/rank_1.pt"], "epoch_2/rank_0.pt", "epoch_3/rank_0.pt"),
+        ] {
+            let torn = saved(before).with(part, zip_of(b"w", b""));
+            assert_eq!(complete_units(&torn).iter().map(|u| u.1).collect::<Vec<_>>(), [Some(1)], "{part}");
+            let dropped = torn.with(after, zip_of(b"w", b""));
+            assert_eq!(complete_units(&dropped).len(), 3, "{after}");
+        }
+        let memory = saved(&["step-1/model.pt", "step-1/optim.pt", "step-2/model.pt"]);
+        assert!(reason(&memory, "step-2").contains("like optim.pt of step 1: still being written"));
+    }
+
+    #[test]
+    fn what_is_of_another_kind_or_only_of_some_steps_is_not_waited_for() {
+        for names in [
+            &["epoch_1.pth", "best_epoch_1.pth", "epoch_2.pth"][..],
+            &["model_1.pt", "optim_1.pt", "pruned_2.pt"],
+            &["step-1/model.pt", "step-1/optim.pt", "step-2/model.pt", "step-2/ema.pt"],
+            &["step-1/model.pt", "step-1/eval.pt", "step-2/model.pt"],
+            &["step-1/model.pt", "step-1/results.json", "step-2/model.pt"],
+            &["a/step-1/model.pt", "a/step-1/optim.pt", "step-2/model.pt"],
+            &["epoch3_acc63.pth", "epoch3_acc70.pth", "epoch4_acc71.pth"],
+            &["step-1/model.pt", "step-2/model.pt", "step-2/ema.pt", "step-3/model.pt"],
+        ] {
+            let last = names[names.len() - 1];
+            let newest = last.split('/').next().expect("a name has a part");
+            assert_eq!(whole(&saved(names))[0], newest, "{names:?}");
+        }
+        let fewer = saved(&["step-1/rank_0.pt", "step-1/rank_1.pt", "step-2/rank_0.pt"]);
+        let options = Options { world_size: Some(1), ..Options::default() };
+        assert_eq!(complete_units_with(&fewer, &options).len(), 2, "that many processes are there now");
+    }
+
+    #[test]
+    fn a_link_in_a_checkpoint_that_leads_to_nothing_makes_it_incomplete() {
+        let linked =
+            |to: &str| saved(&["step-1/blobs/w.safetensors"]).with("step-1/model.safetensors", format!("-> {to}"));
+        assert!(reason(&linked("blobs/gone"), "step-1").contains("what this link leads to, blobs/gone, is not there"));
+        assert_eq!(whole(&linked("blobs/w.safetensors")), ["step-1"]);
+        let through = linked("now/w.safetensors").with("step-1/now", "-> blobs");
+        assert_eq!(whole(&through), ["step-1"], "what lies behind another link is not known");
+    }
+}
