@@ -108,7 +108,7 @@ fn look(
         return look;
     };
     look.layout = Some(found.layout);
-    for candidate in found.candidates {
+    for candidate in &found.candidates {
         let age = Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
         look.ages.insert(candidate.unit.clone(), age);
         let is_wanted = step.is_none_or(|s| candidate.step == Some(s));
@@ -118,12 +118,13 @@ fn look(
         if look.newest.is_some() || !is_wanted || is_left {
             continue;
         }
-        match complete(found.layout, &scan, &candidate) {
+        match complete(&found, &scan, candidate) {
             Ok(()) => {
                 let entries = candidate.entries(&look.listing).cloned().collect();
-                let pointers = pointers(found.layout, &scan, &candidate);
-                let best = best_step(found.layout, &scan, &candidate);
-                look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, best, age });
+                let pointers = pointers(found.layout, &scan, candidate);
+                let best = best_step(found.layout, &scan, candidate);
+                look.newest =
+                    Some(Local { layout: found.layout, candidate: candidate.clone(), entries, pointers, best, age });
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }

@@ -46,12 +46,12 @@ impl Mirror {
             let files = Files { beneath: &beneath, listing: &listing };
             let scan = Scan { listing: &listing, peek: &files, options: &options };
             let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
-            let judged = found.candidates.into_iter().map(|candidate| {
+            let judged = found.candidates.iter().map(|candidate| {
                 let is_half = half.contains(&candidate.unit);
                 let cut = || "a restore that was cut short may have left it half in place".to_owned();
-                let problem = complete(found.layout, &scan, &candidate).err().or_else(|| is_half.then(cut));
+                let problem = complete(&found, &scan, candidate).err().or_else(|| is_half.then(cut));
                 let (files, bytes) = (candidate.files(&listing).count(), candidate.bytes(&listing));
-                let Candidate { unit, step, .. } = candidate;
+                let Candidate { unit, step, .. } = candidate.clone();
                 let Layout { name: framework, evidence, .. } = found.layout;
                 Surveyed { unit, step, framework, evidence, files, bytes, problem }
             });
