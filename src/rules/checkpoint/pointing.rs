@@ -17,12 +17,19 @@ fn is_called_so(name: &str) -> bool {
     name.starts_with("latest") || name.starts_with("last") || name == "checkpoint"
 }
 
+/// Whether a link says the name beside it, as `./step-100` does, too.
+fn is_beside(to: &str, name: &str) -> bool {
+    to.trim_end_matches('/').trim_start_matches("./") == name
+}
+
 fn pointer(scan: &Scan, unit: &Candidate, entry: &Entry) -> Option<Pointer> {
     let name = name_of(&unit.unit);
     let path = entry.path.clone();
     match &entry.kind {
         // From a restore it leads to the one beside it, wherever the directory lies then.
-        Kind::Symlink(to) if to == name || to.starts_with('/') && name_of(to.trim_end_matches('/')) == name => {
+        Kind::Symlink(to)
+            if is_beside(to, name) || to.starts_with('/') && name_of(to.trim_end_matches('/')) == name =>
+        {
             Some(Pointer { path, content: name.to_owned(), symlink: true })
         }
         Kind::File if entry.size <= LONGEST && !unit.paths.contains(&path) => {
@@ -71,6 +78,8 @@ mod tests {
         for (memory, path, to, unit) in [
             (torch(), "run/latest.pt", "model_100.pt", "model_100.pt"),
             (dcp(), "latest", "/ckpt/step_100", "step_100"),
+            (dcp(), "latest", "./step_100", "step_100"),
+            (dcp(), "latest", "step_100/", "step_100"),
             (anybodys(), "last", "global_step_100", "global_step_100"),
         ] {
             assert_eq!(of(&memory.with(path, format!("-> {to}"))), pointer(path, unit, true), "{path}");
