@@ -1,7 +1,11 @@
 //! What is never a checkpoint, by its name: what is unfinished or hidden, and what lies beside checkpoints.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
+
 use super::listing::{name_of, parent_of};
-use super::unit::{Scan, number_after};
+use super::unit::{Candidate, Scan, number_after};
 
 impl Scan<'_> {
     /// Whether something is unfinished or hidden, by its own name or by that of what it lies in: `step-5.tmp`,
@@ -9,7 +13,8 @@ impl Scan<'_> {
     pub fn is_aside(&self, path: &str) -> bool {
         let is_asked = self.options.format.is_some();
         let mut around = parent_of(path).split('/');
-        is_temporary(path) || around.any(|part| part.starts_with('.') || !is_asked && is_temporary(part))
+        let is_hidden = around.any(|part| part.starts_with('.') || !is_asked && is_temporary(part));
+        is_temporary(path) || is_moved(name_of(path)) || is_hidden
     }
 }
 
@@ -18,13 +23,35 @@ pub fn is_temporary(path: &str) -> bool {
     let name = name_of(path);
     name.starts_with(['.', '#'])
         || name.starts_with("tmp")
-        || ["~", ".partial", ".bak", ".swp", ".download", ".crdownload"].iter().any(|end| name.ends_with(end))
+        || ["~", ".partial", ".bak", ".bkp", ".swp", ".download", ".crdownload"].iter().any(|end| name.ends_with(end))
         || [".tmp", "gstmp", ".incomplete", "tempstate", "-tmp", "_tmp"].iter().any(|w| name.contains(w))
         || is_copied(name)
         // No `chat_template`, no `partition`.
         || [".part", ".temp", "_temp"].iter().any(|w| {
             name.match_indices(w).any(|(at, _)| !name[at + w.len()..].starts_with(|c: char| c.is_ascii_alphabetic()))
         })
+}
+
+/// Whether a checkpoint's own name says that it is not finished, on its way out, or a copy: `step-5.saving`, `old-step-5`.
+/// Runs and models have such words in their names (`story-writing`), so that a number must be near.
+pub(super) fn is_moved(name: &str) -> bool {
+    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
+    static MOVED: LazyLock<Regex> = LazyLock::new(|| {
+        let words = "partial|writing|saving|in-?progress|wip|unfinished|trash|deleted";
+        let before = "(?:old|temp)[_.-](?:global_?)?(?:step|epoch|iter|checkpoint|ckpt)";
+        Regex::new(&format!(r"(?i-u:^{before}|^copy of | \(copy\)|\.(?:{words}|new|old)$|[0-9][_-](?:{words})$)"))
+            .unwrap()
+    });
+    MOVED.is_match(name)
+}
+
+/// Nothing beside the unit says that it is not finished: `X-unfinished`, as NeMo has it.
+pub(super) fn unmarked(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let unit = candidate.unit.strip_suffix(".ckpt").unwrap_or(&candidate.unit);
+    match scan.listing.get(&format!("{unit}-unfinished")) {
+        Some(marker) => Err(format!("{} is there", marker.path)),
+        None => Ok(()),
+    }
 }
 
 /// `model_6.bin.6eF5b5da`: as the cloud's tools call what they are fetching.
@@ -38,13 +65,17 @@ fn is_copied(name: &str) -> bool {
 pub fn is_bystander(name: &str) -> bool {
     const ENDINGS: &str =
         "log out err lock pid py md yaml yml csv tsv jsonl png jpg jpeg gif svg mp4 pdf html sh toml sha256 md5";
-    let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
+    // A log that was rotated: `train.log.3`.
+    let rotated = name.rsplit_once('.').filter(|(_, end)| end.bytes().all(|b| b.is_ascii_digit()));
+    let ending = rotated.map_or(name, |(before, _)| before).rsplit_once('.').map_or("", |(_, ending)| ending);
     let is_a_dump = number_after("core.", name).is_some();
     name.starts_with("events.out.tfevents") || is_a_dump || ENDINGS.split(' ').any(|known| known == ending)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, reason};
     use super::*;
 
     #[test]
@@ -77,5 +108,30 @@ mod tests {
         ] {
             assert!(!is_temporary(name), "{name}");
         }
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_moved_aside_is_told_from_a_run_or_a_model_called_so() {
+        let moved = "step-7-unfinished step-7-partial step-7_deleted step-7.old ckpt_7.bin.new step-7.wip step-7.saving \
+                     step-7.Writing step-7-in-progress step-7.trash old-step-7 temp_step-7";
+        assert!(moved.split(' ').chain(["Copy of step-7", "step-7 (copy)"]).all(is_moved));
+        let kept = "story-writing weight_saving-7 model_2_new.pt threshold-7 old-english template_7 new_run gpt2-old temp_0.7_step_7";
+        assert!(!kept.split(' ').any(is_moved));
+    }
+
+    #[test]
+    fn what_a_marker_beside_it_calls_unfinished_is_not_finished() {
+        let memory = Memory::of(&[("a-step=5/w", "x"), ("a-step=7/w", "x"), ("a-step=7-unfinished", "")]);
+        assert_eq!(complete_units(&memory), [("a-step=5".into(), Some(5))]);
+        assert!(reason(&memory, "a-step=7").contains("a-step=7-unfinished is there"));
+        let file = Memory::default().with("a-step=7.ckpt", super::super::check::tests::zip_of(b"w", b""));
+        assert_eq!(complete_units(&file).len(), 1);
+        assert_eq!(complete_units(&file.with("a-step=7-unfinished", "")), []);
+    }
+
+    #[test]
+    fn a_rotated_log_is_a_log_and_a_numbered_checkpoint_none() {
+        assert!(["train.log.3", "train.log", "a.out.12"].into_iter().all(is_bystander));
+        assert!(!["checkpoint.30", "model.ckpt.3", "step.400"].into_iter().any(is_bystander));
     }
 }

@@ -69,6 +69,7 @@ pub fn layout(name: &str) -> Option<&'static Layout> {
 /// what is missing, in one clause.
 pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     marker::marked(scan, candidate)?;
+    aside::unmarked(scan, candidate)?;
     (found.layout.complete)(scan, candidate)?;
     // These say themselves when they are through, or compare their own.
     let (says_so, compares) =
