@@ -98,6 +98,29 @@ impl Beneath {
         Ok(File::from(openat(parent, name_of(path), flags, Mode::from_bits_truncate(0o600))?))
     }
 
+    /// The file at a path for a lock, made where there is none. Errors: as open(2).
+    pub fn lock_file(&self, path: &str) -> io::Result<File> {
+        match self.create_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.open_lock(path),
+            made => made,
+        }
+    }
+
+    /// The same, if it is there. A network file system gives an exclusive lock only to who may write. Errors: as open(2).
+    pub fn open_lock(&self, path: &str) -> io::Result<File> {
+        let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        Ok(openat(self.directory(parent_of(path), false)?, name_of(path), flags, Mode::empty())?.into())
+    }
+
+    /// What lies in a directory, by name; nothing where there is none. Errors: as readdir(3).
+    pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
+        let listed = self.directory(path, false).and_then(|_| fs::read_dir(self.path.join(path)));
+        match listed {
+            Err(error) if is_absent(&error) => Ok(Vec::new()),
+            listed => Ok(listed?.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()),
+        }
+    }
+
     /// Creates a directory and its parents; one that is there is fine. Errors: as mkdir(2).
     pub fn create_directory(&self, path: &str) -> io::Result<()> {
         self.directory(path, true).map(drop)
@@ -106,21 +129,26 @@ impl Beneath {
     /// Puts these bytes at the path, whole or not at all, through a neighbour ([`FRESH`]). Errors: as open(2),
     /// write(2), rename(2).
     pub fn replace(&self, path: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
-        let fresh = format!("{path}{FRESH}");
-        self.remove_file(&fresh)?;
-        let mut file = self.create_file(&fresh)?;
-        file.write_all(bytes)?;
-        fchmod(&file, Mode::from_bits_truncate(mode))?;
-        file.sync_all()?;
-        self.rename(&fresh, path)
+        self.put(path, |fresh| {
+            let mut file = self.create_file(fresh)?;
+            file.write_all(bytes)?;
+            fchmod(&file, Mode::from_bits_truncate(mode))?;
+            file.sync_all()
+        })
     }
 
     /// Puts a symbolic link at the path, as [`Beneath::replace`] does a file.
     pub fn replace_link(&self, path: &str, target: &str) -> io::Result<()> {
+        self.put(path, |fresh| self.link_symbolically(fresh, target))
+    }
+
+    fn put(&self, path: &str, make: impl Fn(&str) -> io::Result<()>) -> io::Result<()> {
+        use io::ErrorKind::{AlreadyExists, NotFound};
         let fresh = format!("{path}{FRESH}");
-        self.remove_file(&fresh)?;
-        self.link_symbolically(&fresh, target)?;
-        self.rename(&fresh, path)
+        let once = || self.remove_file(&fresh).and_then(|()| make(&fresh)).and_then(|()| self.rename(&fresh, path));
+        // Another process may put the same, through the same neighbour.
+        let is_met = |put: &io::Result<()>| put.as_ref().is_err_and(|e| matches!(e.kind(), AlreadyExists | NotFound));
+        (0..100).map(|_| once()).find(|put| !is_met(put)).unwrap_or_else(once)
     }
 
     /// Creates a symbolic link. Errors: as symlink(2).
@@ -183,13 +211,6 @@ impl Beneath {
             Ok(()) | Err(Errno::ENOENT | Errno::ENOTEMPTY | Errno::EEXIST) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
-    }
-
-    /// The names in a directory, those that are text. Errors: as opendir(3).
-    pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
-        self.directory(path, false)?;
-        let names = fs::read_dir(self.path.join(path))?.flatten();
-        Ok(names.filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
 
     /// Makes everything on this file system durable. Errors: as syncfs(2).
@@ -322,6 +343,11 @@ pub fn set_time(file: &File, mtime_ns: i64) -> io::Result<()> {
     Ok(())
 }
 
+/// Sets the modification time to what the file system calls now. Errors: as futimens(2).
+pub fn touch(file: &File) -> io::Result<()> {
+    Ok(futimens(file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
+}
+
 /// Tells the kernel that these bytes will not be read again: the page cache is the trainer's.
 pub fn forget(file: &File) {
     let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
@@ -336,6 +362,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let beneath = Beneath::open(dir.path()).expect("opens");
         (dir, beneath)
+    }
+
+    #[test]
+    fn several_that_replace_the_same_file_at_once_all_succeed() {
+        let (dir, beneath) = fixture();
+        let put = || (0..50).try_for_each(|_| beneath.replace("a", b"whole", 0o644));
+        let all = std::thread::scope(|s| [s.spawn(put), s.spawn(put)].map(|t| t.join().expect("joins").is_ok()));
+        assert_eq!((all, fs::read(dir.path().join("a")).ok()), ([true; 2], Some(b"whole".to_vec())));
     }
 
     #[test]

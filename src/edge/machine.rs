@@ -4,6 +4,12 @@ use std::fs;
 
 use crate::rules::preempt::LocalFacts;
 
+/// What tells this boot of this kernel from all others; `None` where it is not shown.
+pub fn boot_id() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
+}
+
 /// What the firmware says; empty where it is not shown.
 pub fn local_facts() -> LocalFacts {
     let fact = |name: &str| fs::read_to_string(format!("/sys/class/dmi/id/{name}")).unwrap_or_default();

@@ -16,6 +16,7 @@ mod lineage;
 mod look;
 pub mod mirror;
 mod model;
+mod nook;
 mod pins;
 mod place;
 mod pool;

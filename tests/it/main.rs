@@ -22,6 +22,8 @@ mod checkpoint_restore;
 #[cfg(feature = "store")]
 mod checkpoint_schedules;
 #[cfg(feature = "store")]
+mod checkpoint_shared;
+#[cfg(feature = "store")]
 mod checkpoint_store;
 #[cfg(feature = "store")]
 mod checkpoint_trouble;

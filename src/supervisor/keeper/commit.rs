@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::known::{Known, Sent};
 use super::look::{Local, same_bytes};
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
-use super::pins::{pin, unchanged, unpin};
+use super::pins::{Pins, pin, unchanged, unpin};
 use super::retention::commits;
 use super::send::{Pools, Sending, Stop, verify, without_data};
 use crate::edge::store::{Created, Store, Trouble};
@@ -106,9 +106,7 @@ impl Mirror {
             // Where something is missing, everything is sent next time.
             self.known = Known::default();
             // They would keep the space of what the framework deletes.
-            if let (Ok(dir), Some(attempt)) = (beneath(&self.config.dir), &self.attempt) {
-                let _ = unpin(&dir, attempt);
-            }
+            let _ = beneath(&self.config.dir).and_then(|dir| unpin(&dir, &self.pins()));
         }
         match done {
             Ok(outcome) => outcome,
@@ -187,14 +185,14 @@ impl Mirror {
         let is_training = settle.is_some() && limit.is_none();
         self.seq += 1;
         let made = RefCell::default();
-        let sent = match self.upload(&local, bytes, is_training, &made, progress).await {
+        let (sent, pins) = match self.upload(&local, bytes, is_training, &made, progress).await {
             Err(stop) if limit.is_none() => {
                 self.discard(made.take()).await;
                 return Err(stop);
             }
             uploaded => uploaded?,
         };
-        let stamp = self.name(&local, bytes, sent).await?;
+        let stamp = self.name(&local, bytes, sent, pins).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
         let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
         if bytes >= TELLING_BYTES && !is_capped {
@@ -281,11 +279,11 @@ impl Mirror {
         is_training: bool,
         made: &RefCell<Vec<String>>,
         progress: &dyn Fn(u64, u64),
-    ) -> Result<Vec<Sent>, Stop> {
+    ) -> Result<(Vec<Sent>, Pins), Stop> {
         let (store, stamp) = self.ours()?;
         let faults = &self.config.faults;
         let dir = beneath(&self.config.dir).map_err(|error| self.unreadable(&error))?;
-        let pins = pin(&dir, &stamp, &local.entries).await.map_err(|error| self.unreadable(&error))?;
+        let pins = pin(&dir, &self.pins(), &local.entries).await.map_err(|error| self.unreadable(&error))?;
         let touched = unchanged(&dir, &local.entries, &pins, None).await?;
         faults.point(2);
         self.fence(store, &stamp.attempt).await?;
@@ -330,11 +328,11 @@ impl Mirror {
         self.is_all(local).await?;
         faults.point(7);
         self.fence(store, &stamp.attempt).await?;
-        Ok(sent)
+        Ok((sent, pins))
     }
 
     /// Puts the manifest: from here on there is a commit.
-    async fn name(&mut self, local: &Local, bytes: u64, sent: Vec<Sent>) -> Result<Stamp, Stop> {
+    async fn name(&mut self, local: &Local, bytes: u64, sent: Vec<Sent>, pins: Pins) -> Result<Stamp, Stop> {
         let (store, stamp) = self.ours()?;
         let faults = &self.config.faults;
         let mut items: Vec<Item> = sent.iter().map(|sent| sent.item.clone()).collect();
@@ -353,7 +351,7 @@ impl Mirror {
         faults.point(9);
         self.is_there(store, &name).await?;
         self.make_way(store, &name, &manifest).await?;
-        if let Err(error) = beneath(&self.config.dir).and_then(|dir| unpin(&dir, &stamp.attempt)) {
+        if let Err(error) = beneath(&self.config.dir).and_then(|dir| pins.remove(&dir, &self.pins())) {
             self.note(format!("cannot remove {PINS}: {error}"));
         }
         self.known = Known::new(sent);

@@ -47,6 +47,7 @@ impl Mirror {
             return Ok(None);
         };
         self.settle_account(&look, Some(&found), false)
+            .await
             .and_then(|()| self.put_away(&bad, &look, &found))
             .map_err(|error| self.unusable(&error))?;
         Ok(Some(found))

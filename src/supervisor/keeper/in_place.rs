@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::mirror::{RESTORING, blocking};
+use super::mirror::{RESTORING, SMALL, blocking};
 use crate::edge::beneath::{Beneath, forget, read_at, set_time};
 use crate::edge::links;
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
@@ -93,6 +93,30 @@ pub(super) fn set_times(dir: &Beneath, manifest: &Manifest, equal: &HashSet<Stri
     }
 }
 
+/// Units that a restore which was cut short, or is under way, may have left half in place.
+pub(super) fn half(dir: &Beneath) -> Vec<String> {
+    dir.read(RESTORING, SMALL).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+}
+
+/// Writes down which units may be half in place from now on.
+pub(super) fn mark(dir: &Beneath, half: &[String]) -> io::Result<()> {
+    match half {
+        [] => dir.remove_file(RESTORING),
+        _ => dir.replace(RESTORING, serde_json::json!(half).to_string().as_bytes(), 0o644),
+    }
+}
+
+/// The first file of the manifest that does not lie in the directory with its size; what lies at the end of a link that is
+/// followed is not asked for.
+pub(super) fn missing<'m>(dir: &Beneath, manifest: &'m Manifest, listing: &Listing) -> io::Result<Option<&'m str>> {
+    for item in manifest.regular().filter(|i| listing.get(&i.path).is_none_or(|e| e.through.is_none())) {
+        if !dir.look(&item.path)?.is_some_and(|there| there.kind == Kind::File && there.size == item.size) {
+            return Ok(Some(&item.path));
+        }
+    }
+    Ok(None)
+}
+
 /// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no
 /// restore of it was cut short.
 pub(super) fn is_in_place(
@@ -101,7 +125,7 @@ pub(super) fn is_in_place(
     equal: &HashSet<String>,
     listing: &Listing,
 ) -> io::Result<bool> {
-    if dir.look(RESTORING)?.is_some() || manifest.regular().any(|f| !equal.contains(&f.path)) {
+    if half(dir).contains(&manifest.unit) || manifest.regular().any(|f| !equal.contains(&f.path)) {
         return Ok(false);
     }
     for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use super::mirror::{Mirror, RESTORING, SMALL, blocking};
+use super::in_place::half;
+use super::mirror::{Mirror, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::edge::{links, walk};
@@ -47,8 +48,7 @@ impl Mirror {
         let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
         let ignored = self.ignored.clone();
         blocking(move || {
-            let half = Beneath::open(&dir).ok().and_then(|b| b.read(RESTORING, SMALL).ok());
-            let half = half.and_then(|t| serde_json::from_slice(&t).ok()).unwrap_or_default();
+            let half = Beneath::open(&dir).map(|dir| half(&dir)).unwrap_or_default();
             Ok(look(&dir, walked(&dir, &options)?, half, &options, &ignored, step))
         })
         .await

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::claim::claim;
 use super::known::Known;
+use super::nook::sweep;
 use super::restore::Brought;
 use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
@@ -21,7 +22,7 @@ use crate::edge::fault::Faults;
 use crate::edge::places;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
 use crate::rules::checkpoint::address::{Address, Nearness};
-use crate::rules::checkpoint::names::{Attempt, OWN, Stamp};
+use crate::rules::checkpoint::names::{Attempt, OWN, Stamp, hash16};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::{self, Age, Retention};
 use crate::rules::checkpoint::{Entry, Layout, Options};
@@ -175,6 +176,8 @@ impl Committed {
 pub(crate) const RESTORING: &str = ".trainit/restoring.json";
 pub(crate) const TEMPORARY: &str = ".trainit/tmp";
 pub(crate) const PINS: &str = ".trainit/pin";
+/// Locked by whoever puts a restore in place.
+pub(crate) const OURS: &str = ".trainit/lock";
 /// Small files of our own are read up to here, bytes.
 pub(crate) const SMALL: u64 = 1 << 20;
 
@@ -241,11 +244,28 @@ impl Mirror {
         if self.config.claim {
             let beneath = Beneath::create(&dir).map_err(refused)?;
             beneath.create_directory(OWN).map_err(refused)?;
-            for leftovers in [TEMPORARY, PINS] {
-                beneath.remove_tree(leftovers).map_err(refused)?;
-            }
+            // A run that is still committing to this store has lost it to this one.
+            beneath.remove_tree(&self.pins()).map_err(refused)?;
+            self.sweep(&beneath);
         }
         Ok(())
+    }
+
+    /// Removes what killed processes left.
+    pub(super) fn sweep(&self, dir: &Beneath) {
+        let pins = dir.names(PINS).unwrap_or_default();
+        for within in pins.iter().map(|store| format!("{PINS}/{store}")).chain([TEMPORARY.to_owned()]) {
+            if let Err(error) = sweep(dir, &within) {
+                self.note(format!("cannot remove what a killed run left in {within}: {error}; it takes up room"));
+            }
+        }
+        let _ = dir.remove_empty(PINS);
+    }
+
+    /// Where the pins of all runs with this store are.
+    pub(super) fn pins(&self) -> String {
+        let address = self.config.store.as_ref().map_or(String::new(), Address::to_string);
+        format!("{PINS}/{}", hash16(address.as_bytes()))
     }
 
     /// The attempt number claimed in the store, for `TRAINIT_INCARNATION`; `None` without a store.

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::mirror::{PINS, blocking};
+use super::nook::{Nook, sweep};
 use super::send::Stop;
 use crate::edge::beneath::Beneath;
 use crate::edge::links;
-use crate::rules::checkpoint::names::{Attempt, Stamp};
 use crate::rules::checkpoint::{Entry, Kind};
 
 /// Where a file's bytes are read from while they are sent.
@@ -41,37 +41,48 @@ impl Held {
 /// Second names of ours, so that the framework may delete its own meanwhile.
 pub(super) struct Pins {
     /// Where they are; `None` where the file system has no hard links or does not let us.
-    under: Option<String>,
+    under: Option<Nook>,
     /// Files at the ends of links that have none: they lie on another file system.
     loose: HashSet<String>,
 }
 
 impl Pins {
+    /// Lets go of the second names.
+    pub(super) fn remove(self, dir: &Beneath, within: &str) -> io::Result<()> {
+        self.under.map_or(Ok(()), |nook| nook.remove(dir))?;
+        unpin(dir, within)
+    }
+
     /// Where this file's bytes are to be read.
     pub(super) fn held(&self, entry: &Entry) -> Held {
         match (&self.under, &entry.through) {
-            (Some(under), _) if !self.loose.contains(&entry.path) => Held::Here(format!("{under}/{}", entry.path)),
+            (Some(nook), _) if !self.loose.contains(&entry.path) => {
+                Held::Here(format!("{}/{}", nook.files(), entry.path))
+            }
             (_, Some(real)) => Held::Elsewhere(real.clone()),
             (_, None) => Held::Here(entry.path.clone()),
         }
     }
 }
 
-/// Lets go of this run's second names. Another's are left alone: one that took over may be copying in this directory.
-pub(super) fn unpin(dir: &Beneath, ours: &Attempt) -> io::Result<()> {
-    dir.remove_tree(&format!("{PINS}/{ours}"))?;
+/// Lets go of the second names that nobody needs any more.
+pub(super) fn unpin(dir: &Beneath, within: &str) -> io::Result<()> {
+    sweep(dir, within)?;
     dir.remove_empty(PINS)
 }
 
 /// Gives every file a second name.
-pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) -> io::Result<Pins> {
-    let (dir, ours) = (Arc::clone(dir), stamp.attempt.clone());
-    let under = format!("{PINS}/{ours}/{}", stamp.seq);
+pub(super) async fn pin(dir: &Arc<Beneath>, within: &str, entries: &[Entry]) -> io::Result<Pins> {
+    let (dir, within) = (Arc::clone(dir), within.to_owned());
     let files = entries.iter().filter(|e| e.kind == Kind::File);
     let files: Vec<(String, Option<PathBuf>)> = files.map(|e| (e.path.clone(), e.through.clone())).collect();
     blocking(move || {
-        unpin(&dir, &ours)?;
         let mut loose = HashSet::new();
+        // What a commit that did not come through has left is nobody's any more.
+        let Ok(nook) = unpin(&dir, &within).and_then(|()| Nook::take(&dir, &within)) else {
+            return Ok(Pins { under: None, loose });
+        };
+        let under = nook.files();
         for (path, through) in files {
             let to = format!("{under}/{path}");
             let linked = match &through {
@@ -84,12 +95,12 @@ pub(super) async fn pin(dir: &Arc<Beneath>, stamp: &Stamp, entries: &[Entry]) ->
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                 Err(_) if through.is_some() => drop(loose.insert(path)),
                 Err(_) => {
-                    unpin(&dir, &ours)?;
+                    nook.remove(&dir)?;
                     return Ok(Pins { under: None, loose });
                 }
             }
         }
-        Ok(Pins { under: Some(under), loose })
+        Ok(Pins { under: Some(nook), loose })
     })
     .await
 }

@@ -1,24 +1,27 @@
 //! One commit put in place: what was fetched moved to where it belongs, what stood there aside, the pointers last.
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
 use super::fetch::Stop;
-use super::in_place::{equal_files, is_in_place, own, set_times};
-use super::look::Look;
-use super::mirror::{Mirror, MirrorError, RESTORING, TEMPORARY, away};
+use super::in_place::{equal_files, half, is_in_place, mark, missing, own, set_times};
+use super::look::{Look, walked};
+use super::mirror::{Mirror, MirrorError, TEMPORARY, away, blocking};
+use super::nook::{Nook, turn};
 use super::restore::Brought;
 use super::retention::lacks;
 use crate::edge::beneath::Beneath;
 use crate::edge::store::Store;
-use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{Attempt, CommitName};
 use crate::rules::checkpoint::plan;
+use crate::rules::checkpoint::{Kind, Listing};
 
 pub(super) const ASIDE: &str = ".trainit/aside";
 const RESTORED: &str = ".trainit/restored.json";
+
+/// So often a restore that another one disturbs looks again at what lies there.
+const TRIES: u32 = 3;
 
 impl Mirror {
     /// Brings one commit into place.
@@ -29,10 +32,37 @@ impl Mirror {
         manifest: &Manifest,
         look: &Look,
     ) -> Result<Brought, Stop> {
+        let mut again;
+        let mut listing = &look.listing;
+        for _ in 0..TRIES {
+            if let Some(brought) = self.try_to_bring(store, name, manifest, listing, look.newest.is_some()).await? {
+                return Ok(brought);
+            }
+            let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
+            let walked = blocking(move || walked(&dir, &options)).await;
+            again = walked.map_err(|error| Stop::Fatal(self.unusable(&error)))?;
+            listing = &again;
+        }
+        Err(Stop::Fatal(MirrorError::store(format!(
+            "{} in {} was taken away or put in place by another process each time this one restored it, so it may not be whole; nothing was started; see who else uses the directory",
+            manifest.unit,
+            self.config.dir.display()
+        ))))
+    }
+
+    /// `None`: another process put something in place or took something away meanwhile.
+    async fn try_to_bring(
+        &self,
+        store: &Store,
+        name: &CommitName,
+        manifest: &Manifest,
+        listing: &Listing,
+        is_known_whole: bool,
+    ) -> Result<Option<Brought>, Stop> {
         // Errors: the store does not hold it whole.
-        let whole = async || match look.newest {
-            Some(_) => Ok(()),
-            None => match lacks(store, manifest).await.map_err(|error| Stop::Fatal(away(&error)))? {
+        let whole = async || match is_known_whole {
+            true => Ok(()),
+            false => match lacks(store, manifest).await.map_err(|error| Stop::Fatal(away(&error)))? {
                 Some(why) => Err(Stop::Reject(why)),
                 None => Ok(()),
             },
@@ -42,13 +72,15 @@ impl Mirror {
             Beneath::create(&self.config.dir).map(Arc::new).map_err(|error| Stop::Fatal(self.unusable(&error)))?;
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         faults.point(20);
-        let mut equal = equal_files(&dir, manifest, &look.listing).await.map_err(local)?;
-        let mut brought = Brought { fetched: 0, was_there: true };
-        if is_in_place(&dir, manifest, &equal, &look.listing).map_err(local)? {
+        self.sweep(&dir);
+        let was_half = half(&dir).contains(&manifest.unit);
+        let mut equal = equal_files(&dir, manifest, listing).await.map_err(local)?;
+        let (mut brought, turn) = (Brought { fetched: 0, was_there: true }, turn(&dir));
+        let _turn = if is_in_place(&dir, manifest, &equal, listing).map_err(local)? {
             whole().await?;
+            turn.await
         } else {
-            own(&mut equal, &look.listing);
-            dir.remove_tree(TEMPORARY).map_err(local)?;
+            own(&mut equal, listing);
             let needed = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
             brought = Brought { fetched: needed, was_there: false };
             if let Err(stop) = self.check_space(&dir, needed) {
@@ -56,11 +88,11 @@ impl Mirror {
                 return Err(whole().await.err().unwrap_or(stop));
             }
             self.transfer.begin(needed);
-            let temporary =
-                format!("{TEMPORARY}/{}", self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string));
+            let nook = Nook::take(&dir, TEMPORARY).map_err(local)?;
+            let temporary = nook.files();
             let fetch = self.fetch(store, &dir, manifest, &equal, &temporary);
             if let Err(stop) = futures_util::try_join!(whole(), fetch) {
-                dir.remove_tree(TEMPORARY).map_err(local)?;
+                nook.remove(&dir).map_err(local)?;
                 // A file may be missed by either first; the listing says it better.
                 if matches!(stop, Stop::Reject(_)) {
                     whole().await?;
@@ -68,15 +100,27 @@ impl Mirror {
                 return Err(stop);
             }
             faults.point(22);
-            if let Err(error) = self.install(&dir, manifest, &equal, &temporary) {
-                // It may be what fills the disk.
-                let _ = dir.remove_tree(TEMPORARY);
-                return Err(local(error));
+            let turn = turn.await;
+            let moved = manifest.places(&equal);
+            let installed = match half(&dir).contains(&manifest.unit) == was_half && is_as_seen(&dir, &moved, listing) {
+                true => self.install(&dir, manifest, &moved, listing, &temporary),
+                false => Ok(false),
+            };
+            // It may be what fills the disk.
+            let removed = nook.remove(&dir);
+            if !installed? {
+                return Ok(None);
             }
-        }
+            removed.map_err(local)?;
+            turn
+        };
         set_times(&dir, manifest, &equal);
+        // Nobody is told of what another process has just taken away.
+        if missing(&dir, manifest, listing).map_err(local)?.is_some() {
+            return Ok(None);
+        }
         self.finish(&dir, name, manifest).map_err(local)?;
-        Ok(brought)
+        Ok(Some(brought))
     }
 
     /// The unit is in place: the pointers, and what we write down.
@@ -93,8 +137,9 @@ impl Mirror {
         let restored = serde_json::json!({"commit": name.to_string(), "unit": manifest.unit, "step": manifest.step});
         dir.replace(RESTORED, restored.to_string().as_bytes(), 0o644)?;
         faults.point(28);
-        dir.remove_file(RESTORING)?;
-        dir.remove_tree(TEMPORARY)?;
+        let mut half = half(dir);
+        half.retain(|unit| *unit != manifest.unit);
+        mark(dir, &half)?;
         faults.point(29);
         Ok(())
     }
@@ -111,22 +156,48 @@ impl Mirror {
         ))))
     }
 
-    /// Moves what was fetched into place, and what stood there aside.
-    fn install(&self, dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>, temporary: &str) -> io::Result<()> {
+    /// Moves what was fetched into place, and what stood there aside. False: another restore was there first.
+    fn install(
+        &self,
+        dir: &Beneath,
+        manifest: &Manifest,
+        moved: &[&str],
+        listing: &Listing,
+        temporary: &str,
+    ) -> Result<bool, Stop> {
         let faults = &self.config.faults;
-        let moved = manifest.places(equal);
-        dir.replace(RESTORING, serde_json::json!([manifest.unit]).to_string().as_bytes(), 0o644)?;
+        let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
+        // What has come since is another restore's, and in use.
+        let is_old = |path: &&str| listing.get(path).is_some() && matches!(dir.look(path), Ok(Some(_)));
+        let there: Vec<&str> = moved.iter().copied().filter(is_old).collect();
+        let before = half(dir);
+        let mut now = before.clone();
+        now.extend((!before.contains(&manifest.unit)).then(|| manifest.unit.clone()));
+        mark(dir, &now).map_err(local)?;
         faults.point(23);
-        let there: Vec<&str> = moved.iter().copied().filter(|p| matches!(dir.look(p), Ok(Some(_)))).collect();
-        for path in &there {
-            self.clear(dir, path)?;
-            faults.point(24);
+        let mut is_begun = false;
+        let mut put = || {
+            for path in &there {
+                self.clear(dir, path)?;
+                is_begun = true;
+                faults.point(24);
+            }
+            for path in moved {
+                dir.rename(&format!("{temporary}/{path}"), path)?;
+                is_begun = true;
+                faults.point(25);
+            }
+            Ok(())
+        };
+        let Err(error): io::Result<()> = put() else { return Ok(true) };
+        if !is_begun {
+            // What lies there is as whole as it was.
+            mark(dir, &before).map_err(local)?;
         }
-        for path in &moved {
-            dir.rename(&format!("{temporary}/{path}"), path)?;
-            faults.point(25);
+        match error.kind() {
+            io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound => Ok(false),
+            _ => Err(local(error)),
         }
-        Ok(())
     }
 
     /// Moves what lies at the path aside. Each run has its own place for that, and none is ever emptied: it is what the
@@ -140,6 +211,15 @@ impl Mirror {
         ));
         Ok(())
     }
+}
+
+/// Whether nothing else lies where something is to be put than when it was looked at.
+fn is_as_seen(dir: &Beneath, moved: &[&str], listing: &Listing) -> bool {
+    moved.iter().all(|path| match (dir.look(path), listing.get(path)) {
+        (Ok(Some(now)), Some(then)) => then.through.is_some() || (now.inode, now.device) == (then.inode, then.device),
+        (Ok(Some(_)), None) => false,
+        _ => true,
+    })
 }
 
 /// Moves what lies at the path to a free place of this attempt's, and says where that is.

@@ -9,9 +9,10 @@ use std::io;
 
 use super::claim::{standing, still_shown};
 use super::fetch::Stop;
-use super::in_place::holds;
+use super::in_place::{half, holds, mark};
 use super::look::{Local, Look, same_bytes};
-use super::mirror::{Committed, Mirror, MirrorError, RESTORING, Restore, Resume, away};
+use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume, away};
+use super::nook::turn;
 use super::retention::{commits, judge, read};
 use crate::edge::beneath::Beneath;
 use crate::edge::store::Store;
@@ -73,7 +74,8 @@ impl Mirror {
         if resume.is_none() && (self.config.restore == Restore::Required || step.is_some()) {
             return Err(self.nothing_there(step).await);
         }
-        self.settle_account(&look, resume.as_ref(), never || step.is_some()).map_err(|error| self.unusable(&error))?;
+        let on_purpose = never || step.is_some();
+        self.settle_account(&look, resume.as_ref(), on_purpose).await.map_err(|error| self.unusable(&error))?;
         Ok(resume)
     }
 
@@ -318,11 +320,26 @@ impl Mirror {
 
     /// Writes down whose the directory is now, and which local units were left behind by going back; `on_purpose`: from
     /// scratch, or to a step that was named.
-    pub(super) fn settle_account(&mut self, look: &Look, resume: Option<&Resume>, on_purpose: bool) -> io::Result<()> {
+    pub(super) async fn settle_account(
+        &mut self,
+        look: &Look,
+        resume: Option<&Resume>,
+        on_purpose: bool,
+    ) -> io::Result<()> {
         let before = self.ignored.clone();
         let is_it = |unit: &str| resume.is_some_and(|r| r.from.ends_with(unit));
+        let may_write = self.store.is_some() && (self.attempt.is_some() || resume.is_some() && !self.config.dry);
+        let dir = match may_write {
+            true => Some(Beneath::create(&self.config.dir)?),
+            false => Beneath::open(&self.config.dir).ok(),
+        };
+        let _turn = match &dir {
+            Some(dir) if may_write => turn(dir).await,
+            _ => None,
+        };
         // What a restore that was cut short left half in place is left behind too, unless it was restored after all.
-        for (unit, age) in look.ages.iter().filter(|(unit, _)| look.half.contains(unit)) {
+        let mut half = dir.as_ref().map_or(Vec::new(), half);
+        for (unit, age) in look.ages.iter().filter(|(unit, _)| look.half.contains(unit) && half.contains(unit)) {
             if !self.ignored.contains_key(unit) && !is_it(unit) {
                 self.ignored.insert(unit.clone(), age.newest_ns);
             }
@@ -339,14 +356,14 @@ impl Mirror {
         });
         self.ignored = units.map(|(unit, age)| (unit.clone(), age.newest_ns)).collect();
         // Who pulls by hand goes on from the run whose commit that is, or from what is there, as far as that is known.
-        let pulled = resume.filter(|r| !self.config.dry && (r.commit.is_some() || self.ignored != before));
-        if self.store.is_some() && (self.attempt.is_some() || pulled.is_some()) {
+        let pulled = resume.filter(|r| r.commit.is_some() || self.ignored != before);
+        if let Some(dir) = dir.filter(|_| may_write && (self.attempt.is_some() || pulled.is_some())) {
             let commit = pulled.and_then(|r| r.commit.as_ref()).map(|stamp| &stamp.attempt);
             let whose = self.attempt.as_ref().or(commit).or(self.lineage.as_ref()).cloned();
-            let dir = Beneath::create(&self.config.dir)?;
             self.write_lineage(&dir, whose)?;
             self.take_over(&dir)?;
-            dir.remove_file(RESTORING)?;
+            half.retain(|unit| !look.half.contains(unit));
+            mark(&dir, &half)?;
         }
         Ok(())
     }

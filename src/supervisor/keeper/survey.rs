@@ -2,8 +2,9 @@
 
 use std::io;
 
+use super::in_place::half;
 use super::look::walked;
-use super::mirror::{Mirror, MirrorError, RESTORING, SMALL, blocking};
+use super::mirror::{Mirror, MirrorError, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::rules::checkpoint::{Candidate, Layout, Scan, complete, recognise};
@@ -40,8 +41,7 @@ impl Mirror {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
                 opened => opened?,
             };
-            let half = beneath.read(RESTORING, SMALL).ok().and_then(|text| serde_json::from_slice(&text).ok());
-            let half: Vec<String> = half.unwrap_or_default();
+            let half = half(&beneath);
             let listing = walked(&dir, &options)?;
             let files = Files { beneath: &beneath, listing: &listing };
             let scan = Scan { listing: &listing, peek: &files, options: &options };

@@ -1,0 +1,150 @@
+//! Several processes in one checkpoint directory: on a network file system that is ordinary.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::support::checkpoints::{Place, tree};
+use crate::support::{Finished, Running, Trainit, stopped};
+
+/// A restore of the place's newest commit, stopped at a fault point.
+fn stopped_pull(place: &Place, there: &Path, point: u32) -> Running {
+    let pull = place.checkpoint_in("pull", there).env("TRAINIT_TEST_FAULT", format!("{point}:stop")).start();
+    stopped(&pull);
+    pull
+}
+
+fn names(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).map(|names| names.map(|name| name.unwrap().path()).collect()).unwrap_or_default()
+}
+
+#[track_caller]
+fn is_in_place(done: Finished, what: &str) {
+    assert!(done.code() == 0 && done.out().contains("is in place"), "{what}: {} {}", done.out(), done.err());
+}
+
+#[track_caller]
+fn nothing_is_left(there: &Path, what: &str) {
+    for name in ["tmp", "restoring.json", "aside"] {
+        assert!(!there.join(".trainit").join(name).exists(), "{what} left {name}");
+    }
+}
+
+/// One checkpoint of several files in a directory, or side by side.
+fn committed(side_by_side: bool) -> Place {
+    let place = Place::new();
+    if side_by_side {
+        for name in ["D_2.msgpack", "G_2.msgpack", "K_2.msgpack"] {
+            fs::write(place.local().join(name), name.repeat(500)).unwrap();
+        }
+    } else {
+        place.save(2);
+    }
+    place.push();
+    place
+}
+
+#[test]
+fn a_restore_beside_another_that_has_put_nothing_in_place_yet_leaves_it_what_it_fetched() {
+    for (side_by_side, point) in [(false, 20), (false, 21), (false, 22), (true, 20), (true, 21), (true, 22)] {
+        let what = format!("side by side {side_by_side}, point {point}");
+        let place = committed(side_by_side);
+        let there = place.path("there");
+        let first = stopped_pull(&place, &there, point);
+        is_in_place(place.checkpoint_in("pull", &there).output(), &what);
+        let inodes = || names(&there).iter().map(|path| fs::metadata(path).unwrap().ino()).collect::<Vec<_>>();
+        let put = inodes();
+        first.signal(libc::SIGCONT);
+        is_in_place(first.finish(), &what);
+        assert_eq!(tree(&there), tree(&place.local()), "{what}");
+        assert_eq!(inodes(), put, "{what}: what is whole and in use stays");
+        nothing_is_left(&there, &what);
+    }
+}
+
+#[test]
+fn a_restore_that_begins_while_another_puts_things_in_place_waits_for_it_and_uses_them() {
+    for (side_by_side, point) in [false, true].into_iter().flat_map(|kind| (23..=29).map(move |at| (kind, at))) {
+        // Nothing stands in the way, so nothing is cleared.
+        if point == 24 {
+            continue;
+        }
+        let what = format!("side by side {side_by_side}, point {point}");
+        let place = committed(side_by_side);
+        let there = place.path("there");
+        let first = stopped_pull(&place, &there, point);
+        let second = place.checkpoint_in("pull", &there).start();
+        first.signal(libc::SIGCONT);
+        is_in_place(first.finish(), &what);
+        is_in_place(second.finish(), &what);
+        assert_eq!(tree(&there), tree(&place.local()), "{what}");
+        nothing_is_left(&there, &what);
+    }
+}
+
+#[test]
+fn a_node_whose_corner_of_the_store_is_empty_takes_nothing_from_one_that_restores() {
+    let place = committed(false);
+    let there = place.path("there");
+    let first = stopped_pull(&place, &there, 22);
+    let other = format!("file://{}", place.path("another store").display());
+    let run = ["run", "--checkpoint-store", &other, "--checkpoint-dir", there.to_str().unwrap(), "--", "true"];
+    Trainit::new(run).output().expect_code(0);
+    first.signal(libc::SIGCONT);
+    is_in_place(first.finish(), "the node that restores");
+    assert_eq!(tree(&there), tree(&place.local()));
+}
+
+#[test]
+fn what_killed_restores_left_is_swept_and_what_living_ones_have_is_not() {
+    let place = committed(false);
+    let there = place.path("there");
+    let living = stopped_pull(&place, &there, 22);
+    let tmp = there.join(".trainit/tmp");
+    let alive = names(&tmp);
+    place.checkpoint_in("pull", &there).env("TRAINIT_TEST_FAULT", "22").output().expect_code(137);
+    assert_eq!(names(&tmp).len(), 2);
+    // On other machines, where no lock may be seen: one touched just now, one long ago.
+    let elsewhere = |name: &str, ago: u64| {
+        fs::create_dir_all(tmp.join(name).join("files")).unwrap();
+        let lock = fs::File::create(tmp.join(name).join("lock")).unwrap();
+        lock.set_modified(SystemTime::now() - Duration::from_secs(ago)).unwrap();
+        tmp.join(name)
+    };
+    let (fresh, old) = (elsewhere("another-kernel-1", 100), elsewhere("another-kernel-2", 1000));
+    place.checkpoint_in("pull", &there).output().expect_code(0);
+    assert!(alive[0].exists() && fresh.exists() && !old.exists());
+    assert_eq!(names(&tmp).len(), 2, "the killed one's is gone");
+    living.signal(libc::SIGCONT);
+    is_in_place(living.finish(), "the living one");
+}
+
+#[test]
+fn what_is_taken_away_before_anybody_is_told_of_it_is_restored_again() {
+    let place = committed(false);
+    let there = place.path("there");
+    let pull = stopped_pull(&place, &there, 25);
+    fs::remove_file(there.join("step-2/layers/0.bin")).unwrap();
+    fs::write(there.join("step-2/state.json"), "{").unwrap();
+    pull.signal(libc::SIGCONT);
+    is_in_place(pull.finish(), "the second time");
+    assert_eq!(tree(&there.join("step-2")), tree(&place.local().join("step-2")));
+}
+
+#[test]
+fn a_commit_to_another_store_takes_no_pins_away() {
+    let place = Place::new();
+    place.save(1);
+    let saved = place.save(2);
+    let push = place.checkpoint("push").env("TRAINIT_TEST_FAULT", "3:stop").start();
+    stopped(&push);
+    let (other, local) = (format!("file://{}", place.path("another store").display()), place.local());
+    let args = ["checkpoint", "push", "--checkpoint-store", &other, "--checkpoint-dir", local.to_str().unwrap()];
+    Trainit::new(args).args(["--settle", "0", "--push-step", "1"]).output().expect_code(0);
+    fs::remove_dir_all(place.local().join("step-2")).unwrap();
+    push.signal(libc::SIGCONT);
+    push.finish().expect_code(0);
+    assert_eq!(tree(&place.pull_afresh("there").join("step-2")), saved);
+    assert!(!place.local().join(".trainit/pin").exists());
+}
