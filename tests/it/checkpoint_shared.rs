@@ -1,11 +1,11 @@
 //! Several processes in one checkpoint directory: on a network file system that is ordinary.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::support::checkpoints::{Place, tree};
+use crate::support::checkpoints::{Place, save_in, tree};
 use crate::support::{Finished, Running, Trainit, stopped};
 
 /// A restore of the place's newest commit, stopped at a fault point.
@@ -147,4 +147,32 @@ fn a_commit_to_another_store_takes_no_pins_away() {
     push.finish().expect_code(0);
     assert_eq!(tree(&place.pull_afresh("there").join("step-2")), saved);
     assert!(!place.local().join(".trainit/pin").exists());
+}
+
+#[test]
+fn a_restore_that_may_not_move_a_checkpoint_names_it_and_leaves_it_to_be_resumed_from() {
+    let place = committed(false);
+    if fs::metadata(place.local()).unwrap().uid() != 0 {
+        return;
+    }
+    let there = place.path("there");
+    save_in(&there, 2);
+    fs::write(there.join("step-2/weights.bin"), "another life's").unwrap();
+    for (path, mode) in [(place.path(""), 0o777), (there.clone(), 0o777), (there.join("step-2"), 0o555)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let as_nobody = |args: &[&str]| {
+        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        Trainit::through(&nobody, args.iter().chain(&["--checkpoint-dir", there.to_str().unwrap()])).output()
+    };
+    let done = as_nobody(&["checkpoint", "pull", "--checkpoint-store", &place.url()]).expect_code(125);
+    assert!(
+        done.err().contains("cannot restore step-2 into") && done.err().contains("rename step-2"),
+        "{}",
+        done.err()
+    );
+    assert!(!there.join(".trainit/restoring.json").exists());
+    let local = Trainit::new(["run", "--checkpoint-dir", there.to_str().unwrap()]);
+    let done = local.args(["--", "sh", "-c", "echo $TRAINIT_RESUME_FROM"]).output().expect_code(0);
+    assert_eq!(done.out(), format!("{}/step-2\n", there.display()), "{}", done.err());
 }

@@ -175,14 +175,16 @@ impl Mirror {
         now.extend((!before.contains(&manifest.unit)).then(|| manifest.unit.clone()));
         mark(dir, &now).map_err(local)?;
         faults.point(23);
-        let mut is_begun = false;
+        let (mut at, mut is_begun) = ("", false);
         let mut put = || {
             for path in &there {
+                at = path;
                 self.clear(dir, path)?;
                 is_begun = true;
                 faults.point(24);
             }
             for path in moved {
+                at = path;
                 dir.rename(&format!("{temporary}/{path}"), path)?;
                 is_begun = true;
                 faults.point(25);
@@ -196,7 +198,7 @@ impl Mirror {
         }
         match error.kind() {
             io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound => Ok(false),
-            _ => Err(local(error)),
+            _ => Err(Stop::Fatal(self.unmovable(at, &error))),
         }
     }
 

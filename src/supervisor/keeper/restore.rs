@@ -122,6 +122,18 @@ impl Mirror {
         MirrorError::store(format!("there is {what} in {dir}{place}; nothing was started; {way_out}"))
     }
 
+    /// Something may not be moved from where the restore puts the path, or to there.
+    pub(super) fn unmovable(&self, path: &str, error: &io::Error) -> MirrorError {
+        let mut unusable = self.unusable(error);
+        if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) {
+            unusable.message = format!(
+                "cannot restore {path} into the checkpoint directory {}: {error}; nothing was started; this user must be allowed to rename {path} there",
+                self.config.dir.display()
+            );
+        }
+        unusable
+    }
+
     pub(super) fn unusable(&self, error: &io::Error) -> MirrorError {
         let way_out = match error.raw_os_error() {
             Some(libc::ENOTDIR | libc::ELOOP) => {
