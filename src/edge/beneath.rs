@@ -41,10 +41,14 @@ impl Beneath {
         Ok(Beneath { path, top })
     }
 
-    /// Creates it with its parents where needed, and opens it. Errors: as mkdir(2), open(2).
+    /// Creates it with its parents where needed, and opens it. Errors: ENOTDIR where something else lies there, a link
+    /// that leads nowhere too; as mkdir(2), open(2).
     pub fn create(path: &Path) -> io::Result<Beneath> {
-        fs::create_dir_all(path)?;
-        Beneath::open(path)
+        match fs::create_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Errno::ENOTDIR.into()),
+            Err(error) => Err(error),
+            Ok(()) => Beneath::open(path),
+        }
     }
 
     /// Where it is, links resolved.

@@ -1,7 +1,7 @@
 //! Several processes in one checkpoint directory: on a network file system that is ordinary.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -175,4 +175,17 @@ fn a_restore_that_may_not_move_a_checkpoint_names_it_and_leaves_it_to_be_resumed
     let local = Trainit::new(["run", "--checkpoint-dir", there.to_str().unwrap()]);
     let done = local.args(["--", "sh", "-c", "echo $TRAINIT_RESUME_FROM"]).output().expect_code(0);
     assert_eq!(done.out(), format!("{}/step-2\n", there.display()), "{}", done.err());
+}
+
+#[test]
+fn a_checkpoint_directory_that_is_a_link_to_nothing_is_125_in_one_line() {
+    let place = committed(false);
+    let there = place.path("there");
+    symlink("nowhere", &there).unwrap();
+    let done = place.checkpoint_in("pull", &there).output().expect_code(125);
+    assert!(done.err().contains("symbolic link") && done.err().lines().count() == 1, "{}", done.err());
+    let (url, there) = (place.url(), there.to_str().unwrap());
+    let run = ["run", "--checkpoint-store", &url, "--checkpoint-dir", there, "--", "true"];
+    let done = Trainit::new(run).output().expect_code(125);
+    assert!(done.err().contains("cannot use the checkpoint directory"), "{}", done.err());
 }
