@@ -67,8 +67,9 @@ const SUBS: &[Sub] = &[
         name: "report-metric",
         on: on::REPORT_METRIC,
         about: "Append one metric to the hyperparameter tuning file, as cloudml-hypertune would",
-        after: "Exit codes: 0 the metric is in the file; 125 a wrong value, step, tag or flag (nothing written); 1 the file \
-                could not be written. Scripts that should go on either way: --best-effort, or || true.",
+        after: "Exit codes: 0 the metric is in the file; 125 a wrong value, step, tag or flag (not written; of --stdin the \
+                other lines are, each as it comes); 1 the file could not be written. Scripts that should go on either way: \
+                --best-effort, or || true.",
         operands: || {
             vec![
                 Arg::new("TAG").value_parser(value_parser!(OsString)).help("The metric's name"),

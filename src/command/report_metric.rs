@@ -8,13 +8,18 @@ use crate::cli::Parsed;
 use crate::edge::metrics_file::{Error, MetricsFile};
 use crate::edge::{clock, signals, stdio};
 use crate::rules::env::Env;
+use crate::rules::exit;
+use crate::rules::metric::batch::{self, LONGEST_LINE_BYTES};
 use crate::rules::metric::line::Report;
-use crate::rules::metric::{batch, number, rank};
+use crate::rules::metric::{number, rank};
 use crate::settings::Reader;
 use crate::settings::metrics::{self, ReportMetric, Wanted};
 
-/// The most that `--stdin` takes: it is read whole before the file is locked.
-const LARGEST_BATCH_BYTES: u64 = 64 << 20;
+/// How much of standard input is read at once: what a pipe holds. The whole lines in it are one write.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// Warnings given at most: a feeder may repeat itself for hours.
+const MOST_WARNINGS: usize = 10;
 
 /// How long to wait for the file's lock: a stopped holder must not stop the training.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -30,7 +35,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let mut reader = Reader::new(&values, complaints);
     let asked = metrics::report_metric(&mut reader, &parsed.operands, env);
     let Some(asked) = asked.filter(|_| reader.complaints.is_empty()) else {
-        return super::refuse(&reader.complaints);
+        let code = super::refuse(&reader.complaints);
+        return if reader.switch("best-effort") { 0 } else { code };
     };
     if asked.rank0_only && !rank::reports(env) {
         if let Wanted::Stdin { .. } = asked.wanted {
@@ -39,79 +45,117 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         }
         return 0;
     }
+    let mut writer = Writer::new(&asked, env);
     match &asked.wanted {
-        Wanted::One(report) => write(&asked, std::slice::from_ref(report), env),
-        Wanted::Stdin { tag } => match read_stdin(tag) {
-            Ok(reports) => write(&asked, &reports, env),
-            Err(Unread::Wrong(mistakes)) => super::refuse(&mistakes),
-            Err(Unread::Failed(error)) => {
-                stdio::complain(&format!("trainit: error: cannot read standard input: {error}; nothing was written"));
-                NOT_WRITTEN
+        Wanted::One(report) => writer.write(std::slice::from_ref(report)),
+        Wanted::Stdin { tag } => writer.follow(tag),
+    }
+    if asked.best_effort { 0 } else { writer.code }
+}
+
+/// Writes reports, and knows how that went.
+struct Writer<'a> {
+    asked: &'a ReportMetric,
+    env: &'a Env,
+    file: MetricsFile,
+    told: Vec<String>,
+    is_failing: bool,
+    code: u8,
+}
+
+impl<'a> Writer<'a> {
+    fn new(asked: &'a ReportMetric, env: &'a Env) -> Writer<'a> {
+        let path = asked.target.path.clone();
+        let file = MetricsFile { path, keep: asked.target.keep, fsync: asked.fsync, patience: PATIENCE };
+        let mut writer = Writer { asked, env, file, told: Vec::new(), is_failing: false, code: 0 };
+        asked.warnings.iter().for_each(|warning| writer.warn(warning.clone()));
+        writer
+    }
+
+    /// Whole lines are written as they come, each with the time it came: who is stopped loses nothing of before.
+    fn follow(&mut self, tag: &str) {
+        let (mut input, mut buffer) = (stdio::input(), vec![0; BATCH_BYTES]);
+        let (mut pending, mut lines, mut is_empty) = (Vec::new(), 0, true);
+        loop {
+            let read = match input.read(&mut buffer) {
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    let what = "cannot read standard input";
+                    stdio::complain(&format!("trainit: error: {what}: {error}; what came before it was written"));
+                    self.code = NOT_WRITTEN;
+                    return;
+                }
+            };
+            let chunk = &buffer[..read];
+            pending.extend_from_slice(chunk);
+            let end = match chunk.iter().rposition(|b| *b == b'\n') {
+                Some(at) => pending.len() - read + at + 1,
+                None if read == 0 => pending.len(),
+                None => {
+                    // Too long already: it is refused, however much follows.
+                    pending.truncate(LONGEST_LINE_BYTES + 1);
+                    continue;
+                }
+            };
+            let (reports, mistakes) = batch::parse(&pending[..end], tag, lines);
+            lines += pending[..end].iter().filter(|b| **b == b'\n').count();
+            pending.drain(..end);
+            is_empty &= reports.is_empty() && mistakes.is_empty();
+            for mistake in mistakes {
+                let what = "not written, the other lines are";
+                stdio::complain(&format!("trainit: error: standard input: {mistake}; {what}"));
+                if self.code == 0 {
+                    self.code = exit::NOT_STARTED;
+                }
             }
-        },
-    }
-}
-
-enum Unread {
-    Wrong(Vec<String>),
-    Failed(std::io::Error),
-}
-
-fn read_stdin(tag: &str) -> Result<Vec<Report>, Unread> {
-    let mut text = Vec::new();
-    stdio::input().take(LARGEST_BATCH_BYTES + 1).read_to_end(&mut text).map_err(Unread::Failed)?;
-    if text.len() as u64 > LARGEST_BATCH_BYTES {
-        let message = "standard input has more than 64 MiB, too much for one batch; nothing was written; split it";
-        return Err(Unread::Wrong(vec![message.to_owned()]));
-    }
-    batch::parse(&text, tag).map_err(|mut mistakes| {
-        mistakes.iter_mut().for_each(|mistake| mistake.insert_str(0, "standard input: "));
-        mistakes.push(
-            "standard input: nothing was written, of the good lines neither; correct these and send all again"
-                .to_owned(),
-        );
-        Unread::Wrong(mistakes)
-    })
-}
-
-fn write(asked: &ReportMetric, reports: &[Report], env: &Env) -> u8 {
-    let mut warnings = asked.warnings.clone();
-    if let Wanted::Stdin { .. } = asked.wanted {
-        warnings.extend(reports.iter().flat_map(Report::warnings));
-        warnings.dedup();
-        warnings.truncate(10);
-    }
-    warnings.iter().for_each(|warning| warn(warning));
-    if reports.is_empty() {
-        warn("standard input held no metric, so nothing was written");
-        return 0;
-    }
-    let timestamp = timestamp(env);
-    let mut lines = Vec::with_capacity(128 * reports.len());
-    for report in reports {
-        report.write(timestamp, &asked.target.trial, &mut lines);
-    }
-    let target = &asked.target;
-    let file = MetricsFile { path: target.path.clone(), keep: target.keep, fsync: asked.fsync, patience: PATIENCE };
-    match file.append(&lines) {
-        Ok(notes) => {
-            notes.iter().for_each(|note| warn(&format!("{}: {note}", target.path.display())));
-            0
+            for warning in reports.iter().flat_map(Report::warnings) {
+                self.warn(warning);
+            }
+            if !reports.is_empty() {
+                self.write(&reports);
+            }
+            if read == 0 {
+                break;
+            }
         }
-        Err(error) if asked.best_effort => {
-            warn(&format!("{error}; the metric is lost, and --best-effort goes on"));
-            0
-        }
-        Err(error) => {
-            let advice = advice(&error);
-            stdio::complain(&format!("trainit: error: {error}; the metric is not in the file; {advice}"));
-            NOT_WRITTEN
+        if is_empty {
+            self.warn("standard input held no metric, so nothing was written".to_owned());
         }
     }
-}
 
-fn warn(text: &str) {
-    stdio::complain(&format!("trainit: warning: {text}"));
+    fn write(&mut self, reports: &[Report]) {
+        let timestamp = timestamp(self.env);
+        let mut lines = Vec::with_capacity(128 * reports.len());
+        for report in reports {
+            report.write(timestamp, &self.asked.target.trial, &mut lines);
+        }
+        let written = self.file.append(&lines);
+        let was_failing = std::mem::replace(&mut self.is_failing, written.is_err());
+        match written {
+            Ok(notes) => {
+                let path = self.file.path.display().to_string();
+                notes.iter().for_each(|note| self.warn(format!("{path}: {note}")));
+            }
+            Err(_) if was_failing => {}
+            Err(error) if self.asked.best_effort => {
+                stdio::complain(&format!("trainit: warning: {error}; the metric is lost, and --best-effort goes on"));
+            }
+            Err(error) => {
+                let advice = advice(&error);
+                stdio::complain(&format!("trainit: error: {error}; the metric is not in the file; {advice}"));
+                self.code = NOT_WRITTEN;
+            }
+        }
+    }
+
+    /// Each once.
+    fn warn(&mut self, text: String) {
+        if self.told.len() < MOST_WARNINGS && !self.told.contains(&text) {
+            stdio::complain(&format!("trainit: warning: {text}"));
+            self.told.push(text);
+        }
+    }
 }
 
 fn advice(error: &Error) -> &'static str {

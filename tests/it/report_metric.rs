@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Finished, Trainit};
+use crate::support::{Finished, Trainit, eventually};
 
 pub fn report<S: AsRef<std::ffi::OsStr>>(file: &Path, args: impl IntoIterator<Item = S>) -> Trainit {
     Trainit::new(["report-metric"]).args(args).env("CLOUD_ML_HP_METRIC_FILE", file)
@@ -290,11 +290,51 @@ fn many_metrics_come_from_stdin_in_both_forms() {
 }
 
 #[test]
-fn one_wrong_line_on_stdin_refuses_the_whole_batch() {
+fn wrong_lines_on_stdin_are_each_named_and_hold_no_other_line_back() {
     let (_dir, file) = folder();
     let done = from_stdin(&file, "a 1\nb x\n{\"tag\": \"c\"}\nd 1\n", &[]).expect_code(125);
     assert!(done.err().contains("line 2: ") && done.err().contains("line 3: "), "{}", done.err());
-    assert!(!file.exists());
+    assert_eq!(done.err().lines().count(), 2, "{}", done.err());
+    let found = lines(&file);
+    assert!(found.len() == 2 && found[0]["a"] == "1.0" && found[1]["d"] == "1.0", "{found:?}");
+}
+
+#[test]
+fn lines_on_stdin_are_in_the_file_as_soon_as_they_come_each_with_its_time() {
+    let (_dir, file) = folder();
+    let (read, mut feeder) = std::io::pipe().unwrap();
+    let running = report(&file, ["--stdin"]).stdin(read).start();
+    let mut feed = |text: &str| std::io::Write::write_all(&mut feeder, text.as_bytes()).unwrap();
+    let holds = |count: usize| file.exists() && lines(&file).len() == count;
+    feed("a 1\nb 2\nc");
+    eventually("the whole lines are in the file", || holds(2));
+    feed(" 3\n");
+    eventually("the rest of a line makes it whole", || holds(3));
+    running.signal(libc::SIGKILL);
+    running.finish().expect_code(137);
+    let found = lines(&file);
+    assert!(found[2]["c"] == "3.0" && found[2]["timestamp"].as_f64() > found[0]["timestamp"].as_f64(), "{found:?}");
+}
+
+#[test]
+fn a_line_without_an_end_is_refused_and_the_next_one_written() {
+    let (_dir, file) = folder();
+    let text = format!("a 1\nb {}\nc 3", "1".repeat(3 << 20));
+    let done = from_stdin(&file, &text, &[]).expect_code(125);
+    assert!(done.err().contains("line 2: longer than 1 MiB"), "{}", done.err());
+    let found = lines(&file);
+    assert!(found.len() == 2 && found[0]["a"] == "1.0" && found[1]["c"] == "3.0", "{found:?}");
+}
+
+#[test]
+fn with_best_effort_nothing_that_is_wrong_with_a_metric_ends_a_script() {
+    let (_dir, file) = folder();
+    for args in [&["a", ""][..], &["a", "1", "--keep", "x"], &["a", "1", "--file", "/"]] {
+        let done = report(&file, args).args(["--best-effort"]).output().expect_code(0);
+        assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    }
+    let done = from_stdin(&file, "a x\nb 1\n", &["--best-effort"]).expect_code(0);
+    assert!(done.err().contains("line 1: ") && lines(&file)[0]["b"] == "1.0", "{}", done.err());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Many reports as text, one a line: `tag value [step]`, or a JSON object with `tag`, `value` (number or string), `step` and
 //! `checkpoint_path`. An example: `{"tag": "loss", "value": 0.3, "step": 10}`.
 //!
-//! Deliberately absent: a half result. Either every line is a report or all mistakes are named.
+//! A line that is no report is named and holds no other one back.
 
 use std::borrow::Cow;
 
@@ -14,9 +14,12 @@ use super::number::{parse_float, parse_step, whole};
 /// Mistakes named at most; the rest are counted.
 const MISTAKES_SHOWN: usize = 10;
 
-/// Reads every line; blank ones are skipped. `tag` is for objects without one. Errors: one text for each bad line, with its
-/// number from 1.
-pub fn parse(text: &[u8], tag: &str) -> Result<Vec<Report>, Vec<String>> {
+/// The longest line that is taken.
+pub const LONGEST_LINE_BYTES: usize = 1 << 20;
+
+/// Reads every line; blank ones are skipped. `tag` is for objects without one. With the reports come the mistakes: one text
+/// for each bad line, with its number from 1, where so many lines came `before` these.
+pub fn parse(text: &[u8], tag: &str, before: usize) -> (Vec<Report>, Vec<String>) {
     let mut reports = Vec::new();
     let mut mistakes = Vec::new();
     let mut unnamed = 0;
@@ -24,18 +27,23 @@ pub fn parse(text: &[u8], tag: &str) -> Result<Vec<Report>, Vec<String>> {
         match one(line, tag) {
             Ok(Some(report)) => reports.push(report),
             Ok(None) => {}
-            Err(message) if mistakes.len() < MISTAKES_SHOWN => mistakes.push(format!("line {}: {message}", at + 1)),
+            Err(message) if mistakes.len() < MISTAKES_SHOWN => {
+                mistakes.push(format!("line {}: {message}", before + at + 1))
+            }
             Err(_) => unnamed += 1,
         }
     }
     if unnamed > 0 {
         mistakes.push(format!("{unnamed} more lines are wrong"));
     }
-    if mistakes.is_empty() { Ok(reports) } else { Err(mistakes) }
+    (reports, mistakes)
 }
 
 /// One line; `None` when it is blank.
 fn one(line: &[u8], tag: &str) -> Result<Option<Report>, String> {
+    if line.len() > LONGEST_LINE_BYTES {
+        return Err("longer than 1 MiB".to_owned());
+    }
     let line =
         std::str::from_utf8(line).map_err(|_| "not UTF-8; expected `tag value [step]` or a JSON object".to_owned())?;
     let line = line.trim();
@@ -140,25 +148,26 @@ mod tests {
 
     #[track_caller]
     fn reads(text: &str, expected: Report) {
-        assert_eq!(parse(text.as_bytes(), "standard"), Ok(vec![expected]), "{text}");
+        assert_eq!(parse(text.as_bytes(), "standard", 0), (vec![expected], vec![]), "{text}");
     }
 
     #[track_caller]
     fn refuses(text: &str, because: &str) {
-        let mistakes = parse(text.as_bytes(), "").expect_err(text);
+        let (reports, mistakes) = parse(text.as_bytes(), "", 0);
         assert!(mistakes.len() == 1 && mistakes[0].contains(because), "{text}: {mistakes:?}");
+        assert_eq!(reports, [], "{text}");
     }
 
     #[test]
     fn both_forms_may_be_mixed_and_blank_lines_are_skipped() {
         let text = "loss 0.5 3\r\n\n{\"tag\": \"acc\", \"value\": 0.25}\n  \nloss\t-1e-5";
         let expected = vec![report("loss", 0.5, "3", ""), report("acc", 0.25, "0", ""), report("loss", -1e-5, "0", "")];
-        assert_eq!(parse(text.as_bytes(), ""), Ok(expected));
+        assert_eq!(parse(text.as_bytes(), "", 0), (expected, vec![]));
     }
 
     #[test]
     fn nothing_at_all_is_no_report() {
-        assert_eq!(parse(b"\n \n", ""), Ok(vec![]));
+        assert_eq!(parse(b"\n \n", "", 0), (vec![], vec![]));
     }
 
     #[test]
@@ -180,8 +189,8 @@ mod tests {
     #[test]
     fn pythons_bare_constants_are_values() {
         reads(r#"{"tag": "NaN \"NaN", "value": -Infinity}"#, report("NaN \"NaN", f64::NEG_INFINITY, "0", ""));
-        let nan = parse(br#"{"value": NaN}"#, "t").expect("a report");
-        assert!(nan[0].value().is_nan());
+        let (nan, mistakes) = parse(br#"{"value": NaN}"#, "t", 0);
+        assert!(nan[0].value().is_nan() && mistakes.is_empty());
     }
 
     #[test]
@@ -200,12 +209,15 @@ mod tests {
         refuses(r#"{"value": 1, "global_step": 1}"#, "global_step");
         refuses(r#"{"tag": "a", "value": 1"#, "not a JSON object");
         refuses(r#"{"tag": "global_step", "value": 1}"#, "choose another tag");
-        assert!(parse(b"a 1\n\xff 1\n", "").expect_err("bad bytes")[0].starts_with("line 2: not UTF-8"));
+        refuses(&format!("loss {}", "1".repeat(LONGEST_LINE_BYTES)), "longer than 1 MiB");
+        let (good, mistakes) = parse(b"a 1\n\xff 1\nb 2\n", "", 40);
+        assert!(mistakes[0].starts_with("line 42: not UTF-8"), "{mistakes:?}");
+        assert_eq!(good, [report("a", 1.0, "0", ""), report("b", 2.0, "0", "")]);
     }
 
     #[test]
     fn every_mistake_is_named_up_to_a_limit() {
-        let mistakes = parse("a x\n".repeat(25).as_bytes(), "").expect_err("all wrong");
+        let (_, mistakes) = parse("a x\n".repeat(25).as_bytes(), "", 0);
         assert_eq!(mistakes.len(), MISTAKES_SHOWN + 1);
         assert!(mistakes[9].starts_with("line 10:") && mistakes[10].starts_with("15 more"), "{mistakes:?}");
     }
@@ -213,7 +225,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in any::<Vec<u8>>(), text in "[{}\"\\\\:,a-zN0-9\\n -]*") {
-            let _ = (parse(&bytes, ""), parse(text.as_bytes(), ""), with_constants_quoted(&text));
+            let _ = (parse(&bytes, "", 0), parse(text.as_bytes(), "", 0), with_constants_quoted(&text));
         }
     }
 }

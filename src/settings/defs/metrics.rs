@@ -73,8 +73,18 @@ pub(super) const SETTINGS: &[Setting] = &[
     one("checkpoint-path", "PATH", TOPIC, on::REPORT_METRIC, "", "The checkpoint that goes with the metric"),
     one("trial", "ID", TOPIC, on::REPORT_METRIC, "", "The trial [default: CLOUD_ML_TRIAL_ID, else 0]"),
     one("keep", "N", TOPIC, on::REPORT_METRIC | on::RUN, "100", "Lines to keep in the metrics file; 0 never trims"),
-    switch("stdin", TOPIC, on::REPORT_METRIC, "Read many metrics: JSON objects or `tag value [step]`, one a line"),
+    switch(
+        "stdin",
+        TOPIC,
+        on::REPORT_METRIC,
+        "Read many metrics, each as it comes: JSON objects or `tag value [step]`, one a line",
+    ),
     switch("fsync", TOPIC, on::REPORT_METRIC, "Flush the file to the device before leaving"),
     switch("rank0-only", TOPIC, on::REPORT_METRIC, "Do nothing, successfully, on every rank but 0"),
-    switch("best-effort", TOPIC, on::REPORT_METRIC, "Leave with 0 even if the metric could not be written"),
+    switch(
+        "best-effort",
+        TOPIC,
+        on::REPORT_METRIC,
+        "Leave with 0 even if the metric was wrong or could not be written",
+    ),
 ];
