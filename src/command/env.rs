@@ -1,4 +1,4 @@
-//! `trainit env`: this replica's derived variables, for scripts: `eval "$(trainit env)"`.
+//! `trainit env`: this replica's derived variables, for scripts: `vars=$(trainit env) && eval "$vars"`.
 //!
 //! Standard output has nothing but the variables, and nothing at all when something is wrong.
 
@@ -77,7 +77,7 @@ fn escaped(value: &str) -> String {
         match c {
             '\n' => text.push_str("\\n"),
             '\r' => text.push_str("\\r"),
-            '"' | '\\' | '$' => text.extend(['\\', c]),
+            '"' | '\\' | '$' | '`' => text.extend(['\\', c]),
             c => text.push(c),
         }
     }

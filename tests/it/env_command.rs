@@ -8,7 +8,7 @@ use crate::support::{Trainit, binary};
 
 const MASTER: &str = r#"{"cluster":{"master":["m:1"],"worker":["w:1"]},"job":"it's $HOME `id` \\ \"quoted\"\nand more","task":{"type":"worker","index":0}}"#;
 
-/// What a real shell has after `eval "$(trainit env)"`, as NUL-separated values.
+/// What a real shell has after `eval` of what `trainit env` prints, as NUL-separated values.
 fn after_eval(shell: &str, env: &[(&str, &str)], show: &str) -> Vec<String> {
     let script = format!("eval \"$('{}' env)\" || exit 9\n{show}", binary().display());
     let mut command = Command::new(shell);
@@ -67,6 +67,22 @@ fn dotenv_lines_are_one_line_each_and_read_back_by_a_shell() {
     let text = done.expect_code(0).out();
     assert!(text.lines().all(|l| l.starts_with('#') || l.contains('=')), "{text}");
     assert!(text.contains("# unset CLUSTER_SPEC") && text.contains("\nRANK=1\n"), "{text}");
+}
+
+#[test]
+fn what_dotenv_quotes_is_nothing_to_a_shell_that_sources_it() {
+    let run = |format| Trainit::new(["env", "--format", format]).env("TF_CONFIG", MASTER).output().expect_code(0).out();
+    let expected: Value = serde_json::from_str(&run("json")).unwrap();
+    let shell =
+        Command::new("sh").args(["-c", "eval \"$1\" && printf %s \"$TF_CONFIG\"", "sh", &run("dotenv")]).output();
+    assert_eq!(String::from_utf8(shell.unwrap().stdout).unwrap(), expected["TF_CONFIG"].as_str().unwrap());
+}
+
+#[test]
+fn more_processes_than_ranks_can_count_are_an_error() {
+    let nodes = ["env", "--nnodes", "4000000000", "--node-rank", "3999999999", "--leader", "a:1"];
+    let done = Trainit::new(nodes).args(["--nproc", "4096"]).output().expect_code(125);
+    assert!(done.err().contains("code=bad_cluster") && done.out().is_empty(), "{}", done.err());
 }
 
 #[test]

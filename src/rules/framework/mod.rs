@@ -88,6 +88,10 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
     let detected = detect(input, &also_read)?;
     let (spec, mut warnings) = (detected.spec, detected.warnings);
     let count = complete::process_count_here(count, &spec)?;
+    if spec.num_nodes.unwrap_or(1).checked_mul(count.unwrap_or(1)).is_none() {
+        let message = "so many processes on each of so many nodes are more than ranks can count";
+        return Err(ClusterError::new("bad_cluster", "--nproc", message));
+    }
     let mut launches = Vec::new();
     for local_rank in 0..count.unwrap_or(1) {
         let process = process(&spec, count, local_rank);
