@@ -74,7 +74,7 @@ fn process(input: &Input<'_>, rank: u32, tasks: u32, nodes: u32) -> Result<(u32,
     let node = input.rank("SLURM_NODEID")?.ok_or_else(|| missing("SLURM_NODEID"))?;
     let local_rank = input.rank("SLURM_LOCALID")?.ok_or_else(|| missing("SLURM_LOCALID"))?;
     let local_size = match (input.env.given("SLURM_STEP_TASKS_PER_NODE"), tasks % nodes) {
-        (Some(text), _) => Some(tasks_of_node("SLURM_STEP_TASKS_PER_NODE", text, node, nodes)?),
+        (Some(text), _) => Some(tasks_of_node("SLURM_STEP_TASKS_PER_NODE", text, node, nodes, tasks)?),
         (None, 0) => Some(tasks / nodes),
         (None, _) => None,
     };
@@ -85,12 +85,13 @@ fn process(input: &Input<'_>, rank: u32, tasks: u32, nodes: u32) -> Result<(u32,
 }
 
 /// The entry of a node in a list like `4(x2),1`. Errors: `bad_cluster`.
-fn tasks_of_node(variable: &str, text: &str, node: u32, nodes: u32) -> Result<u32, ClusterError> {
+fn tasks_of_node(variable: &str, text: &str, node: u32, nodes: u32, all: u32) -> Result<u32, ClusterError> {
     let bad = || {
-        let message = format!("expected tasks for each of {nodes} nodes, such as 4(x2),1, found {}", quote(text));
+        let message =
+            format!("expected tasks for each of {nodes} nodes, {all} in all, such as 4(x2),1, found {}", quote(text));
         ClusterError::new("bad_cluster", variable, message)
     };
-    let mut left = node;
+    let (mut found, mut counted, mut summed) = (None, 0u64, 0u64);
     for item in text.trim().split(',') {
         let (tasks, times) = match item.split_once("(x") {
             Some((tasks, times)) => (tasks, times.strip_suffix(')').ok_or_else(bad)?),
@@ -98,12 +99,14 @@ fn tasks_of_node(variable: &str, text: &str, node: u32, nodes: u32) -> Result<u3
         };
         let tasks: u32 = tasks.trim().parse().map_err(|_| bad())?;
         let times: u32 = times.trim().parse().map_err(|_| bad())?;
-        if left < times {
-            return if tasks > 0 { Ok(tasks) } else { Err(bad()) };
+        counted += u64::from(times);
+        summed = summed.saturating_add(u64::from(tasks) * u64::from(times));
+        if found.is_none() && u64::from(node) < counted {
+            found = Some(tasks);
         }
-        left -= times;
     }
-    Err(bad())
+    let is_right = counted == u64::from(nodes) && summed == u64::from(all);
+    found.filter(|tasks| *tasks > 0 && is_right).ok_or_else(bad)
 }
 
 fn port(job: &str) -> Option<u16> {
@@ -125,10 +128,10 @@ mod tests {
 
     #[test]
     fn the_tasks_of_each_node_are_counted_through_the_repeats() {
-        let of = |node| tasks_of_node("X", "4(x2),1", node, 3).map_err(|e| e.code);
+        let of = |node| tasks_of_node("X", "4(x2),1", node, 3, 9).map_err(|e| e.code);
         assert_eq!([of(0), of(1), of(2), of(3)], [Ok(4), Ok(4), Ok(1), Err("bad_cluster")]);
-        for text in ["", "4(x", "4(x2", "a", "4,,1", "0"] {
-            assert!(tasks_of_node("X", text, 0, 1).is_err() || text == "4,,1", "{text}");
+        for text in ["", "4(x", "4(x2", "a", "4,,1", "0", "4(x2)", "3", "4(x9)"] {
+            assert!(tasks_of_node("X", text, 0, 1, 4).is_err(), "{text}");
         }
     }
 }
