@@ -24,7 +24,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "A checkpoint is a directory, complete when it holds this file, written last",
     ),
-    one("step-regex", "REGEX", TOPIC, on::STORE, "", "Finds the step in a checkpoint's name (first group)"),
+    one(
+        "step-regex",
+        "REGEX",
+        TOPIC,
+        on::STORE,
+        "",
+        "Finds the step in a checkpoint's name (its first group, else the whole match)",
+    ),
     one(
         "settle",
         "DURATION",
