@@ -127,7 +127,7 @@ impl Effects {
             Action::KillTree => self.kill_tree(),
             Action::Feel => return Done::Event(self.pulse.feel(now, self.tree())),
             Action::DumpStacks => self.dump_stacks(),
-            Action::AbortTree => self.tree().into_iter().flatten().for_each(|d| sweep::send(d.pid, Signal::ABRT)),
+            Action::AbortTree => sweep::send_all(Signal::ABRT, self.tree(), &self.leaders),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),
@@ -380,8 +380,7 @@ impl Effects {
         if self.tree_empty {
             return self.pumps.give_up();
         }
-        let tree = self.tree();
-        self.sweep.kill(tree, &self.leaders);
+        sweep::send_all(Signal::KILL, self.tree(), &self.leaders);
     }
 
     fn dump_stacks(&self) {

@@ -22,11 +22,13 @@ pub(super) struct PulseDesk {
     /// Bytes of output so far.
     heard: Arc<AtomicU64>,
     last: Option<Sample>,
+    /// It was said that the processes cannot be seen.
+    told_blind: bool,
 }
 
 impl PulseDesk {
     pub(super) fn new(heartbeat: Option<String>, heard: Arc<AtomicU64>) -> PulseDesk {
-        PulseDesk { heartbeat, heard, last: None }
+        PulseDesk { heartbeat, heard, last: None, told_blind: false }
     }
 
     /// An attempt is about to start: the last one's heart beats no more.
@@ -40,6 +42,13 @@ impl PulseDesk {
     /// Looks at the heartbeat file, the output and the processes. The first look of an attempt has nothing to compare the
     /// processes with.
     pub(super) fn feel(&mut self, now: Uptime, tree: Option<Vec<Descendant>>) -> Event {
+        if tree.is_none() && !std::mem::replace(&mut self.told_blind, true) {
+            tracing::warn!(
+                "without a /proc of its own PID namespace, the hang watch sees neither a thread at work nor reading or \
+                 writing: only heartbeats, output and commits are signs of life; mount /proc, or let the trainer touch \
+                 TRAINIT_HEARTBEAT_FILE"
+            );
+        }
         let (beat, step) = self.beat();
         let output = self.heard.load(Ordering::Relaxed);
         let mut sample = Sample { at: now, beat, step, output, ..Sample::default() };

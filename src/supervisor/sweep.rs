@@ -76,13 +76,13 @@ impl Sweep {
             }
         }
     }
+}
 
-    /// SIGKILL to everybody.
-    pub(super) fn kill(&self, tree: Option<Vec<Descendant>>, leaders: &Leaders) {
-        match tree {
-            Some(tree) => tree.iter().for_each(|d| send(d.pid, Signal::KILL)),
-            None => send_unseen(Signal::KILL, leaders),
-        }
+/// A signal to everybody, told or not.
+pub(super) fn send_all(signal: Signal, tree: Option<Vec<Descendant>>, leaders: &Leaders) {
+    match tree {
+        Some(tree) => tree.iter().for_each(|d| send(d.pid, signal)),
+        None => send_unseen(signal, leaders),
     }
 }
 

@@ -80,3 +80,16 @@ fn python_is_asked_for_its_tracebacks_only_where_a_hang_is_looked_for_and_nobody
     assert_eq!(watched("1h", &[], script).output().out(), "1\n");
     assert_eq!(watched("1h", &[], script).env("PYTHONFAULTHANDLER", "0").output().out(), "0\n");
 }
+
+#[test]
+fn without_proc_a_hung_trainer_is_aborted_all_the_same_and_it_is_said_what_is_not_seen() {
+    let mounts = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
+    let hang = ["run", "--hang-timeout", "300ms", "--hang-startup", "0", "--", "sleep", "1000"];
+    for pid1 in [true, false] {
+        let namespaces: &[&str] = if pid1 { &["--pid", "--fork", "--kill-child=SIGKILL"] } else { &[] };
+        let prefix = [&["unshare", "--mount"], namespaces, &["sh", "-c", mounts]].concat();
+        let done = Trainit::through(&prefix, hang).output().expect_code(201);
+        assert_eq!(done.verdict()["child_signal"], 6, "{}", done.err());
+        assert_eq!(done.err().matches("the hang watch sees neither").count(), 1, "{}", done.err());
+    }
+}
