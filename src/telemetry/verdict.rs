@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tracing::Level;
 
 use super::log;
+use crate::edge::signals;
 use crate::rules::exit::{self, End};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{Outcome, Reason};
@@ -19,6 +23,9 @@ const TERMINATION_LOG: &str = "/dev/termination-log";
 const TERMINATION_LOG_BYTES: usize = 4096;
 /// A sentence longer than this says too much for a termination message.
 const SHORT_DETAIL_CHARS: usize = 1000;
+
+/// What the verdict's file is given; the log line comes after it.
+const FILE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the machine does not know of a run's end.
 #[derive(Debug, Default)]
@@ -82,7 +89,7 @@ pub fn not_started(detail: String) -> Outcome {
 pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Option<&str>) {
     let verdict = object(outcome, facts);
     if let Some(path) = file
-        && let Err(error) = fs::write(path, format!("{verdict}\n"))
+        && let Err(error) = write_in_time(path, format!("{verdict}\n"))
     {
         tracing::warn!(
             "the verdict could not be written to {}: {error}; it is on the last log line only",
@@ -90,7 +97,9 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
         );
     }
     // It must be there already: making one would only litter.
-    if let Ok(mut log) = fs::OpenOptions::new().write(true).truncate(true).open(TERMINATION_LOG) {
+    if let Ok(mut log) =
+        fs::OpenOptions::new().write(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(TERMINATION_LOG)
+    {
         let _ = log.write_all(shortened(&verdict).as_bytes());
     }
     let level = match outcome.reason {
@@ -101,6 +110,18 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
     fields.extend(code.map(|code| ("code".to_owned(), Value::from(code))));
     fields.extend(outcome.committed_step.map(|step| ("committed_step".to_owned(), Value::from(step))));
     log::last_line(level, format!("{}: {}", outcome.reason.word(), outcome.detail), fields, verdict);
+}
+
+/// On a thread, since a file system that hangs must not keep us; a FIFO that nobody reads is an error at once.
+fn write_in_time(path: &Path, text: String) -> io::Result<()> {
+    let (told, hears) = mpsc::channel();
+    let path = path.to_owned();
+    signals::deaf_thread("verdict", move || {
+        let mut open = fs::OpenOptions::new();
+        let file = open.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let _ = told.send(file.and_then(|mut file| file.write_all(text.as_bytes())));
+    })?;
+    hears.recv_timeout(FILE_PATIENCE).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// The verdict within the kubelet's limit: first the sentence is cut, then the metrics go.

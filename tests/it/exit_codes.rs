@@ -1,6 +1,7 @@
 //! Exit codes and the verdict.
 
 use std::fs;
+use std::process::Command;
 
 use crate::support::Trainit;
 
@@ -127,6 +128,17 @@ fn the_verdict_has_every_key_and_goes_to_the_file_too() {
 fn a_verdict_file_that_cannot_be_written_is_a_warning_and_changes_no_code() {
     let done = Trainit::new(["run", "--verdict-file", "/proc/nowhere", "--", "sh", "-c", "exit 4"]).output();
     assert!(done.expect_code(4).err().contains("/proc/nowhere"));
+}
+
+#[test]
+fn a_verdict_file_that_is_a_fifo_nobody_reads_holds_nothing_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let done = Trainit::new(["run", "--verdict-file", fifo.to_str().unwrap(), "--", "sh", "-c", "exit 4"]).output();
+    let done = done.expect_code(4);
+    assert!(done.err().contains("the verdict could not be written"), "{}", done.err());
+    assert_eq!(done.verdict()["reason"], "failed");
 }
 
 #[test]
