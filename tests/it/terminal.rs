@@ -222,6 +222,19 @@ fn ctrl_c_between_two_attempts_ends_the_job() {
 }
 
 #[test]
+fn ctrl_c_while_the_command_runs_ends_the_job_although_restarts_are_on() {
+    let command = ["--", "sh", "-c", "echo ready-$TRAINIT_ATTEMPT; exec sleep 1000"];
+    for (key, code) in [(b"\x03", 130), (b"\x1c", 131)] {
+        let run = [&["run", "--max-restarts", "5", "--restart-backoff", "1ms"][..], &command].concat();
+        let mut terminal = Terminal::start(binary().to_str().unwrap(), &run);
+        terminal.shows("ready-1");
+        terminal.keys(key);
+        eventually("it ends", || terminal.child.try_wait().unwrap().is_some());
+        assert_eq!(terminal.code(), Some(code));
+    }
+}
+
+#[test]
 fn after_bg_and_fg_ctrl_c_reaches_the_command() {
     // Whose group the terminal names: a shell does not tell a job that it is in the foreground again.
     let look = "trap 'exit 9' INT; was=; while sleep 0.01; do read -r _ _ _ _ _ _ _ front _ </proc/$$/stat; \

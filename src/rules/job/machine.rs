@@ -113,7 +113,7 @@ pub struct Machine {
     leaders: Leaders,
     /// The command could not be started, as the others of the attempt were.
     not_started: Option<(u8, String)>,
-    /// INT, HUP or QUIT was passed on at this time: a death soon after is an answer.
+    /// INT, HUP or QUIT was passed on at this time, or came from the terminal: a death soon after is an answer.
     asked: Option<Uptime>,
     killing: bool,
     /// When the tree is looked at again.

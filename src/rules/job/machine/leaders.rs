@@ -47,6 +47,10 @@ impl Machine {
 
     pub(super) fn on_main_ended(&mut self, now: Uptime, local_rank: u32, end: End, oom: bool) -> Vec<Action> {
         self.note_end(local_rank, end, oom);
+        // Ctrl-C and Ctrl-\ go from the terminal to the command, and past us.
+        if self.policy.child_has_terminal && matches!(end, End::Signal(Signal::INT | Signal::QUIT) | End::Code(130)) {
+            self.asked = Some(now);
+        }
         match self.state {
             State::Running | State::Launching => {}
             _ => return Vec::new(),
