@@ -109,6 +109,8 @@ pub struct Machine {
     commit_took: Option<Duration>,
     /// How this attempt ended: its main child, or of several the first that failed.
     ended: Option<(End, bool)>,
+    /// When that was; its tree may take long to follow.
+    ended_at: Uptime,
     /// Whose end that is, who else has ended since, and who is left.
     leaders: Leaders,
     /// The command could not be started, as the others of the attempt were.
@@ -151,6 +153,7 @@ impl Machine {
             is_leaving: false,
             commit_took: None,
             ended: None,
+            ended_at: Uptime::ZERO,
             leaders: Leaders::default(),
             not_started: None,
             asked: None,

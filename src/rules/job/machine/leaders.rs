@@ -46,7 +46,7 @@ impl Machine {
     }
 
     pub(super) fn on_main_ended(&mut self, now: Uptime, local_rank: u32, end: End, oom: bool) -> Vec<Action> {
-        self.note_end(local_rank, end, oom);
+        self.note_end(now, local_rank, end, oom);
         // Ctrl-C and Ctrl-\ go from the terminal to the command, and past us.
         if self.policy.child_has_terminal && matches!(end, End::Signal(Signal::INT | Signal::QUIT) | End::Code(130)) {
             self.asked = Some(now);
@@ -92,12 +92,13 @@ impl Machine {
         actions
     }
 
-    fn note_end(&mut self, local_rank: u32, end: End, oom: bool) {
+    fn note_end(&mut self, now: Uptime, local_rank: u32, end: End, oom: bool) {
         self.leaders.alive = self.leaders.alive.saturating_sub(1);
         match self.ended {
             Some((first, _)) if first != End::Code(0) => self.leaders.followers.push((local_rank, end)),
             _ => {
                 self.ended = Some((end, oom));
+                self.ended_at = now;
                 self.leaders.first = local_rank;
             }
         }

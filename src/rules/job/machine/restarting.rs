@@ -13,7 +13,7 @@ impl Machine {
             end,
             oom,
             hung: self.hung.is_some(),
-            lasted: now.saturating_sub(self.started_at),
+            lasted: self.ended_at.saturating_sub(self.started_at),
             step,
             stuck: self.resume.is_some() && self.resume == self.resumed,
             saved: self.resume.is_some() && self.resume != self.resumed,
@@ -52,5 +52,23 @@ impl Machine {
     /// What the next attempt does not go on from although it is newer: it failed from there twice.
     pub fn passed_over(&self) -> Option<&str> {
         self.passed_over.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{ended, feed, running, secs};
+    use super::*;
+    use crate::rules::job::{Event, Policy};
+
+    #[test]
+    fn a_tree_that_is_slow_to_end_makes_no_long_attempt_of_a_quick_crash() {
+        let mut machine = running(Policy { max_restarts: 6, ..Policy::default() });
+        for at in [0.0, 200.0, 400.0] {
+            machine.step(secs(at + 0.4), ended(7));
+            feed(&mut machine, at + 61.0, [Event::TreeEmpty]);
+            feed(&mut machine, at + 200.0, [Event::Due(Timer::Backoff), Event::Spawned { pids: vec![8] }]);
+        }
+        assert_eq!((machine.state(), machine.attempt()), (&State::Done, 3));
     }
 }
