@@ -177,7 +177,8 @@ impl Effects {
     /// A direct child was stopped.
     pub(super) fn stopped(&mut self, pid: i32, signal: Signal) {
         if self.leaders.alive().contains(&pid) {
-            self.job_control.stopped(pid, signal);
+            let local_rank = self.leaders.pids().iter().position(|p| *p == pid).unwrap_or_default();
+            self.job_control.stopped(pid, &format!("local rank {local_rank}"), signal);
         }
     }
 

@@ -12,11 +12,13 @@ pub(super) struct JobControl {
     is_handed_on: bool,
     /// The child was sent a stop, and takes us with it if it does stop.
     follows: bool,
+    /// It was said that one waits for the terminal.
+    told: bool,
 }
 
 impl JobControl {
     pub(super) fn new(terminal: Option<RawFd>) -> JobControl {
-        JobControl { terminal, is_handed_on: false, follows: false }
+        JobControl { terminal, is_handed_on: false, follows: false, told: false }
     }
 
     /// Whether the child shares a terminal with us.
@@ -31,11 +33,17 @@ impl JobControl {
         terminal
     }
 
-    /// The child was stopped by `signal`.
-    pub(super) fn stopped(&mut self, child: i32, signal: Signal) {
+    /// The child, which is called that, was stopped by `signal`.
+    pub(super) fn stopped(&mut self, child: i32, who: &str, signal: Signal) {
         let Some(terminal) = self.terminal else {
             if self.follows {
                 self.suspend(true);
+            } else if matches!(signal, Signal::TTIN | Signal::TTOU) && !std::mem::replace(&mut self.told, true) {
+                tracing::warn!(
+                    pid = child,
+                    "{who} was stopped by {signal}, as a background process is that touches the terminal: it stays so until \
+                     a SIGCONT comes; several ranks share no terminal, start trainit without one (setsid -w, </dev/null)"
+                );
             }
             return;
         };

@@ -235,6 +235,26 @@ fn ctrl_c_while_the_command_runs_ends_the_job_although_restarts_are_on() {
 }
 
 #[test]
+fn a_rank_that_the_terminal_stops_is_named() {
+    let run = [
+        "run",
+        "--nproc",
+        "2",
+        "--log-level",
+        "warn",
+        "--",
+        "sh",
+        "-c",
+        "[ $LOCAL_RANK = 0 ] || stty echo; sleep 1000",
+    ];
+    let mut terminal = Terminal::start(binary().to_str().unwrap(), &run);
+    terminal.shows("local rank 1 was stopped by SIGTTOU");
+    send(terminal.child.id() as i32, libc::SIGTERM);
+    eventually("it ends", || terminal.child.try_wait().unwrap().is_some());
+    assert_eq!(terminal.code(), Some(143));
+}
+
+#[test]
 fn after_bg_and_fg_ctrl_c_reaches_the_command() {
     // Whose group the terminal names: a shell does not tell a job that it is in the foreground again.
     let look = "trap 'exit 9' INT; was=; while sleep 0.01; do read -r _ _ _ _ _ _ _ front _ </proc/$$/stat; \
