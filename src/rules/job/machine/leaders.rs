@@ -109,9 +109,9 @@ impl Machine {
         self.leader_name(self.leaders.first).unwrap_or_else(|| "the command".to_owned())
     }
 
-    /// The rank of that one, where there are several.
+    /// The rank of that one, where there are several and not all ended well.
     pub(super) fn whose_rank(&self) -> Option<u32> {
-        self.rank_of(self.leaders.first).filter(|_| self.ended.is_some())
+        self.rank_of(self.leaders.first).filter(|_| self.ended.is_some_and(|(end, _)| end != End::Code(0)))
     }
 
     /// Who failed after it: consequences, mostly. What TERM and KILL did was our own doing.
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(machine.state(), &State::Running);
         let end = over(&mut machine, 9.0, [code(3, 0)]);
         assert_eq!((end.reason, end.exit_code), (Reason::Finished, 0));
-        assert!(end.detail.contains("ranks 4 to 7"), "{}", end.detail);
+        assert!(end.detail.contains("ranks 4 to 7") && end.rank.is_none(), "{end:?}");
     }
 
     #[test]
