@@ -205,7 +205,8 @@ fn spot_action(body: &str, answer: &Answer) -> Option<Word> {
     let time = json.get("time").and_then(Json::as_str).and_then(when::any);
     let lead = match (action, time) {
         ("terminate" | "stop", Some(time)) => answer.until(time).min(SPOT_LEAD),
-        ("hibernate", time) => time.map_or(Duration::ZERO, |time| answer.until(time).min(SPOT_LEAD)),
+        // It begins with the notice, whatever time that names.
+        ("hibernate", _) => Duration::ZERO,
         _ => return None,
     };
     let (id, source) = ("aws spot/instance-action".to_owned(), format!("aws spot {action}"));

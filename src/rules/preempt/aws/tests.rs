@@ -93,7 +93,7 @@ fn the_spot_action_is_a_notice_with_the_time_by_the_servers_clock() {
         [("aws spot stop".into(), 120)],
         "never above what is documented"
     );
-    let hibernate = with("instance-action", r#"{"action": "hibernate", "time": "2017-09-18T08:20:00Z"}"#);
+    let hibernate = with("instance-action", r#"{"action": "hibernate", "time": "2017-09-18T08:22:00Z"}"#);
     let words = round(&mut Imds::default(), &hibernate).1;
     assert_eq!(notices(&Heard { words, pause: SOON }), [("aws spot hibernate".into(), 0)]);
 }
