@@ -121,11 +121,19 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         if candidates.is_empty() { None } else { Some(Found { layout, candidates }) }
     });
     let first = found.next()?;
-    let is_of_files =
-        [keras::KERAS.name, xgboost::XGBOOST.name, torch_file::TORCH_FILE.name].contains(&first.layout.name);
-    let is_stray = is_of_files && first.candidates.iter().all(|c| c.step.is_none() && c.paths == [c.unit.as_str()]);
+    let is_stray =
+        is_of_files(first.layout) && first.candidates.iter().all(|c| c.step.is_none() && c.paths == [c.unit.as_str()]);
     let steps = if is_stray { found.find(|other| holds_steps(scan, other)) } else { None };
-    steps.or(Some(first))
+    let mut chosen = steps.unwrap_or(first);
+    if is_of_files(chosen.layout) {
+        chosen.candidates = siblings::with_others(scan, chosen.candidates);
+    }
+    Some(chosen)
+}
+
+/// Whether a checkpoint of this layout is a file, so that other libraries' may belong to it.
+fn is_of_files(layout: &Layout) -> bool {
+    [keras::KERAS.name, xgboost::XGBOOST.name, torch_file::TORCH_FILE.name].contains(&layout.name)
 }
 
 /// Whether these are checkpoints of steps. Of what has no format, only directories that say so and hold weights are sure to
@@ -281,6 +289,8 @@ mod tests {
         let newest = |memory: &Memory| complete_units(memory).first().expect("there is one").0.clone();
         for stray in ["best.pt", "last.pt", "weights/best.keras"] {
             assert_eq!(newest(&memory(&[stray, "step-1/model.pt", "step-2/model.pt", "step-2/optim.pt"])), "step-2");
+            let saved = memory(&["best/optimizer.pt", "best/model.safetensors", "step-1/model.pt"]);
+            assert_eq!(newest(&saved), "step-1");
             assert_eq!(newest(&memory(&[stray, "samples_3/a.pt", "step-2/image.png", "v_4.json"])), stray);
         }
         assert_eq!(newest(&memory(&["best.keras", "model_1.pt", "model_2.pt"])), "model_2.pt");

@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::check::is_weights;
-use super::listing::{Listing, name_of, parent_of};
-use super::unit::Candidate;
+use super::listing::{Entry, Listing, name_of, parent_of};
+use super::unit::{Candidate, Scan, is_bystander, step_in};
 
 /// Makes one of those units of a file each that belong to the same step, or are the shards of one without.
 pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidate> {
@@ -37,6 +37,53 @@ pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidat
     all
 }
 
+/// Adds to single files what other libraries wrote beside them in the same save: `optimizer_200.pt` and
+/// `model_200.safetensors`, or `optimizer.pt` and `model.safetensors`.
+pub(super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> {
+    let taken: BTreeSet<&str> = units.iter().flat_map(|unit| &unit.paths).map(String::as_str).collect();
+    let mut others: BTreeMap<(&str, Option<u64>), Vec<&Entry>> = BTreeMap::new();
+    for file in scan.listing.files().filter(|f| is_state(f.name()) && !taken.contains(f.path.as_str())) {
+        let is_aside = scan.is_aside(&file.path) || is_bystander(file.name());
+        if let (false, Some(step)) = (is_aside, scan.step(&file.path, step_in(file.name()))) {
+            others.entry((parent_of(&file.path), step)).or_default().push(file);
+        }
+    }
+    let add = |unit: &Candidate| {
+        let (home, name) = (parent_of(&unit.unit), name_of(&unit.unit));
+        // Under the same name it was made of this one.
+        let is_of_it = |other: &&&Entry| match unit.step {
+            Some(_) => step_in(name).is_some() && stem(other.name()) != stem(name),
+            None => is_beside_a_model(name) && is_a_model(other.name()),
+        };
+        let added = others.get(&(home, unit.step)).into_iter().flatten().filter(is_of_it).map(|f| f.path.clone());
+        let mut paths: Vec<String> = unit.paths.iter().cloned().chain(added).collect();
+        paths.sort();
+        Candidate { paths, ..unit.clone() }
+    };
+    units.iter().map(add).collect()
+}
+
+/// Whether a file is weights or state by its name and its type, none that is exported or derived.
+fn is_state(name: &str) -> bool {
+    const TYPES: &str = "safetensors bin npz pkl pickle msgpack pt pth ckpt h5 ubj";
+    const WORDS: &str = "model optim opt state weights sched scaler ema buffer policy actor critic adapter params";
+    let (before, extension) = name.rsplit_once('.').unwrap_or_default();
+    TYPES.split(' ').any(|known| known == extension) && WORDS.split(' ').any(|word| before.contains(word))
+}
+
+fn stem(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
+fn is_a_model(name: &str) -> bool {
+    ["model", "pytorch_model", "adapter_model"].contains(&name.split(['.', '-']).next().unwrap_or_default())
+}
+
+/// What a model is saved with, and is nothing alone.
+fn is_beside_a_model(name: &str) -> bool {
+    ["optimizer", "optim", "scheduler", "scaler", "trainer_state", "training_state"].contains(&stem(name))
+}
+
 fn is_json(name: &str) -> bool {
     name.ends_with(".json")
 }
@@ -58,7 +105,7 @@ fn kind(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::zip_of;
+    use super::super::check::tests::{hdf5_of, safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, reason};
     use super::super::{Options, Scan, recognise};
@@ -95,6 +142,54 @@ mod tests {
             assert_eq!(complete_units(&torn), []);
             assert!(reason(&torn, step[0]).contains(step[1]), "{}", reason(&torn, step[0]));
         }
+    }
+
+    #[test]
+    fn formats_that_nothing_can_be_looked_up_in_are_weights_too() {
+        for step in [
+            &["epoch_2.pdopt", "epoch_2.pdparams", "epoch_2.pdstates"][..],
+            &["model-0002.params", "model-0002.states"],
+            &["snap_iter_2000.caffemodel", "snap_iter_2000.solverstate"],
+            &["opt_1000.eqx", "model_1000.eqx"],
+        ] {
+            let memory = saved(step);
+            assert_eq!((complete_units(&memory).len(), newest(&memory).len()), (1, step.len()), "{step:?}");
+        }
+    }
+
+    #[test]
+    fn what_another_library_wrote_in_the_same_save_belongs_to_it() {
+        for (unit, other) in [
+            ("optimizer_200.pt", "model_200.safetensors"),
+            ("run/w-20.weights.h5", "run/opt-20.npz"),
+            ("m_2.ubj", "state_2.pkl"),
+            ("best/optimizer.pt", "best/model.safetensors"),
+            ("optimizer.pt", "pytorch_model-00001-of-00001.bin"),
+        ] {
+            let bytes = |name: &str| match name.rsplit('.').next() {
+                Some("safetensors") => safetensors_of(b"w"),
+                Some("h5") => hdf5_of(2, b"w", 0),
+                Some("ubj") => b"{}".to_vec(),
+                Some("pkl") => b"\x80\x04.".to_vec(),
+                _ => zip_of(b"w", b""),
+            };
+            let memory = Memory::default().with(unit, bytes(unit));
+            let both = memory.with(other, bytes(other));
+            assert_eq!(complete_units(&both).len(), 1, "{unit}");
+            let mut paths = newest(&both);
+            paths.sort();
+            let mut names = [unit, other];
+            names.sort_unstable();
+            assert_eq!(paths, names);
+            assert!(reason(&both.with(other, ""), unit).contains(other), "{other}");
+        }
+        for other in
+            ["predictions_200.npz", "model_200.onnx", "model_100.safetensors", "a/model_200.npz", "ckpt_200.bin"]
+        {
+            let memory = saved(&["ckpt_200.pt"]).with(other, zip_of(b"w", b""));
+            assert_eq!(newest(&memory), ["ckpt_200.pt"], "{other}");
+        }
+        assert_eq!(newest(&saved(&["last.pt"]).with("model.safetensors", "x")), ["last.pt"]);
     }
 
     #[test]

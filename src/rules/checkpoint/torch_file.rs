@@ -16,11 +16,7 @@ pub const TORCH_FILE: Layout =
     Layout { name: "torch", evidence: "files named *.pt, *.pth, *.pth.tar or *.ckpt", find, complete, pointers };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let ends = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        [".pt", ".pth", ".pth.tar", ".ckpt"].iter().any(|e| name.ends_with(e))
-    };
-    let files: Vec<&Entry> = scan.listing.files().filter(|f| ends(f.name()) && !scan.is_aside(&f.path)).collect();
+    let files: Vec<&Entry> = scan.listing.files().filter(|f| is_ours(f.name()) && !scan.is_aside(&f.path)).collect();
     let lightnings = files.iter().filter(|f| is_lightnings(f.name())).map(|f| parent_of(&f.path));
     let lightnings: BTreeSet<&str> = lightnings.collect();
     let is_nested = |home: &str| !home.is_empty() && is_of_a_step(home);
@@ -35,6 +31,11 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let (mut whole, parts): (Vec<_>, Vec<_>) = units.partition(|unit| is_lightnings(name_of(&unit.unit)));
     whole.extend(together(scan.listing, parts));
     whole
+}
+
+fn is_ours(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    [".pt", ".pth", ".pth.tar", ".ckpt"].iter().any(|e| name.ends_with(e))
 }
 
 /// `epoch=3-step=1200.ckpt`: as only Lightning writes them, each whole.
@@ -57,11 +58,10 @@ fn step(name: &str) -> Option<u64> {
 
 fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     scan.listing.file(&candidate.unit).ok_or("it is gone")?;
-    candidate.files(scan.listing).try_for_each(|file| {
-        check::torch(scan.peek, file).map_err(|why| match () {
-            () if file.path == candidate.unit => why,
-            () => format!("{}: {why}", file.path),
-        })
+    candidate.files(scan.listing).try_for_each(|file| match is_ours(file.name()) {
+        true if file.path == candidate.unit => check::torch(scan.peek, file),
+        true => check::torch(scan.peek, file).map_err(|why| format!("{}: {why}", file.path)),
+        false => check::whole(scan.peek, file),
     })
 }
 
