@@ -126,7 +126,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     let steps = if is_stray { found.find(|other| holds_steps(scan, other)) } else { None };
     let mut chosen = steps.unwrap_or(first);
     if is_of_files(chosen.layout) {
-        chosen.candidates = siblings::with_others(scan, chosen.candidates);
+        chosen.candidates = siblings::of_ranks(siblings::with_others(scan, chosen.candidates));
     }
     Some(chosen)
 }

@@ -37,6 +37,28 @@ pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidat
     all
 }
 
+/// Makes one of files of the same name in a directory for each rank: `mp_rank_00/step=20.ckpt`, `mp_rank_01/step=20.ckpt`.
+pub(super) fn of_ranks(units: Vec<Candidate>) -> Vec<Candidate> {
+    let mut saves: Vec<Candidate> = Vec::with_capacity(units.len());
+    let mut at: BTreeMap<String, usize> = BTreeMap::new();
+    for unit in units {
+        let (home, name) = (parent_of(&unit.unit), name_of(&unit.unit));
+        let save = format!("{}/{name}", SHARD.replace_all(home, "/"));
+        match at.get(&save).and_then(|at| saves.get_mut(*at)) {
+            Some(first) if name_of(home).contains("rank") => {
+                first.unit = std::cmp::min(&first.unit, &unit.unit).clone();
+                first.paths.extend(unit.paths);
+                first.paths.sort();
+            }
+            _ => {
+                at.insert(save, saves.len());
+                saves.push(unit);
+            }
+        }
+    }
+    saves
+}
+
 /// Adds to single files what other libraries wrote beside them in the same save: `optimizer_200.pt` and
 /// `model_200.safetensors`, or `optimizer.pt` and `model.safetensors`.
 pub(super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> {
@@ -142,6 +164,15 @@ mod tests {
             assert_eq!(complete_units(&torn), []);
             assert!(reason(&torn, step[0]).contains(step[1]), "{}", reason(&torn, step[0]));
         }
+    }
+
+    #[test]
+    fn the_files_of_ranks_in_a_directory_each_are_one_checkpoint() {
+        let names = ["mp_rank_00/loss=0.5-step=20.ckpt", "mp_rank_01/loss=0.5-step=20.ckpt"];
+        let memory = saved(&names).with("mp_rank_00/loss=0.9-step=10.ckpt", zip_of(b"w", b""));
+        assert_eq!(newest(&memory), names);
+        assert_eq!(complete_units(&memory)[0], (names[0].into(), Some(20)));
+        assert_eq!(complete_units(&saved(&["a/step=20.ckpt", "b/step=20.ckpt"])).len(), 2);
     }
 
     #[test]
