@@ -204,6 +204,20 @@ fn what_is_trained_after_going_back_by_hand_is_pushed() {
 }
 
 #[test]
+fn what_is_trained_after_a_push_is_gone_on_from() {
+    let place = Place::new();
+    place.save(10);
+    place.save(20);
+    place.push();
+    place.save(30);
+    let done = place.checkpoint("pull").output().expect_code(0);
+    assert!(done.out().contains("step-30 stays (step 30)"), "{}{}", done.out(), done.err());
+    place.checkpoint("push").args(["--push-step", "10"]).output().expect_code(0);
+    let done = place.checkpoint("pull").output().expect_code(0);
+    assert!(done.out().contains("step-10 is in place already"), "an older one by name: {}{}", done.out(), done.err());
+}
+
+#[test]
 fn a_dry_pull_goes_as_far_as_the_real_one_would_and_writes_nothing() {
     let place = Place::new();
     place.save(1);

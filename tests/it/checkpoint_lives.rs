@@ -169,6 +169,7 @@ fn a_torn_restore_left_by_a_kill_is_never_resumed_from() {
     save("committed");
     place.push();
     // Another machine has a checkpoint of the same name and other content; the restore dies between its two files.
+    fs::remove_dir_all(place.local().join(".trainit")).unwrap();
     save("of another life");
     place.checkpoint("pull").env("TRAINIT_TEST_FAULT", "25").output().expect_code(137);
     fs::rename(place.store(), place.path("store away")).unwrap();

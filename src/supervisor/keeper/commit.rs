@@ -201,6 +201,7 @@ impl Mirror {
         let lag = self.clock.now().saturating_sub(since).as_secs_f64();
         let unit = local.candidate.unit;
         let outcome = Outcome::Committed { step: local.age.step, unit: unit.clone(), bytes, seconds, lag };
+        self.write_pushed(&beside, local.age);
         self.committed = Some(Committed { unit, beside, entries: local.entries, age: local.age, stamp });
         self.waiting = None;
         if limit.is_none()

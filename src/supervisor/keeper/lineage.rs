@@ -10,6 +10,7 @@ use super::mirror::{Mirror, SMALL};
 use crate::edge::beneath::Beneath;
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{Attempt, OWN, hash16};
+use crate::rules::checkpoint::plan::{self, Age};
 
 /// What it says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,6 +50,21 @@ impl Mirror {
         beneath.replace(&self.record(address).1, text.as_bytes(), 0o644)?;
         self.lineage = whose;
         Ok(())
+    }
+
+    /// After a commit of this age by hand: what lies there is of its line, unless an older one was asked for.
+    pub(super) fn write_pushed(&mut self, beside: &BTreeMap<String, Age>, age: Age) {
+        let is_newest = self.config.push_step.is_none() || !beside.values().any(|other| plan::supersedes(*other, age));
+        if self.lineage != self.attempt && is_newest {
+            let written =
+                Beneath::open(&self.config.dir).and_then(|dir| self.write_lineage(&dir, self.attempt.clone()));
+            if let Err(error) = written {
+                let dir = self.config.dir.display();
+                self.note(format!(
+                    "cannot write into {dir}/{OWN} whose its checkpoints are: {error}; a pull takes what is trained from here for another run's; push that before"
+                ));
+            }
+        }
     }
 
     /// The directory is this job's now: what another store's runs wrote down holds no more.
