@@ -343,6 +343,19 @@ fn a_newer_checkpoint_that_is_refused_is_named_once_and_not_called_safe() {
 }
 
 #[test]
+fn a_trainer_that_starts_over_below_what_is_committed_is_told_once_with_the_way_out() {
+    let place = Place::new();
+    run(&place, &[], &saves(30)).expect_code(0);
+    let warned = |done: &Finished| done.err().lines().filter(|line| line.contains("is of a lower step")).count();
+    let done = run(&place, &[], &format!("{}; sleep 0.3; {}; sleep 0.3", saves(10), saves(20))).expect_code(0);
+    let words = [".json is newer than ckpt-30.json and not committed", "start with --restore-step", "WARN"];
+    assert!(words.iter().all(|word| done.err().contains(word)) && warned(&done) == 1, "{}", done.err());
+    let done = run(&place, &["--restore-step", "20"], &saves(21)).expect_code(0);
+    resumed(&place, &done, 20);
+    assert_eq!((place.steps()[0], warned(&done)), (21, 0), "{}", done.err());
+}
+
+#[test]
 fn what_was_pulled_by_hand_and_trained_on_is_gone_on_from() {
     let place = Place::new();
     run(&place, &[], &saves(10)).expect_code(0);

@@ -157,8 +157,10 @@ impl Mirror {
             && (same_bytes(&committed.entries, &local.entries)
                 || !committed.is_before(&local.candidate.unit, local.age))
         {
+            let step = committed.age.step;
             self.waiting = None;
-            return Ok(Outcome::UpToDate { step: committed.age.step });
+            self.tell_outranked(&beside).await;
+            return Ok(Outcome::UpToDate { step });
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
         self.waiting = Some((local.age.step, since));

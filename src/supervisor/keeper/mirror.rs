@@ -151,6 +151,8 @@ pub struct Mirror {
     pub(crate) waiting: Option<(Option<u64>, Duration)>,
     /// What the last restore did, or would do.
     pub(crate) brought: Cell<Option<Brought>>,
+    /// Whether it was said that the trainer writes below what is committed.
+    pub(crate) told_outranked: bool,
     notes: RefCell<Vec<String>>,
 }
 
@@ -207,6 +209,7 @@ impl Mirror {
             layout: None,
             waiting: None,
             brought: Cell::new(None),
+            told_outranked: false,
             notes: RefCell::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
