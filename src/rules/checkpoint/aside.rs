@@ -54,6 +54,11 @@ pub(super) fn unmarked(scan: &Scan, candidate: &Candidate) -> Result<(), String>
     }
 }
 
+/// Whether this lies in a directory of copies: of what a logger keeps, or a framework is about to delete.
+pub(super) fn is_copy(path: &str) -> bool {
+    parent_of(path).split('/').any(|part| ["wandb", "mlruns", "todelete", "trash"].contains(&part))
+}
+
 /// `model_6.bin.6eF5b5da`: as the cloud's tools call what they are fetching.
 fn is_copied(name: &str) -> bool {
     let Some((before, end)) = name.rsplit_once('.') else { return false };

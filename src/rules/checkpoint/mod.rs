@@ -6,6 +6,7 @@ pub mod address;
 mod aside;
 pub mod check;
 pub mod composer;
+mod contest;
 pub mod dcp;
 pub mod deepspeed;
 pub mod dlrover;
@@ -105,7 +106,7 @@ pub struct Found {
 }
 
 /// Looks with the layout that was asked for, or with each in turn until one finds something, finished or not. Files that
-/// have no step (`best.pt`, `metrics.h5`) do not hide the steps of a later one.
+/// have no step (`best.pt`, `metrics.h5`), copies and models to begin from do not hide the steps of a later one.
 pub fn recognise(scan: &Scan) -> Option<Found> {
     let asked = match (&scan.options.format, &scan.options.marker) {
         (Some(name), _) => Some(name.as_str()),
@@ -117,14 +118,14 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         let mut candidates = (layout.find)(scan);
         // What is saved into the checkpoint directory itself is called by its metadata, only to be refused.
         candidates.retain(|c| !scan.is_aside(&c.unit) || c.unit == dcp::METADATA);
-        sort(scan.listing, &mut candidates);
+        contest::without_copies(&mut candidates);
+        contest::sort(scan, &mut candidates);
         if candidates.is_empty() { None } else { Some(Found { layout, candidates }) }
     });
     let first = found.next()?;
-    let is_stray =
-        is_of_files(first.layout) && first.candidates.iter().all(|c| c.step.is_none() && c.paths == [c.unit.as_str()]);
-    let steps = if is_stray { found.find(|other| holds_steps(scan, other)) } else { None };
-    let mut chosen = steps.unwrap_or(first);
+    let is_doubtful = asked.is_none() && contest::is_doubtful(scan, &first);
+    let better = if is_doubtful { found.find(|other| contest::gives_way(scan, &first, other)) } else { None };
+    let mut chosen = better.unwrap_or(first);
     if is_of_files(chosen.layout) {
         chosen.candidates = siblings::of_ranks(siblings::with_others(scan, chosen.candidates));
     }
@@ -134,41 +135,6 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
 /// Whether a checkpoint of this layout is a file, so that other libraries' may belong to it.
 fn is_of_files(layout: &Layout) -> bool {
     [keras::KERAS.name, xgboost::XGBOOST.name, torch_file::TORCH_FILE.name].contains(&layout.name)
-}
-
-/// Whether these are checkpoints of steps. Of what has no format, only directories that say so and hold weights are sure to
-/// be: digits are in many names.
-fn holds_steps(scan: &Scan, found: &Found) -> bool {
-    let is_anybodys = found.layout.name == generic::GENERIC.name;
-    let is_weights = |file: &Entry| check::is_weights(file.name()) && !file.name().ends_with(".json");
-    found.candidates.iter().any(|c| {
-        let is_sure =
-            unit::is_steps(&c.unit) && scan.listing.file(&c.unit).is_none() && c.files(scan.listing).any(is_weights);
-        if is_anybodys { is_sure } else { c.step.is_some() }
-    })
-}
-
-/// Those with a step by it, those without by time; one of each by time, too. Times within a second of each other (mounts
-/// that fake them) leave it to the step.
-fn sort(listing: &Listing, candidates: &mut Vec<Candidate>) {
-    let time = |c: &Candidate| c.newest_ns(listing);
-    let times = candidates.iter().map(time);
-    let spread_ns = times.clone().max().unwrap_or(0).saturating_sub(times.min().unwrap_or(0));
-    candidates.sort_by_cached_key(|c| std::cmp::Reverse((c.step, time(c), c.unit.clone())));
-    if spread_ns < 1_000_000_000 {
-        return;
-    }
-    let stepless = candidates.partition_point(|c| c.step.is_some());
-    let mut stepless = candidates.split_off(stepless).into_iter().peekable();
-    let mut sorted = Vec::with_capacity(candidates.len());
-    for stepped in candidates.drain(..) {
-        while let Some(newer) = stepless.next_if(|c| time(c) > time(&stepped)) {
-            sorted.push(newer);
-        }
-        sorted.push(stepped);
-    }
-    sorted.extend(stepless);
-    *candidates = sorted;
 }
 
 #[cfg(test)]
@@ -184,7 +150,8 @@ mod tests {
         let listing = memory.listing();
         let of = |name: &str, step| Candidate::file(listing.get(name).unwrap(), step);
         let mut all = vec![of("old", None), of("100", Some(100)), of("last", None), of("200", Some(200))];
-        sort(&listing, &mut all);
+        let options = Options::default();
+        contest::sort(&Scan { listing: &listing, peek: &memory, options: &options }, &mut all);
         let names: Vec<&str> = all.iter().map(|c| c.unit.as_str()).collect();
         assert_eq!(names, ["last", "200", "100", "old"]);
     }

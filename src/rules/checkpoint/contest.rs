@@ -1,0 +1,247 @@
+//! Which of the candidates wins: what of a layout's goes first, and when one layout gives way to a later one.
+//!
+//! The highest step does, where it surely is one; a copy never beats what it was copied from.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::listing::{Listing, name_of, parent_of};
+use super::order::APART_NS;
+use super::unit::{Candidate, Scan, is_steps};
+use super::{Found, aside, check, complete, dcp, generic, huggingface, orbax, tensorflow};
+
+/// Leaves out the copies (in `wandb`) where there are others.
+pub(super) fn without_copies(candidates: &mut Vec<Candidate>) {
+    if !are_copies(candidates) {
+        candidates.retain(|c| !aside::is_copy(&c.unit));
+    }
+}
+
+fn are_copies(candidates: &[Candidate]) -> bool {
+    candidates.iter().all(|c| aside::is_copy(&c.unit))
+}
+
+/// Whether what an earlier layout found is to give way to this.
+pub(super) fn gives_way(scan: &Scan, first: &Found, other: &Found) -> bool {
+    if are_copies(&first.candidates) {
+        return !are_copies(&other.candidates) && holds_steps(scan, other);
+    }
+    (is_stray(first) || is_before(scan, first, other)) && holds_steps(scan, other)
+}
+
+/// Whether it may have to give way at all: looking for others costs time.
+pub(super) fn is_doubtful(scan: &Scan, first: &Found) -> bool {
+    are_copies(&first.candidates) || is_stray(first) || is_a_beginning(scan, first)
+}
+
+/// Models as they are handed out: in one of these forms, with neither a trainer's state nor a step that is finished.
+fn is_a_beginning(scan: &Scan, first: &Found) -> bool {
+    let is_begun = |c: &Candidate| match c.step {
+        None => !is_last(&c.unit),
+        Some(_) => complete(first, scan, c).is_err(),
+    };
+    let forms = [tensorflow::TENSORFLOW.name, huggingface::HUGGINGFACE.name, orbax::ORBAX.name, dcp::DCP.name];
+    forms.contains(&first.layout.name) && first.candidates.iter().all(is_begun)
+}
+
+/// Files without a step (`best.pt`, `metrics.h5`).
+fn is_stray(first: &Found) -> bool {
+    super::is_of_files(first.layout)
+        && first.candidates.iter().all(|c| c.step.is_none() && c.paths == [c.unit.as_str()])
+}
+
+/// What there is to begin from (`pretrained`, `bert/bert_model.ckpt`) lies there before the first step of the other.
+fn is_before(scan: &Scan, first: &Found, other: &Found) -> bool {
+    let time = |c: &Candidate| c.newest_ns(scan.listing);
+    let newest = first.candidates.iter().map(time).max();
+    let oldest = other.candidates.iter().filter(|c| c.step.is_some()).map(time).min();
+    newest.zip(oldest).is_some_and(|(first, other)| other.saturating_sub(first) > APART_NS)
+}
+
+/// Whether these are checkpoints of steps. Of what has no format, only directories at the top that say so and hold weights
+/// are sure to be: digits are in many names.
+fn holds_steps(scan: &Scan, found: &Found) -> bool {
+    let is_anybodys = found.layout.name == generic::GENERIC.name;
+    found.candidates.iter().any(|c| {
+        let is_directory = scan.listing.file(&c.unit).is_none() && !c.unit.contains('/');
+        let is_sure = is_steps(&c.unit) && is_directory && holds_weights(scan.listing, c);
+        if is_anybodys { is_sure } else { c.step.is_some() }
+    })
+}
+
+/// Whether it holds what is surely no log, text or picture. (JSON may be either.)
+fn holds_weights(listing: &Listing, candidate: &Candidate) -> bool {
+    candidate.files(listing).any(|f| check::is_weights(f.name()) && !f.name().ends_with(".json"))
+}
+
+/// Sorted, newest first: those with a step by it, those without by time; one of each by time, too. Times within a second of
+/// each other (mounts that fake them) leave it to the step.
+pub(super) fn sort(scan: &Scan, candidates: &mut Vec<Candidate>) {
+    let listing = scan.listing;
+    let time = |c: &Candidate| c.newest_ns(listing);
+    let times = candidates.iter().map(time);
+    let spread_ns = times.clone().max().unwrap_or(0).saturating_sub(times.min().unwrap_or(0));
+    let sure = Sure::of(scan, candidates);
+    candidates.sort_by_cached_key(|c| {
+        // Of one step, a copy lies deeper, or is called the best.
+        let copied = c.step.map(|_| (c.unit.matches('/').count(), is_best(&c.unit)));
+        let step = c.step.map(|step| (sure.is_step(c), step));
+        Reverse((step, Reverse(copied), time(c), c.unit.clone()))
+    });
+    let is_copied = |c: &Candidate| c.step.is_none() && is_best(&c.unit) && sure.beside_best;
+    let (best, others): (Vec<_>, Vec<_>) = std::mem::take(candidates).into_iter().partition(is_copied);
+    *candidates = others;
+    if spread_ns >= 1_000_000_000 {
+        let stepless = candidates.partition_point(|c| c.step.is_some());
+        let mut stepless = candidates.split_off(stepless).into_iter().peekable();
+        let mut sorted = Vec::with_capacity(candidates.len());
+        for stepped in candidates.drain(..) {
+            while let Some(newer) = stepless.next_if(|c| time(c) > time(&stepped)) {
+                sorted.push(newer);
+            }
+            sorted.push(stepped);
+        }
+        sorted.extend(stepless);
+        *candidates = sorted;
+    }
+    candidates.extend(best);
+}
+
+/// What is sure of the steps in the names of these candidates.
+struct Sure {
+    /// Names without their numbers, of which there are several steps.
+    series: BTreeSet<String>,
+    /// Whether any name says what its number is, and any of a series.
+    says: (bool, bool),
+    /// Whether there is what a file called the best is a copy of.
+    beside_best: bool,
+    /// Whether the user said where the step is.
+    is_told: bool,
+}
+
+impl Sure {
+    fn of(scan: &Scan, candidates: &[Candidate]) -> Sure {
+        let mut kinds: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        for c in candidates {
+            kinds.entry(kind(&c.unit)).or_default().extend(c.step);
+        }
+        let several = kinds.into_iter().filter(|(_, steps)| steps.len() > 1);
+        let series: BTreeSet<String> = several.map(|(kind, _)| kind).collect();
+        let said = |c: &&Candidate| c.step.is_some() && says_step(c);
+        let in_series = candidates.iter().filter(said).any(|c| series.contains(&kind(&c.unit)));
+        let says = (candidates.iter().any(|c| said(&c)), in_series);
+        let is_last = |c: &Candidate| c.step.is_none() && !is_best(&c.unit) && is_last(&c.unit);
+        let beside_best = !series.is_empty() || candidates.iter().any(is_last);
+        let is_told = scan.options.step.is_some() || scan.options.marker.is_some();
+        Sure { series, says, beside_best, is_told }
+    }
+
+    /// Whether the number in the name is one beside the others. A bare one (`resnet50.pth`, `metrics_500.json`) is not where
+    /// another follows a word for it, unless it counts on and that one does not.
+    fn is_step(&self, c: &Candidate) -> bool {
+        let (word, words) = self.says;
+        let counts_on = || !words && self.series.contains(&kind(&c.unit));
+        self.is_told || !word || says_step(c) || counts_on()
+    }
+}
+
+fn kind(unit: &str) -> String {
+    unit.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// Whether a word for steps is in the name, or in that of a file side by side with it.
+fn says_step(c: &Candidate) -> bool {
+    let says = |name: &str| is_steps(name) || is_steps(name.split('.').next().unwrap_or(name));
+    let mut beside = c.paths.iter().filter(|path| parent_of(path) == parent_of(&c.unit));
+    says(name_of(&c.unit)) || beside.any(|path| says(name_of(path)))
+}
+
+/// `model_best.pth.tar`, `best/model.pt`
+fn is_best(unit: &str) -> bool {
+    is_called(unit, &["best"])
+}
+
+/// What is saved over and over: `last.pt`, `model_latest.pt`, `checkpoint.pth.tar`.
+fn is_last(unit: &str) -> bool {
+    ["checkpoint", "ckpt"].iter().any(|word| name_of(unit).starts_with(word)) || is_called(unit, &["last", "latest"])
+}
+
+/// Whether one of the words is in the name, or is the name of the directory around.
+fn is_called(unit: &str, names: &[&str]) -> bool {
+    let mut words = name_of(unit).split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| names.contains(&word)) || names.contains(&name_of(parent_of(unit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::zip_of;
+    use super::super::listing::tests::Memory;
+    use super::super::{Options, Scan, recognise};
+
+    const SECOND: i64 = 1_000_000_000;
+
+    /// Saved one second after another.
+    fn saved(names: &[&str]) -> Memory {
+        (1..).zip(names).fold(Memory::default(), |memory, (at, name)| {
+            let text = if name.contains(".json") { b"{}".to_vec() } else { zip_of(b"w", b"") };
+            memory.with(name, text).at(name, at * 5 * SECOND)
+        })
+    }
+
+    #[track_caller]
+    fn wins(name: &str, names: &[&str]) {
+        let (memory, options) = (saved(names), Options::default());
+        let found = recognise(&Scan { listing: &memory.listing(), peek: &memory, options: &options });
+        assert_eq!(found.expect("something is found").candidates[0].unit, name, "{names:?}");
+    }
+
+    #[test]
+    fn a_number_after_a_word_for_steps_outranks_a_bare_one_of_another_name() {
+        for other in ["resnet50.pth", "best_acc_95.pt", "yolov8n.pt", "sam_vit_h_4b8939.pth"] {
+            wins("epoch_2.pt", &["epoch_1.pt", "epoch_2.pt", other]);
+        }
+        wins("epoch_1.pt", &["resnet50.pth", "epoch_1.pt"]);
+        wins("step-2", &["step-1/w.bin", "step-2/w.bin", "spm_32000.model"]);
+        wins("model_20.pt", &["model_10.pt", "model_20.pt", "backbone_epoch_3.pt"]);
+        wins("model_20.pt", &["model_20.pt", "model_10.pt"]);
+        wins("epoch_1_step_500.pt", &["epoch_1_step_500.pt", "epoch_2_step_100.pt"]);
+    }
+
+    #[test]
+    fn a_copy_in_a_deeper_directory_or_one_called_the_best_wins_no_tie() {
+        wins("epoch=1-step=20.ckpt", &["epoch=1-step=20.ckpt", "best/epoch=1-step=20.ckpt"]);
+        wins("w.02.keras", &["w.02.keras", "best.02.keras"]);
+        wins("checkpoint.pth.tar", &["checkpoint.pth.tar", "model_best.pth.tar"]);
+        wins("last.pt", &["last.pt", "best.pt"]);
+        wins("last/model.pt", &["last/model.pt", "best/model.pt"]);
+        wins("m.05.keras", &["m.04.keras", "m.05.keras", "best.keras"]);
+        wins("model_2.ubj", &["model_1.ubj", "model_2.ubj", "model_best.ubj"]);
+        wins("best.pt", &["pretrained.pt", "best.pt"]);
+        wins("best.pt", &["resnet50.pth", "best.pt"]);
+        wins("final.pt", &["model_1.pt", "model_2.pt", "final.pt"]);
+    }
+
+    #[test]
+    fn what_a_logger_keeps_or_is_about_to_be_deleted_is_taken_where_there_is_nothing_else() {
+        wins("ckpt_200.pt", &["ckpt_100.pt", "ckpt_200.pt", "wandb/run-a/files/ckpt_999.pt"]);
+        wins("w.02.weights.h5", &["w.01.weights.h5", "w.02.weights.h5", "wandb/run-1/files/model-99.h5"]);
+        wins("ckpt_2.pt", &["ckpt_1.pt", "ckpt_2.pt", "wandb/run-1/files/model-99.h5"]);
+        let own = "mlruns/1/abc/checkpoints/epoch=1-step=20.ckpt";
+        wins(own, &["mlruns/1/abc/checkpoints/epoch=0-step=10.ckpt", own]);
+    }
+
+    #[test]
+    fn a_model_to_begin_from_gives_way_to_the_first_step() {
+        let begun: [&[&str]; 3] = [
+            &["bert/bert_model.ckpt.index", "bert/bert_model.ckpt.data-00000-of-00001"],
+            &["base/checkpoint-5000/pytorch_model.bin"],
+            &["pretrained/__0_0.distcp", "pretrained/.metadata"],
+        ];
+        for model in begun {
+            wins("ckpt_200.pt", &[model, &["ckpt_100.pt", "ckpt_200.pt"]].concat());
+        }
+        wins("checkpoints/last", &["checkpoints/last/__0_0.distcp", "checkpoints/last/.metadata", "model_1.pt"]);
+        wins("state", &["state/random_states_0.pkl", "state/model.safetensors", "model_1.pt"]);
+        wins("final", &["model_1.pt", "final/__0_0.distcp", "final/.metadata"]);
+    }
+}
