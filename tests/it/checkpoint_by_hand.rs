@@ -261,6 +261,43 @@ fn what_a_pull_moved_aside_is_named() {
 }
 
 #[test]
+fn what_lies_beside_checkpoints_is_not_committed_in_their_place() {
+    for other in [
+        "samples-2/a.png",
+        "metrics_500.json",
+        "vocab_32000.txt",
+        "spm_32000.model",
+        "train.log.3",
+        "model_50.safetensors",
+        "wandb/run-1/files/model-99.h5",
+        "step-3.saving/weights.bin",
+        "Copy of step-3/weights.bin",
+    ] {
+        let place = Place::new();
+        place.save(1);
+        place.save(2);
+        let path = place.local().join(other);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "{}").unwrap();
+        place.push();
+        assert_eq!(place.manifest().1["unit"], "step-2", "{other}");
+    }
+}
+
+#[test]
+fn the_steps_of_a_run_are_committed_and_not_the_run() {
+    for run in ["exp_1", "checkpoints"] {
+        let place = Place::new();
+        for step in [1, 2] {
+            save_in(&place.local().join(run), step);
+            place.push();
+        }
+        assert_eq!(place.steps(), [2, 1]);
+        assert_eq!(place.manifest().1["unit"], format!("{run}/step-2"));
+    }
+}
+
+#[test]
 fn prune_names_what_goes_and_counts_what_stays() {
     let place = Place::new();
     for step in 1..=3 {

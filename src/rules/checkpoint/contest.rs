@@ -70,7 +70,7 @@ fn holds_steps(scan: &Scan, found: &Found) -> bool {
 }
 
 /// Whether it holds what is surely no log, text or picture. (JSON may be either.)
-fn holds_weights(listing: &Listing, candidate: &Candidate) -> bool {
+pub(super) fn holds_weights(listing: &Listing, candidate: &Candidate) -> bool {
     candidate.files(listing).any(|f| check::is_weights(f.name()) && !f.name().ends_with(".json"))
 }
 

@@ -1,6 +1,10 @@
 //! No format known: a file or directory at the top whose name carries a step and whose files pass the checks of their
-//! types (product page, section 9). Temporary names, dot files and zero-length files are never checkpoints.
+//! types (product page, section 9). Temporary names, dot files and zero-length files are never checkpoints; nor are, beside
+//! weights, texts and pictures. Where there is nothing of the kind at the top, directories of steps further down are.
 
+use super::aside::is_copy;
+use super::check::is_weights;
+use super::contest::holds_weights;
 use super::listing::{Entry, Kind, join};
 use super::siblings::together;
 use super::unit::{
@@ -20,7 +24,47 @@ pub const GENERIC: Layout = Layout {
 const MODEL: &str = "saved_model.pb";
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    together(scan.listing, scan.listing.within("").filter_map(|entry| unit(scan, entry)).collect())
+    let top = scan.listing.within("").filter(|entry| !is_home(scan, entry));
+    let mut units: Vec<Candidate> = top.filter_map(|entry| unit(scan, entry)).collect();
+    if units.iter().all(|unit| holds_results(scan, unit)) {
+        let directories = scan.listing.directories().filter(|d| d.path.contains('/') && is_step_of_run(scan, &d.path));
+        units.extend(directories.filter_map(|directory| unit(scan, directory)));
+    }
+    if units.iter().any(|unit| holds_weights(scan.listing, unit)) {
+        units.retain(|unit| !holds_results(scan, unit));
+    }
+    together(scan.listing, units)
+}
+
+/// Texts and pictures alone: what a step came to (`metrics-200.json`, `samples-200`), unless nothing else is there.
+fn holds_results(scan: &Scan, unit: &Candidate) -> bool {
+    let is_result = |name: &str| is_bystander(name) || [".json", ".txt"].iter().any(|end| name.ends_with(end));
+    let mut files = unit.files(scan.listing).peekable();
+    files.peek().is_some() && files.all(|file| is_result(file.name()))
+}
+
+/// The directory of a run (`exp_1`, `llama3-8b`), in which the checkpoints are.
+fn is_home(scan: &Scan, entry: &Entry) -> bool {
+    let mut within = scan.listing.within(&entry.path);
+    within.any(|e| is_step_of_run(scan, &e.path)) && !scan.listing.within(&entry.path).any(is_surely_weights)
+}
+
+/// A directory that says which step it is, in directories that say none, and holds weights.
+fn is_step_of_run(scan: &Scan, path: &str) -> bool {
+    // Ranks and layers are numbered, too.
+    let is_word = |part: &str| ["step", "epoch", "iter", "ckpt", "checkpoint"].iter().any(|word| part.contains(word));
+    let Some((around, name)) = path.rsplit_once('/') else { return false };
+    is_steps(name)
+        && is_word(&name.to_ascii_lowercase())
+        && !around.split('/').any(is_steps)
+        && !is_copy(path)
+        && scan.listing.below(path).iter().any(is_surely_weights)
+}
+
+/// Arrays, pickles and archives are of results, too.
+fn is_surely_weights(file: &Entry) -> bool {
+    let is_anybodys = |name: &str| ["json", "npy", "npz", "pkl", "pickle", "zip"].iter().any(|e| name.ends_with(e));
+    file.kind == Kind::File && is_weights(file.name()) && !is_anybodys(file.name())
 }
 
 fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
@@ -69,7 +113,7 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::{table_of, zip_of};
+    use super::super::check::tests::{safetensors_of, table_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, complete_units_with, reason};
     use super::super::unit::Options;
@@ -124,6 +168,42 @@ mod tests {
         let memory = Memory::of(&[("step-1/a", "x"), ("step-1/b.tmp", "x"), ("step-2/a.json", "{")]);
         assert_eq!(complete_units(&memory), []);
         assert!(reason(&memory, "step-1").contains("b.tmp"));
+    }
+
+    #[test]
+    fn what_a_step_came_to_is_no_checkpoint_beside_its_weights() {
+        for (weights, results) in [
+            ("step-200/weights.msgpack", "samples-200/a.png"),
+            ("step-200/weights.msgpack", "samples-900/a.png"),
+            ("model-200.safetensors", "metrics-200.json"),
+            ("model-200.safetensors", "eval-900.json"),
+            ("model-200.msgpack", "vocab_32000.txt"),
+        ] {
+            let memory = Memory::default().with(weights, safetensors_of(b"w")).with(results, "{}").at(results, 9);
+            let step = weights.split('/').next().expect("it has a first part").to_owned();
+            assert_eq!(complete_units(&memory), [(step, Some(200))], "{results}");
+            assert_eq!(complete_units(&memory.without(weights)).len(), 1, "{results}");
+        }
+    }
+
+    #[test]
+    fn the_steps_of_a_run_are_the_checkpoints_and_not_the_run() {
+        for run in ["exp_1", "llama3-8b", "checkpoints", "out/run_5/ckpts"] {
+            let unit = |step: u64| (format!("{run}/step-{step}"), Some(step));
+            let memory = |steps: &[u64]| {
+                let save = |memory: Memory, step: &u64| memory.with(&format!("{}/w.bin", unit(*step).0), "x");
+                steps.iter().fold(Memory::of(&[("metrics_900.json", "{}")]), save)
+            };
+            assert_eq!(complete_units(&memory(&[100, 200])), [unit(200), unit(100)], "{run}");
+            let top = memory(&[100]).with("step-50/w.eqx", "x");
+            assert_eq!(complete_units(&top)[0], ("step-50".into(), Some(50)));
+        }
+        for parts in ["model_5/0/w.bin", "step-5/iter_1/w.bin", "model_5/ep_1/w.bin"] {
+            let unit = parts.split('/').next().expect("it has a first part").to_owned();
+            assert_eq!(complete_units(&Memory::of(&[(parts, "x")])), [(unit, Some(5))], "{parts}");
+        }
+        let others = ["samples/step-5/a.png", "eval/step-5/answers.npy", "wandb/run/step-5/w.bin"];
+        assert_eq!(complete_units(&Memory::of(&others.map(|path| (path, "x")))), []);
     }
 
     #[test]
