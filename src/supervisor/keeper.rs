@@ -290,10 +290,10 @@ impl Keeper {
     /// One look while training goes on. How long to wait for the next.
     async fn look(&mut self) -> Duration {
         match self.commit(Some(self.settle), None).await {
-            Some(Outcome::Committed { step, seconds, lag, .. }) => {
+            Some(Outcome::Committed { unit, step, seconds, lag, .. }) => {
                 self.said = Default::default();
                 let (took, lag) = (Duration::from_secs_f64(seconds), Duration::from_secs_f64(lag));
-                self.teller.tell(Event::Committed { step, took, lag });
+                self.teller.tell(Event::Committed { unit, step, took, lag });
             }
             Some(Outcome::Fenced { by }) => self.tell_fenced(&by.to_string()),
             Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => self.complain(message),

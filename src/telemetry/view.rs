@@ -43,8 +43,8 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             tracing::warn!(code = "preemption_hint", "{why}; training goes on, a checkpoint soon is wise")
         }
         Event::Frozen { why, .. } => tracing::warn!(code = "preemption_hint", "{why}"),
-        Event::Committed { step, lag, .. } => {
-            tracing::info!(step, lag_seconds = (lag.as_secs_f64() * 10.0).round() / 10.0, "checkpoint committed");
+        Event::Committed { unit, step, lag, .. } => {
+            tracing::info!(unit, step, lag_seconds = (lag.as_secs_f64() * 10.0).round() / 10.0, "checkpoint committed");
         }
         Event::Flushed(Flushed::OutOfTime(why)) => tracing::warn!("{why}"),
         Event::Flushed(Flushed::Done { step: Some(step) }) => {

@@ -145,6 +145,7 @@ fn new_checkpoints_are_committed_while_training_goes_on() {
     let line = running.after_log("checkpoint committed");
     let lag: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert!(lag["trainit"]["lag_seconds"].as_f64().is_some_and(|lag| lag < 60.0), "{line}");
+    assert!(lag["trainit"]["unit"].as_str().is_some_and(|unit| unit.starts_with("ckpt-0")), "{line}");
     assert!(job.newest() >= 5);
     running.signal(libc::SIGKILL);
     running.finish();

@@ -133,6 +133,8 @@ pub enum Event {
     Due(Timer),
     /// A checkpoint was committed while training went on.
     Committed {
+        /// What the framework loads of it.
+        unit: String,
         /// Its step, where known.
         step: Option<u64>,
         /// How long that took.

@@ -403,7 +403,12 @@ mod any_life {
                 Just(Timer::Leave)
             ]
             .prop_map(Event::Due),
-            Just(Event::Committed { step: Some(3), took: Duration::from_secs(1), lag: Duration::ZERO }),
+            Just(Event::Committed {
+                unit: "u".into(),
+                step: Some(3),
+                took: Duration::from_secs(1),
+                lag: Duration::ZERO
+            }),
             Just(Event::Transferring),
             Just(Event::Flushed(Flushed::Done { step: None })),
             Just(Event::Flushed(Flushed::OutOfTime(String::new()))),

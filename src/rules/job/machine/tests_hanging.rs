@@ -98,9 +98,10 @@ fn a_hung_trainer_that_ctrl_c_finds_dying_is_not_restarted() {
 #[test]
 fn a_commit_and_a_frozen_machine_are_no_silence() {
     let frozen = Event::Frozen { length: secs(60.0), why: String::new() };
-    for (event, silent) in
-        [(Event::Committed { step: Some(5), took: secs(1.0), lag: secs(2.0) }, 80.0), (frozen, 60.0 + 30.0 + 80.0)]
-    {
+    for (event, silent) in [
+        (Event::Committed { unit: "u".into(), step: Some(5), took: secs(1.0), lag: secs(2.0) }, 80.0),
+        (frozen, 60.0 + 30.0 + 80.0),
+    ] {
         let mut machine = running(watched(0));
         for look in 1..10 {
             feed(&mut machine, f64::from(look) * 10.0, [Event::Due(Timer::Pulse), Event::Pulse(SILENT)]);

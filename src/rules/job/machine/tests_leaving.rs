@@ -17,7 +17,7 @@ fn withdrawn(id: &str) -> Event {
 }
 
 fn committed(step: u64, took: f64) -> Event {
-    Event::Committed { step: Some(step), took: secs(took), lag: secs(took) }
+    Event::Committed { unit: "u".into(), step: Some(step), took: secs(took), lag: secs(took) }
 }
 
 fn is_told(actions: &[Action]) -> bool {
@@ -55,7 +55,7 @@ fn a_far_end_that_nobody_woke_up_for_is_no_reason_to_kill_at_once() {
 fn a_commit_that_the_time_did_not_suffice_for_says_what_stands_only_where_something_does() {
     for (step, expected) in [(None, false), (Some(40), true)] {
         let mut machine = running(with_store());
-        machine.step(secs(0.5), Event::Committed { step, took: secs(1.0), lag: secs(1.0) });
+        machine.step(secs(0.5), Event::Committed { unit: "u".into(), step, took: secs(1.0), lag: secs(1.0) });
         feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty]);
         let end = outcome(machine.step(secs(29.5), Event::Due(Timer::FlushLimit)));
         assert_eq!(end.detail.contains("step 40, committed before, stands"), expected, "{}", end.detail);

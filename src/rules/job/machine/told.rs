@@ -113,7 +113,7 @@ mod tests {
             machine.step(2 * SECOND, event);
         }
         assert_eq!((machine.told().attempt, machine.told().restarts_used), (2, 1));
-        machine.step(3 * SECOND, Event::Committed { step: Some(5), took: SECOND, lag: SECOND });
+        machine.step(3 * SECOND, Event::Committed { unit: "u".into(), step: Some(5), took: SECOND, lag: SECOND });
         assert_eq!((machine.told().attempt, machine.told().restarts_used), (2, 0));
     }
 
