@@ -31,12 +31,13 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         units.extend(directories.filter_map(|directory| unit(scan, directory)));
     }
     if units.iter().any(|unit| holds_weights(scan.listing, unit)) {
-        units.retain(|unit| !holds_results(scan, unit));
+        units.retain(|unit| is_steps(&unit.unit) || !holds_results(scan, unit));
     }
     together(scan.listing, units)
 }
 
-/// Texts and pictures alone: what a step came to (`metrics-200.json`, `samples-200`), unless nothing else is there.
+/// Texts and pictures alone: what a step came to (`metrics-200.json`, `samples-200`), unless nothing else is there or the
+/// name says that it is the step.
 fn holds_results(scan: &Scan, unit: &Candidate) -> bool {
     let is_result = |name: &str| is_bystander(name) || [".json", ".txt"].iter().any(|end| name.ends_with(end));
     let mut files = unit.files(scan.listing).peekable();

@@ -72,14 +72,17 @@ pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(),
     marker::marked(scan, candidate)?;
     aside::unmarked(scan, candidate)?;
     (found.layout.complete)(scan, candidate)?;
-    // These say themselves when they are through, or compare their own.
-    let (says_so, compares) =
-        ([tensorflow::TENSORFLOW.name, marker::MARKER.name], [composer::COMPOSER.name, nvrx::NVRX.name]);
-    if scan.options.marker.is_some() || says_so.contains(&found.layout.name) {
+    // These say themselves when they are through.
+    if scan.options.marker.is_some() || [tensorflow::TENSORFLOW.name, marker::MARKER.name].contains(&found.layout.name)
+    {
         return Ok(());
     }
     parts::all_counted(scan, candidate)?;
-    if compares.contains(&found.layout.name) { Ok(()) } else { parts::as_before(scan, candidate, &found.candidates) }
+    // What a checkpoint of these holds is the library's to say. A trainer of one's own may leave out what it likes.
+    let same_again = [&deepspeed::DEEPSPEED, &megatron::MEGATRON, &dlrover::DLROVER, &accelerate::ACCELERATE];
+    let is_same_again =
+        same_again.iter().chain(&[&huggingface::HUGGINGFACE, &dcp::DCP]).any(|l| l.name == found.layout.name);
+    if is_same_again { parts::as_before(scan, candidate, &found.candidates) } else { Ok(()) }
 }
 
 /// The pointers that shall name this unit: those of its layout, and any beside it that already do.

@@ -155,8 +155,7 @@ fn counts(scan: &Scan, name: &str) -> bool {
 mod tests {
     use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, complete_units_with, reason};
-    use super::super::unit::Options;
+    use super::super::tests::{complete_units, reason};
 
     fn saved(names: &[&str]) -> Memory {
         names.iter().fold(Memory::default(), |memory, name| match name {
@@ -192,40 +191,38 @@ mod tests {
 
     #[test]
     fn a_part_that_the_step_before_has_is_still_being_written_until_another_step_lacks_it_too() {
-        for (before, part, after) in [
-            (&["G_1.pth", "D_1.pth"][..], "G_2.pth", "G_3.pth"),
-            (&["step-1/model.pt", "step-1/optim.pt"], "step-2/model.pt", "step-3/model.pt"),
-            (&["step-1/model_1.pt", "step-1/optim_1.pt"], "step-2/model_2.pt", "step-3/model_3.pt"),
-            (&["epoch_1/rank_0.pt", "epoch_1/rank_1.pt"], "epoch_2/rank_0.pt", "epoch_3/rank_0.pt"),
-        ] {
-            let torn = saved(before).with(part, zip_of(b"w", b""));
-            assert_eq!(complete_units(&torn).iter().map(|u| u.1).collect::<Vec<_>>(), [Some(1)], "{part}");
-            let dropped = torn.with(after, zip_of(b"w", b""));
-            assert_eq!(complete_units(&dropped).len(), 3, "{after}");
-        }
-        let memory = saved(&["step-1/model.pt", "step-1/optim.pt", "step-2/model.pt"]);
-        assert!(reason(&memory, "step-2").contains("like optim.pt of step 1: still being written"));
+        let of = |step: u64, parts: &[&str]| {
+            let names: Vec<String> = parts.iter().map(|part| format!("checkpoint_{step}/{part}")).collect();
+            names
+        };
+        let all = |steps: &[&[&str]]| {
+            let names: Vec<String> = (1..).zip(steps).flat_map(|(step, parts)| of(step, parts)).collect();
+            saved(&names.iter().map(String::as_str).collect::<Vec<_>>())
+        };
+        let (whole_one, torn) = (
+            ["model.safetensors", "optimizer.bin", "random_states_0.pkl"],
+            ["model.safetensors", "random_states_0.pkl"],
+        );
+        assert_eq!(whole(&all(&[&whole_one, &torn])), ["checkpoint_1"]);
+        assert!(
+            reason(&all(&[&whole_one, &torn]), "checkpoint_2")
+                .contains("like optimizer.bin of step 1: still being written")
+        );
+        assert_eq!(whole(&all(&[&whole_one, &torn, &torn])).len(), 3, "it is left out for good");
     }
 
     #[test]
-    fn what_is_of_another_kind_or_only_of_some_steps_is_not_waited_for() {
+    fn a_trainer_of_ones_own_may_leave_out_what_it_likes() {
         for names in [
-            &["epoch_1.pth", "best_epoch_1.pth", "epoch_2.pth"][..],
-            &["model_1.pt", "optim_1.pt", "pruned_2.pt"],
-            &["step-1/model.pt", "step-1/optim.pt", "step-2/model.pt", "step-2/ema.pt"],
-            &["step-1/model.pt", "step-1/eval.pt", "step-2/model.pt"],
-            &["step-1/model.pt", "step-1/results.json", "step-2/model.pt"],
+            &["G_1.pth", "D_1.pth", "G_2.pth"][..],
+            &["step-1/model.pt", "step-1/optim.pt", "step-2/model.pt"],
+            &["epoch_1.pth", "best_epoch_1.pth", "epoch_2.pth"],
             &["a/step-1/model.pt", "a/step-1/optim.pt", "step-2/model.pt"],
-            &["epoch3_acc63.pth", "epoch3_acc70.pth", "epoch4_acc71.pth"],
-            &["step-1/model.pt", "step-2/model.pt", "step-2/ema.pt", "step-3/model.pt"],
         ] {
             let last = names[names.len() - 1];
             let newest = last.split('/').next().expect("a name has a part");
             assert_eq!(whole(&saved(names))[0], newest, "{names:?}");
         }
-        let fewer = saved(&["step-1/rank_0.pt", "step-1/rank_1.pt", "step-2/rank_0.pt"]);
-        let options = Options { world_size: Some(1), ..Options::default() };
-        assert_eq!(complete_units_with(&fewer, &options).len(), 2, "that many processes are there now");
     }
 
     #[test]
