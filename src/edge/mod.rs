@@ -21,6 +21,8 @@ pub mod limits;
 pub mod links;
 pub mod machine;
 pub mod metrics_file;
+#[cfg(feature = "store")]
+pub(crate) mod pages;
 pub mod pipe;
 #[cfg(feature = "store")]
 pub mod places;

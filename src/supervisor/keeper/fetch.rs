@@ -135,10 +135,11 @@ impl Mirror {
         to: &str,
         pool: &Pool,
     ) -> Result<(), Stop> {
+        let mut bytes = pool.take().map_err(|error| self.unwritable(item, &error))?;
         // What came damaged is fetched once more.
-        let mut bytes = whole(store, item, pool).await.map_err(|error| unreadable(item, &error))?;
+        whole(store, item, &mut bytes).await.map_err(|error| unreadable(item, &error))?;
         if hex(crc32c::crc32c(bytes.as_ref())) != item.crc32c {
-            bytes = whole(store, item, pool).await.map_err(|error| unreadable(item, &error))?;
+            whole(store, item, &mut bytes).await.map_err(|error| unreadable(item, &error))?;
         }
         if hex(crc32c::crc32c(bytes.as_ref())) != item.crc32c {
             return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
@@ -223,13 +224,13 @@ fn other_hash(item: &Item) -> Stop {
 }
 
 /// The bytes of a small object.
-async fn whole(store: &Store, item: &Item, pool: &Pool) -> Result<Buffer, StoreError> {
-    let mut bytes = pool.take();
+async fn whole(store: &Store, item: &Item, bytes: &mut Buffer) -> Result<(), StoreError> {
+    bytes.clear();
     let mut reading = store.read(&item.key, 0, item.size).await?;
     while let Some(piece) = reading.next().await? {
         bytes.gather(&piece);
     }
-    Ok(bytes)
+    Ok(())
 }
 
 fn unreadable(item: &Item, error: &StoreError) -> Stop {

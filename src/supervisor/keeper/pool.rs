@@ -4,7 +4,9 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-type Free = Arc<Mutex<Vec<Vec<u8>>>>;
+use crate::edge::pages::Pages;
+
+type Free = Arc<Mutex<Vec<Pages>>>;
 
 /// Buffers of one length. It grows by what is in use at once, which the caller limits, and is gone with the transfer.
 #[derive(Clone)]
@@ -20,15 +22,19 @@ impl Pool {
     }
 
     /// An empty buffer.
-    pub(super) fn take(&self) -> Buffer {
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(super) fn take(&self) -> io::Result<Buffer> {
         let used_before = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Buffer { bytes: used_before.unwrap_or_else(|| vec![0; self.length]), filled: 0, home: Arc::clone(&self.free) }
+        let bytes = used_before.map_or_else(|| Pages::new(self.length), Ok)?;
+        Ok(Buffer { bytes, filled: 0, home: Arc::clone(&self.free) })
     }
 }
 
 /// Goes back to where it came from when it is dropped.
 pub(super) struct Buffer {
-    bytes: Vec<u8>,
+    bytes: Pages,
     filled: usize,
     home: Free,
 }
@@ -39,6 +45,11 @@ impl Buffer {
         let length = self.bytes.len().min(length as usize);
         self.filled = read(&mut self.bytes[..length])?;
         Ok(())
+    }
+
+    /// Forgets what is in it.
+    pub(super) fn clear(&mut self) {
+        self.filled = 0;
     }
 
     /// Takes in what there is room for, and returns the rest.
@@ -71,15 +82,16 @@ mod tests {
     #[test]
     fn a_buffer_is_used_again_and_shows_nothing_of_its_last_use() {
         let pool = Pool::new(8);
-        let mut buffer = pool.take();
+        let mut buffer = pool.take().expect("there is memory");
         assert_eq!(buffer.gather(b"0123456789"), b"89");
         let place = buffer.as_ref().as_ptr();
         drop(buffer);
-        let mut again = pool.take();
+        let mut again = pool.take().expect("there is memory");
         assert_eq!(again.as_ref(), b"");
         assert_eq!(again.as_ref().as_ptr(), place, "a fresh buffer was made");
         again.fill(3, |room| Ok(room.len())).expect("fills");
         assert_eq!(again.as_ref().len(), 3);
-        assert_ne!(pool.take().as_ref().as_ptr(), place, "a buffer in use was given away");
+        let other = pool.take().expect("there is memory");
+        assert_ne!(other.as_ref().as_ptr(), place, "a buffer in use was given away");
     }
 }

@@ -298,7 +298,7 @@ fn read_blocks(
     let mut at = from;
     while at < from + length {
         let wanted = BLOCK.min(from + length - at);
-        let mut block = pools.of(wanted).take();
+        let mut block = pools.of(wanted).take()?;
         block.fill(wanted, |room| read_into(file, at, room, |bytes| sums.add(bytes)))?;
         at += wanted;
         blocks.push(Bytes::from_owner(block));
@@ -311,7 +311,7 @@ fn read_blocks(
 
 /// The checksums of a file.
 fn sums_of(pools: &Pools, file: &File, size: u64) -> io::Result<Sums> {
-    let (mut sums, mut at, mut block) = (Sums::default(), 0, pools.blocks.take());
+    let (mut sums, mut at, mut block) = (Sums::default(), 0, pools.blocks.take()?);
     while at < size {
         block.fill(size - at, |room| read_into(file, at, room, |bytes| sums.add(bytes)))?;
         if block.as_ref().is_empty() {
