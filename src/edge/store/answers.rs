@@ -11,27 +11,30 @@ use serde_json::Value;
 use super::access::SHORTEST_SECRET;
 use super::error;
 
-/// The root element of the answer that this request must have; `None`: the crate may read it piece by piece.
-pub(super) fn owed(request: &HttpRequest) -> Option<&'static str> {
+/// The root elements of which the answer that this request must have is one; `None`: the crate may read it piece by piece.
+pub(super) fn owed(request: &HttpRequest) -> Option<&'static [&'static str]> {
     let query = request.uri().query().unwrap_or_default();
     let has = |pair: &str| query.split('&').any(|there| there == pair);
     match *request.method() {
-        Method::GET if has("list-type=2") => Some("ListBucketResult"),
-        Method::GET if has("comp=list") => Some("EnumerationResults"),
-        Method::POST if has("uploads=") || has("uploads") => Some("InitiateMultipartUploadResult"),
+        Method::GET if has("list-type=2") => Some(&["ListBucketResult"]),
+        Method::GET if has("comp=list") => Some(&["EnumerationResults"]),
+        // The second is what rclone's server says.
+        Method::POST if has("uploads=") || has("uploads") => {
+            Some(&["InitiateMultipartUploadResult", "InitiateMultipartUpload"])
+        }
         _ => None,
     }
 }
 
-/// The answer, if it is an element of this name from its beginning to its end: an error, the page of a portal or half an
+/// The answer, if it is an element of such a name from its beginning to its end: an error, the page of a portal or half an
 /// answer would look like a listing of nothing.
-pub(super) fn whole(host: &str, root: &str, answer: Bytes, sent: &[String]) -> Result<Bytes, String> {
+pub(super) fn whole(host: &str, roots: &[&str], answer: Bytes, sent: &[String]) -> Result<Bytes, String> {
     let text = String::from_utf8_lossy(&answer);
     let mut rest = text.trim_start_matches('\u{feff}').trim();
     while let Some((_, after)) = rest.strip_prefix("<?").and_then(|prolog| prolog.split_once("?>")) {
         rest = after.trim_start();
     }
-    let named = |tag: &str| tag.split([':', '<', '/']).next_back().is_some_and(|name| name == root);
+    let named = |tag: &str| tag.split([':', '<', '/']).next_back().is_some_and(|name| roots.contains(&name));
     let first = rest.strip_prefix('<').and_then(|tag| tag.split([' ', '\t', '\r', '\n', '>', '/']).next());
     let is_it = first.is_some_and(named);
     let last = rest.strip_suffix('>').unwrap_or_default();
@@ -40,7 +43,7 @@ pub(super) fn whole(host: &str, root: &str, answer: Bytes, sent: &[String]) -> R
         return Ok(answer);
     }
     let words = || error::in_words(&without(sent, rest.to_owned()));
-    let what = if is_it { "breaks off".to_owned() } else { format!("is no {root}: {}", words()) };
+    let what = if is_it { "breaks off".to_owned() } else { format!("is no {}: {}", roots.join(" or "), words()) };
     Err(format!("the answer of {host} {what}"))
 }
 
@@ -111,8 +114,19 @@ mod tests {
     }
 
     #[test]
+    fn an_upload_begins_by_either_name_of_its_answer() {
+        let request = hyper::Request::post("http://h/b/k?uploads").body(String::new().into()).expect("a request");
+        let roots = owed(&request).expect("an answer that is read whole");
+        for root in ["InitiateMultipartUploadResult", "InitiateMultipartUpload"] {
+            let answer = format!("<{root}><UploadId>1</UploadId></{root}>");
+            assert!(whole("h", roots, Bytes::from(answer), &[]).is_ok(), "{root}");
+        }
+        assert!(whole("h", roots, Bytes::from("<InitiateMultipart></InitiateMultipart>"), &[]).is_err());
+    }
+
+    #[test]
     fn a_listing_is_one_from_its_first_element_to_its_last() {
-        let read = |text: &str| whole("h", "ListBucketResult", Bytes::from(text.to_owned()), &[]);
+        let read = |text: &str| whole("h", &["ListBucketResult"], Bytes::from(text.to_owned()), &[]);
         for good in [
             "<ListBucketResult><Name>b</Name></ListBucketResult>",
             "<?xml version='1.0'?>\n<ListBucketResult xmlns='x'>\n</ListBucketResult>\n",
