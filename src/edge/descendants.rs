@@ -138,7 +138,7 @@ fn scan() -> Option<Vec<(i32, Descendant, bool)>> {
 }
 
 /// Whether there is a /proc, and of our own PID namespace.
-fn shows_us() -> bool {
+pub fn shows_us() -> bool {
     fs::read_link("/proc/self")
         .is_ok_and(|seen_as| seen_as.to_str().and_then(|pid| pid.parse().ok()) == Some(own_pid()))
 }
@@ -153,7 +153,8 @@ pub fn is_stopped(pid: i32) -> bool {
     read(pid).is_some_and(|(_, process, _)| process.is_stopped)
 }
 
-/// Parent, process and whether it is a zombie, from /proc/PID/stat (proc(5)). The command's name may hold anything.
+/// Parent, process and whether it is a zombie, from /proc/PID/stat (proc(5)). The command's name may hold anything. One whose
+/// main thread has ended is shown as a zombie, too, while other threads of it run on.
 fn parse(pid: i32, stat: &str) -> Option<(i32, Descendant, bool)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let state = *fields.first()?;
@@ -163,7 +164,8 @@ fn parse(pid: i32, stat: &str) -> Option<(i32, Descendant, bool)> {
         started: fields.get(19)?.parse().ok()?,
         is_stopped: state == "T",
     };
-    Some((fields.get(1)?.parse().ok()?, descendant, matches!(state, "Z" | "X")))
+    let threads: u32 = fields.get(17)?.parse().ok()?;
+    Some((fields.get(1)?.parse().ok()?, descendant, state == "X" || state == "Z" && threads < 2))
 }
 
 /// Command name and the kernel function a process waits in, for the log.
@@ -184,6 +186,15 @@ mod tests {
         let (parent, descendant, is_zombie) = parse(42, stat).expect("well formed");
         assert_eq!((parent, descendant.pid, descendant.group, descendant.started), (7, 42, 40, 99123));
         assert!(!is_zombie && !descendant.is_stopped);
+    }
+
+    #[test]
+    fn a_process_whose_main_thread_has_ended_lives_while_another_runs() {
+        let is_zombie = |state: &str, threads: u32| {
+            let stat = format!("42 (x) {state} 7 40 40 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 {threads} 0 99123 1 2");
+            parse(42, &stat).expect("well formed").2
+        };
+        assert!(is_zombie("Z", 1) && is_zombie("X", 0) && !is_zombie("Z", 2) && !is_zombie("S", 1));
     }
 
     #[test]

@@ -395,10 +395,16 @@ impl Effects {
     }
 
     fn name_stuck(&self) {
-        let stuck: Vec<String> = self.tree().unwrap_or_default().iter().map(|d| descendants::describe(d.pid)).collect();
-        tracing::error!(
-            "stuck in the kernel, SIGKILL does not end: {}; trainit leaves without them, the container's end may hang on them",
-            if stuck.is_empty() { "processes that cannot be seen without /proc".to_owned() } else { stuck.join(", ") }
-        );
+        let left = match self.tree() {
+            None => "processes outlived it that cannot be seen, as there is no /proc of this PID namespace".to_owned(),
+            Some(tree) if tree.is_empty() => {
+                "dead processes are not given up by who traces them (a debugger?)".to_owned()
+            }
+            Some(tree) => {
+                let stuck: Vec<String> = tree.iter().map(|d| descendants::describe(d.pid)).collect();
+                format!("stuck in the kernel, SIGKILL does not end: {}", stuck.join(", "))
+            }
+        };
+        tracing::error!("{left}; trainit leaves without them, the container's end may hang on them");
     }
 }

@@ -31,7 +31,7 @@ use std::time::Duration;
 use crate::edge::clock::Clock;
 use crate::edge::reaper::{self, Wait};
 use crate::edge::signals::{Inbox, Mask};
-use crate::edge::{code_pages, process, terminal, wake};
+use crate::edge::{code_pages, descendants, process, terminal, wake};
 use crate::rules::env::{Changes, Env};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Uptime};
@@ -92,10 +92,16 @@ pub struct Ended {
 /// Runs the job to its end. Errors: signalfd(2) or the like refused, before anything was started.
 pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let signals = Inbox::open()?;
-    if process::own_pid() != 1
-        && let Err(error) = process::become_subreaper()
-    {
-        tracing::warn!("orphans of the command will not be reaped nor stopped by trainit: {error}");
+    if process::own_pid() != 1 {
+        if let Err(error) = process::become_subreaper() {
+            tracing::warn!("orphans of the command will not be reaped nor stopped by trainit: {error}");
+        }
+        if !descendants::shows_us() {
+            tracing::warn!(
+                "there is no /proc of this PID namespace: a process that leaves the command's process group (setsid, a \
+                 daemon) is not seen and may outlive the job; mount /proc, or make trainit PID 1"
+            );
+        }
     }
     let background = Background::start(work)?;
     let collectors = Collectors::start(job.metrics.take(), job.policy.hang.is_some())?;

@@ -153,6 +153,8 @@ fn without_proc_a_member_of_a_group_that_was_told_is_not_told_again() {
     let done = running.stop().expect_code(143);
     assert_eq!(done.out().matches("told").count(), 1, "{}", done.out());
     assert_eq!(done.verdict()["child_code"], 4);
+    let complaints = complaints(&done.err()).join("\n");
+    assert_eq!(complaints.matches("is not seen and may outlive the job").count(), 1, "{}", done.err());
 }
 
 /// What is said to be lost, before the command runs.

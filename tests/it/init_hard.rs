@@ -93,6 +93,39 @@ impl Drop for Cgroup {
     }
 }
 
+/// Lives on in a thread when its main thread has ended; /proc shows it as a zombie then.
+const HEADLESS: &str = "
+import ctypes, os, threading, time
+threading.Thread(target=lambda: (time.sleep(0.1), print('headless', os.getpid(), flush=True), time.sleep(1000))).start()
+ctypes.CDLL(None).pthread_exit(None)
+";
+
+fn is_there(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[test]
+fn a_process_whose_main_thread_has_ended_is_stopped_like_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("headless.py");
+    std::fs::write(&program, HEADLESS).unwrap();
+    let program = program.to_str().unwrap();
+    for how in ["setsid python3", "python3"] {
+        // It writes to a file: a pipe's reader would hear when it is gone.
+        let script =
+            format!("{how} {program} >said & while ! grep -q headless said 2>/dev/null; do sleep 0.01; done; exit 6");
+        let again = ["--max-restarts", "1", "--restart-backoff", "10ms..10ms", "--stop-grace", "20s"];
+        let mut trainit = Trainit::new(["run"]).args(again).args(["--", "sh", "-c", &script]);
+        trainit.command().current_dir(dir.path());
+        let done = trainit.output().expect_code(6);
+        assert_eq!(done.verdict()["attempts"], 2, "{how}: {}", done.err());
+        assert!(done.verdict()["seconds"].as_f64().unwrap() < 15.0, "{how}: {}", done.err());
+        let said = std::fs::read_to_string(dir.path().join("said")).unwrap();
+        let pid: i32 = said.split_whitespace().last().unwrap().parse().unwrap();
+        assert!(!is_there(pid), "{how}: {}", done.err());
+    }
+}
+
 #[test]
 fn out_of_memory_is_told_from_a_mere_sigkill_by_the_cgroups_own_counter() {
     let Some(group) = Cgroup::with_limit(64 << 20) else {
