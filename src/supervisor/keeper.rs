@@ -7,6 +7,7 @@ mod claim;
 pub mod commit;
 mod fall_back;
 mod fetch;
+mod flush;
 pub mod foresight;
 mod guard;
 mod in_place;
@@ -43,14 +44,8 @@ pub use model::LeftModel;
 use model::publish;
 use transfer::log_lines;
 
-/// How long to wait before looking again at a checkpoint that changed under the last commit of a run.
-const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
-/// For so long the last commit is tried again where the store cannot be reached, if the end leaves the time.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// What was not complete at so many looks in a row is not being written.
 const STALE_LOOKS: u32 = 10;
-/// So often; with an empty process tree only somebody outside can be writing.
-const LAST_LOOKS: u32 = 4;
 /// Between two words of progress to the supervisor.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(500);
 
@@ -313,46 +308,6 @@ impl Keeper {
         }
         self.tell_notes();
         self.interval
-    }
-
-    /// The last commit of the run. Nobody of ours writes any more.
-    async fn flush(&mut self, by: Option<Duration>) {
-        let (mut looks, patience) = (0, self.clock.now() + PATIENCE);
-        loop {
-            let left = by.map(|by| by.saturating_sub(self.clock.now()));
-            let flushed = match self.commit(None, left).await {
-                None => Flushed::Done { step: None },
-                Some(Outcome::Committed { step, bytes, seconds, .. }) => {
-                    tracing::debug!(bytes, seconds, "the last commit is through");
-                    Flushed::Done { step }
-                }
-                Some(Outcome::UpToDate { step }) => Flushed::Done { step },
-                Some(Outcome::NothingComplete { why }) => {
-                    tracing::info!("no complete checkpoint to commit: {why}");
-                    Flushed::Done { step: None }
-                }
-                Some(Outcome::Fenced { by }) => return self.tell_fenced(&by.to_string()),
-                Some(Outcome::Failed { message, is_away: true, .. }) if self.clock.now() < patience => {
-                    self.complain(message);
-                    tokio::time::sleep(LAST_LOOK_PAUSE).await;
-                    continue;
-                }
-                Some(Outcome::Failed { message, .. }) => Flushed::Failed(message),
-                Some(Outcome::OutOfTime { why }) => Flushed::OutOfTime(why),
-                Some(Outcome::Changed { why }) if looks + 1 == LAST_LOOKS => Flushed::Failed(format!(
-                    "the newest checkpoint keeps changing although no process of the job is left ({why}), so it is not \
-                     committed; {}; find out who else writes to the checkpoint directory",
-                    self.mirror.as_ref().map_or(String::new(), Mirror::what_stands)
-                )),
-                Some(Outcome::Changed { .. }) => {
-                    looks += 1;
-                    tokio::time::sleep(LAST_LOOK_PAUSE).await;
-                    continue;
-                }
-            };
-            self.tell_notes();
-            return self.teller.tell(Event::Flushed(flushed));
-        }
     }
 
     /// Copies what the finished job leaves.

@@ -101,6 +101,30 @@ fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_
     assert!(done.err().contains("commit_failed"), "it was away: {}", done.err());
 }
 
+#[test]
+fn a_stop_while_the_store_is_away_is_told_at_once_and_waits_no_half_minute() {
+    let stopped = |fault: fn() -> Fault| {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+        let going = run(&place, &["--mirror-interval", "1h"]);
+        going.after_log("started sh");
+        bucket.misbehave(move |_| Some(fault()));
+        place.save(1);
+        let asked = Instant::now();
+        going.signal(libc::SIGTERM);
+        going.after_log("does not answer: the last commit is tried for 20 s");
+        assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+        let done = going.finish().expect_code(204);
+        assert!(asked.elapsed() < Duration::from_secs(40), "{:?}", asked.elapsed());
+        assert_eq!(done.verdict()["reason"], "store");
+        assert!(done.err().contains(&format!("{} has not answered for", place.url())), "{}", done.err());
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| stopped(|| Fault::Hang));
+        scope.spawn(|| stopped(|| Fault::Refuse("503 Slow Down", "SlowDown")));
+    });
+}
+
 /// A run that saves a first checkpoint, then at its word a second one, and crashes; the second attempt says what it goes
 /// on from.
 fn crashing(place: &Place, args: &[&str], last: &str) -> Running {

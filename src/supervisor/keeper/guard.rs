@@ -17,12 +17,19 @@ use crate::rules::checkpoint::plan::Standing;
 /// A store that answers later than this is not waited for where there is a way without it.
 const SOON: Duration = Duration::from_secs(5);
 
+/// Whether the store answers soon, be it with a refusal.
+pub(super) async fn answers(store: &Store) -> bool {
+    let answer = tokio::time::timeout(SOON, attempts(store)).await;
+    answer.is_ok_and(|answer| answer.err().is_none_or(|error| error.trouble != Trouble::Unreachable))
+}
+
 impl Mirror {
-    /// Whether the store answers soon, be it with a refusal.
+    /// Whether the store answers soon, if there is one.
     pub async fn answers(&self) -> bool {
-        let Some(store) = &self.store else { return true };
-        let answer = tokio::time::timeout(SOON, attempts(store)).await;
-        answer.is_ok_and(|answer| answer.err().is_none_or(|error| error.trouble != Trouble::Unreachable))
+        match &self.store {
+            Some(store) => answers(store).await,
+            None => true,
+        }
     }
 
     /// The newer run that has taken over, if one has and can be asked for.

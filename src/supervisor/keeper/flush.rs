@@ -1,0 +1,121 @@
+//! The last commit of a run: when it is tried again, and how long a store is waited for that does not answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Keeper;
+use super::commit::Outcome;
+use super::guard::answers;
+use super::mirror::Mirror;
+use crate::edge::clock::Clock;
+use crate::edge::store::Store;
+use crate::rules::checkpoint::names::Attempt;
+use crate::rules::job::{Event, Flushed};
+
+/// How long to wait before looking again at a checkpoint that changed under the last commit of a run.
+const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// So often; with an empty process tree only somebody outside can be writing.
+const LAST_LOOKS: u32 = 4;
+/// For so long a store that does not answer is waited for where the job was told to stop: whoever did may not wait for us.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The same where the job came to its end by itself.
+const LONG_PATIENCE: Duration = Duration::from_secs(60);
+/// A commit that takes longer makes us ask whether the store is there, and again after as long.
+const PROBE_PAUSE: Duration = Duration::from_secs(2);
+
+impl Keeper {
+    /// The last commit of the run. Nobody of ours writes any more.
+    pub(super) async fn flush(&mut self, by: Option<Duration>) {
+        let patience = if by.is_some() { PATIENCE } else { LONG_PATIENCE };
+        let silence = self.mirror.as_ref().and_then(|mirror| {
+            let address = mirror.config.store.as_ref()?.to_string();
+            Some(silence(mirror.store.clone()?, address, self.clock, patience))
+        });
+        let silence = async {
+            match silence {
+                Some(silence) => silence.await,
+                None => std::future::pending().await,
+            }
+        };
+        let flushed = tokio::select! {
+            biased;
+            flushed = self.commit_the_last(by, patience) => flushed,
+            why = silence => {
+                // What it holds on to is let go of.
+                let _ = self.commit(None, Some(Duration::ZERO)).await;
+                let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
+                Ok(Flushed::Failed(format!("{why}; the newest checkpoint is not committed; {stands}; see that it can be reached from here, then start again")))
+            }
+        };
+        self.tell_notes();
+        match flushed {
+            Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
+            Err(by) => self.tell_fenced(&by.to_string()),
+        }
+    }
+
+    /// Errors: the newer run that has taken over.
+    async fn commit_the_last(&mut self, by: Option<Duration>, patience: Duration) -> Result<Flushed, Attempt> {
+        let (mut looks, patience) = (0, self.clock.now() + patience);
+        loop {
+            let left = by.map(|by| by.saturating_sub(self.clock.now()));
+            return Ok(match self.commit(None, left).await {
+                None => Flushed::Done { step: None },
+                Some(Outcome::Committed { step, bytes, seconds, .. }) => {
+                    tracing::debug!(bytes, seconds, "the last commit is through");
+                    Flushed::Done { step }
+                }
+                Some(Outcome::UpToDate { step }) => Flushed::Done { step },
+                Some(Outcome::NothingComplete { why }) => {
+                    tracing::info!("no complete checkpoint to commit: {why}");
+                    Flushed::Done { step: None }
+                }
+                Some(Outcome::Fenced { by }) => return Err(by),
+                Some(Outcome::Failed { message, is_away: true, .. }) if self.clock.now() < patience => {
+                    self.complain(message);
+                    tokio::time::sleep(LAST_LOOK_PAUSE).await;
+                    continue;
+                }
+                Some(Outcome::Failed { message, .. }) => Flushed::Failed(message),
+                Some(Outcome::OutOfTime { why }) => Flushed::OutOfTime(why),
+                Some(Outcome::Changed { why }) if looks + 1 == LAST_LOOKS => Flushed::Failed(format!(
+                    "the newest checkpoint keeps changing although no process of the job is left ({why}), so it is not \
+                     committed; {}; find out who else writes to the checkpoint directory",
+                    self.mirror.as_ref().map_or(String::new(), Mirror::what_stands)
+                )),
+                Some(Outcome::Changed { .. }) => {
+                    looks += 1;
+                    tokio::time::sleep(LAST_LOOK_PAUSE).await;
+                    continue;
+                }
+            });
+        }
+    }
+}
+
+/// Comes back when the store has not answered for so long, with what to say; as long as it does, never.
+async fn silence(store: Arc<Store>, address: String, clock: Clock, patience: Duration) -> String {
+    let mut since = None;
+    loop {
+        if since.is_none() {
+            tokio::time::sleep(PROBE_PAUSE).await;
+        }
+        let begun = clock.now();
+        if answers(&store).await {
+            since = None;
+            continue;
+        }
+        let begin = *since.get_or_insert_with(|| {
+            let seconds = patience.as_secs();
+            tracing::warn!(
+                code = "commit_failed",
+                "{address} does not answer: the last commit is tried for {seconds} s"
+            );
+            begun
+        });
+        let silent = clock.now().saturating_sub(begin);
+        if silent >= patience {
+            return format!("{address} has not answered for {} s", silent.as_secs());
+        }
+    }
+}
