@@ -28,6 +28,30 @@ fn a_full_store_is_204_in_one_line_and_nothing_committed_is_lost() {
 }
 
 #[test]
+fn where_a_store_has_no_room_for_one_more_what_is_not_to_be_kept_makes_room() {
+    let place = Place::new();
+    fs::create_dir_all(place.store()).unwrap();
+    let from = place.path("from");
+    for step in 1..=3 {
+        fs::create_dir_all(from.join(format!("step-{step}"))).unwrap();
+        fs::write(from.join(format!("step-{step}/weights.bin")), vec![step; 1 << 20]).unwrap();
+    }
+    let script = "mount -t tmpfs -o size=2500k tmpfs \"$1\" && from=$2 to=$3 && shift 3
+                  for step in 1 2 3; do mv \"$from/step-$step\" \"$to\"; \"$@\" --keep-last 3; echo code $?; done
+                  \"$@\" --keep-last 1; echo code $?";
+    let (local, store) = (place.local(), place.store());
+    let paths = [&store, &from, &local].map(|path| path.to_str().unwrap());
+    let prefix = [&["unshare", "-rm", "sh", "-c", script, "sh"][..], &paths].concat();
+    let url = place.url();
+    let args = ["checkpoint", "push", "--checkpoint-store", &url, "--checkpoint-dir", paths[2], "--settle", "0"];
+    let done = Trainit::through(&prefix, args).output();
+    let out = done.out();
+    let codes: Vec<&str> = out.lines().filter(|line| line.starts_with("code")).collect();
+    assert_eq!(codes, ["code 0", "code 0", "code 204", "code 0"], "{}", done.err());
+    assert!(done.err().contains("trainit checkpoint prune"), "{}", done.err());
+}
+
+#[test]
 fn an_attempt_with_a_number_that_nobody_claimed_stops_nobody_and_the_last_one_is_named() {
     let claimed = |name: &str| {
         let place = Place::new();

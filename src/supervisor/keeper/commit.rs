@@ -94,10 +94,18 @@ impl Mirror {
         progress: &dyn Fn(u64, u64),
     ) -> Outcome {
         let before = self.seq;
-        let commit = self.try_commit(settle, limit, progress);
         let done = match limit {
-            None => commit.await,
-            Some(limit) => match tokio::time::timeout(limit, commit).await {
+            None => {
+                let done = self.try_commit(settle, limit, progress).await;
+                // Where there is no room for one more, what may go goes first.
+                match done {
+                    Err(Stop::Store(error)) if error.trouble == Trouble::Full && self.make_room().await => {
+                        self.try_commit(settle, limit, progress).await
+                    }
+                    done => done,
+                }
+            }
+            Some(limit) => match tokio::time::timeout(limit, self.try_commit(settle, limit.into(), progress)).await {
                 Ok(done) => done,
                 Err(_) => self.cut_short(limit, before).await,
             },
@@ -209,7 +217,9 @@ impl Mirror {
         if limit.is_none()
             && let Err(error) = self.retire().await
         {
-            self.note(format!("{error}; older commits stay for now"));
+            self.note(format!(
+                "{error}; what --keep-last lets go of stays for now, in part or whole; trainit checkpoint prune takes it away"
+            ));
         }
         self.config.faults.point(12);
         Ok(outcome)

@@ -341,7 +341,7 @@ pub(crate) fn away(error: &StoreError) -> MirrorError {
 /// What to do about it.
 pub(crate) fn way_out(error: &StoreError) -> &'static str {
     match error.trouble {
-        Trouble::Full => "free space in the store",
+        Trouble::Full => "free space in the store, by trainit checkpoint prune with a smaller --keep-last if need be",
         Trouble::Denied => "whoever runs this must be allowed to list, read, create and delete there",
         Trouble::NotBelieved => "give credentials that hold now, and see that this machine's clock is right",
         Trouble::NoBucket => "make the bucket, or name the right one and its region",

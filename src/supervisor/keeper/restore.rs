@@ -217,9 +217,13 @@ impl Mirror {
             if let Some(local) = &look.newest
                 && local.age.step > manifest.step
             {
-                let why = match self.lineage.as_ref().is_none_or(|lineage| *lineage < name.stamp.attempt) {
-                    true => "is of a later run",
-                    false => "was written later, by the times of their files",
+                let why = match &self.lineage {
+                    None => {
+                        "goes on instead, as nothing says that what lies there is of this job; push it, or name its step \
+                         with --restore-step, to go on from it"
+                    }
+                    Some(lineage) if *lineage < name.stamp.attempt => "is of a later run",
+                    Some(_) => "was written later, by the times of their files",
                 };
                 self.note(format!(
                     "{} in {} is left alone: the store's commit {name} {why}",

@@ -88,6 +88,11 @@ impl Mirror {
         self.prune_commits(false).await.map(drop)
     }
 
+    /// Whether something was deleted that retention does not keep.
+    pub(super) async fn make_room(&self) -> bool {
+        self.prune_commits(false).await.is_ok_and(|gone| !gone.is_empty())
+    }
+
     /// Deletes what retention does not keep, and data of no commit that is old enough; `dry` only says what.
     pub async fn prune(&self, dry: bool) -> Result<Pruned, StoreError> {
         let Some(store) = &self.store else { return Ok(Pruned::default()) };
