@@ -2,6 +2,8 @@
 //!
 //! Absent knowledge is null. Deliberately absent: who asks, and how.
 
+pub mod tally;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,6 +16,7 @@ use super::gpu::ledger::XidCount;
 use super::gpu::watch::Sample;
 use super::job::{Told, Uptime};
 use super::plain::plain;
+use tally::Tally;
 
 /// Samples of each GPU in an answer: ten minutes at the default interval. The answer has to fit a socket's buffer.
 const SAMPLES: usize = 60;
@@ -35,12 +38,19 @@ pub struct Facts<'a> {
     pub now: Uptime,
     /// Now, since 1970.
     pub wall: Duration,
-    /// What the last commit holds is as old as this.
-    pub committed_at: Option<Uptime>,
+    /// What has come of the commits.
+    pub tally: Tally,
     /// The last value of each metric, as it was reported.
     pub metrics: BTreeMap<String, String>,
     /// The GPUs with their samples, oldest first; `None`: nobody watches any.
     pub gpus: Option<Gpus>,
+}
+
+impl Facts<'_> {
+    /// A moment of the run, past or to come, as time since 1970.
+    fn since_1970(&self, at: Uptime) -> Duration {
+        (self.wall + at.saturating_sub(self.now)).saturating_sub(self.now.saturating_sub(at))
+    }
 }
 
 /// What the watch knows.
@@ -85,6 +95,8 @@ struct Checkpoint {
     committed_step: Option<u64>,
     /// Training that would be lost by a death now.
     lag_seconds: Option<f64>,
+    /// How far the newest complete checkpoint is ahead of the store; 0: the store has it.
+    lag_steps: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -116,16 +128,13 @@ struct Samples {
 
 /// The answer: one line.
 pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
-    let Facts { now, wall, .. } = *facts;
-    let rfc3339 = |at: Uptime| {
-        let since_1970 = (wall + at.saturating_sub(now)).saturating_sub(now.saturating_sub(at));
-        humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + since_1970).to_string()
-    };
-    let begun = [facts.committed_at, told.attempt_at].into_iter().flatten().max();
+    let now = facts.now;
+    let rfc3339 = |at| humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + facts.since_1970(at)).to_string();
     let checkpoint = told.has_store.then(|| Checkpoint {
         resumed_step: told.resumed_step,
         committed_step: told.committed_step,
-        lag_seconds: begun.filter(|_| told.is_running).map(|at| seconds(now.saturating_sub(at))),
+        lag_seconds: lag(told, facts).map(seconds),
+        lag_steps: facts.tally.behind,
     });
     let leaving = told.leaving.clone().map(|reason| Leaving {
         reason,
@@ -133,7 +142,7 @@ pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
         seconds_left: told.kill_at.map(|at| seconds(at.saturating_sub(now))),
         machine_gone: told.machine_gone_at.map(rfc3339),
     });
-    let problem = told.leaving.clone().filter(|_| told.is_failing);
+    let problem = problem(told);
     let gpus = facts.gpus.as_ref();
     let status = Status {
         version: facts.version,
@@ -161,6 +170,17 @@ pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
     };
     // Maps with text for keys and plain numbers: there is nothing in it that JSON has no form for.
     serde_json::to_string(&status).unwrap_or_default() + "\n"
+}
+
+/// What is wrong.
+fn problem(told: &Told) -> Option<String> {
+    told.leaving.clone().filter(|_| told.is_failing)
+}
+
+/// Training that would be lost by a death now; `None` while nothing is being trained.
+fn lag(told: &Told, facts: &Facts<'_>) -> Option<Duration> {
+    let begun = [facts.tally.committed_at, told.attempt_at].into_iter().flatten().max();
+    begun.filter(|_| told.is_running).map(|at| facts.now.saturating_sub(at))
 }
 
 /// A metric as a number where JSON has one for it, else as its text.
@@ -248,7 +268,8 @@ pub fn render(status: &Value) -> String {
             step("committed_step").map_or("nothing committed".to_owned(), |n| format!("step {n} committed"));
         let resumed = step("resumed_step").map(|n| format!(", resumed from step {n}")).unwrap_or_default();
         let lag = checkpoint.get("lag_seconds").and_then(Value::as_f64).map(|s| format!(", {} ago", span(s)));
-        line("checkpoint", format!("{committed}{}{resumed}", lag.unwrap_or_default()));
+        let behind = step("lag_steps").filter(|n| *n > 0).map(|n| format!(", {n} steps behind"));
+        line("checkpoint", format!("{committed}{}{}{resumed}", lag.unwrap_or_default(), behind.unwrap_or_default()));
     }
     if let Some(metrics) = status["metrics"].as_object().filter(|metrics| !metrics.is_empty()) {
         let pairs: Vec<String> = metrics.iter().map(|(tag, value)| format!("{} {}", plain(tag), text(value))).collect();

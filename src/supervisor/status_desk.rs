@@ -1,14 +1,14 @@
 //! Where a run is asked how it is: the status socket in the loop. Nobody asks: nothing wakes up.
 
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Duration;
 
 use super::effects::Effects;
 use crate::edge::clock;
 use crate::edge::control::Listener;
 use crate::edge::process;
 use crate::edge::run_dir::{RunDir, SOCKET};
-use crate::rules::job::{Event, Flushed, Machine, Uptime};
+use crate::rules::job::{Event, Machine, Uptime};
+use crate::rules::status::tally::Tally;
 use crate::rules::status::{self, Facts};
 
 /// Answered in one turn of the loop; who else waits is answered in the next, after the signals that came meanwhile.
@@ -18,8 +18,8 @@ const ANSWERS: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct StatusDesk {
     listener: Option<Listener>,
-    /// When the trainer had got as far as the last commit has it.
-    committed_at: Option<Uptime>,
+    /// What has come of the commits.
+    tally: Tally,
 }
 
 impl StatusDesk {
@@ -38,7 +38,7 @@ impl StatusDesk {
                 tracing::warn!("trainit status cannot ask this run, {} could not be made: {error}", path.display());
             })
             .ok();
-        StatusDesk { listener, committed_at: None }
+        StatusDesk { listener, tally: Tally::default() }
     }
 
     /// Whether somebody can ask.
@@ -52,31 +52,25 @@ impl StatusDesk {
 
     /// Something happened.
     pub(super) fn note(&mut self, now: Uptime, event: &Event) {
-        let took = match event {
-            Event::Committed { took, .. } => *took,
-            Event::Flushed(Flushed::Done { step: Some(_) }) => Duration::ZERO,
-            _ => return,
-        };
-        self.committed_at = Some(now.saturating_sub(took));
+        self.tally.note(now, event);
     }
 
     /// Answers who asks.
     pub(super) fn serve(&self, now: Uptime, command: &str, machine: &Machine, effects: &Effects) {
-        let Some(listener) = &self.listener else { return };
+        let facts = || Facts {
+            version: env!("TRAINIT_VERSION"),
+            pid: process::own_pid() as u32,
+            command,
+            children: effects.children(),
+            now,
+            wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
+            tally: self.tally.clone(),
+            metrics: effects.collectors.as_ref().map(super::Collectors::last_values).unwrap_or_default(),
+            gpus: effects.gpus.told(),
+        };
         for _ in 0..ANSWERS {
-            let Some(caller) = listener.next() else { return };
-            let facts = Facts {
-                version: env!("TRAINIT_VERSION"),
-                pid: process::own_pid() as u32,
-                command,
-                children: effects.children(),
-                now,
-                wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
-                committed_at: self.committed_at,
-                metrics: effects.collectors.as_ref().map(super::Collectors::last_values).unwrap_or_default(),
-                gpus: effects.gpus.told(),
-            };
-            caller.tell(&status::answer(&machine.told(), &facts));
+            let Some(caller) = self.listener.as_ref().and_then(Listener::next) else { break };
+            caller.tell(&status::answer(&machine.told(), &facts()));
         }
     }
 }

@@ -229,6 +229,7 @@ fn the_last_commit_and_what_a_death_would_lose_are_told() {
     let told = until(&socket, "a commit", |told| told["checkpoint"]["committed_step"] == 40);
     assert!(told["checkpoint"]["lag_seconds"].as_f64().is_some_and(|lag| lag < 30.0), "{told}");
     assert_eq!(told["checkpoint"]["resumed_step"], Value::Null);
+    until(&socket, "in step", |told| told["checkpoint"]["lag_steps"] == 0);
     running.stop().expect_code(143);
 }
 

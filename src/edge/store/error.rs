@@ -30,6 +30,24 @@ pub enum Trouble {
     Other,
 }
 
+impl Trouble {
+    /// In one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Trouble::Absent => "absent",
+            Trouble::Full => "full",
+            Trouble::Denied => "denied",
+            Trouble::NoBucket => "no_bucket",
+            Trouble::NoDirectory => "no_directory",
+            Trouble::NoCredentials => "no_credentials",
+            Trouble::NotBelieved => "not_believed",
+            Trouble::Unsupported => "unsupported",
+            Trouble::Unreachable => "unreachable",
+            Trouble::Other => "other",
+        }
+    }
+}
+
 /// A failed operation on a store.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {deed} {place}: {detail}")]

@@ -34,6 +34,23 @@ pub enum Flushed {
     OutOfTime(String),
 }
 
+/// News of the commits of a run, the last one and those between two attempts too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mirrored {
+    /// How many steps the newest complete checkpoint is ahead of the store; 0: the store has it; `None`: the steps are not
+    /// known.
+    Behind(Option<u64>),
+    /// A commit is through.
+    Committed {
+        /// Bytes of its files.
+        bytes: u64,
+        /// How long that took.
+        took: Duration,
+    },
+    /// None came of an attempt; in one word, why.
+    Failed(&'static str),
+}
+
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -144,6 +161,8 @@ pub enum Event {
     },
     /// A long transfer moved on.
     Transferring,
+    /// How the commits go; for who asks, and nothing else.
+    Mirrored(Mirrored),
     /// The last commit is through.
     Flushed(Flushed),
     /// A GPU is no place to go on: the job leaves as if preempted, for another machine.

@@ -244,7 +244,7 @@ impl Machine {
                 self.on_natural_end(now)
             }
             Event::Transferring if self.state == State::Flushing => vec![self.flush_limit(now)],
-            Event::Transferring => Vec::new(),
+            Event::Transferring | Event::Mirrored(_) => Vec::new(),
             Event::Flushed(flushed) => self.on_flushed(now, flushed),
             Event::GpuFailed { detail } => self.on_gpu_failed(now, detail),
             Event::Fenced { detail } => self.on_fenced(now, detail),

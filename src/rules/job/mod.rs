@@ -12,7 +12,7 @@ mod restart;
 mod verdict;
 
 pub use child::{ChildFacts, child_variables};
-pub use event::{Action, Event, Flushed, Resume, Target, Timer, Uptime};
+pub use event::{Action, Event, Flushed, Mirrored, Resume, Target, Timer, Uptime};
 pub use hang::{Hang, Pulse, Sample};
 pub use machine::{Machine, State, Told};
 pub use policy::{Policy, Processes, StoppedCode};

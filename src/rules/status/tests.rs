@@ -25,7 +25,7 @@ fn facts<'a>() -> Facts<'a> {
         children: vec![7, 9],
         now: 4000 * SECOND,
         wall: 1_000_000_000 * SECOND,
-        committed_at: Some(3965 * SECOND),
+        tally: Tally { committed_at: Some(3965 * SECOND), behind: Some(40), ..Tally::default() },
         metrics: [("loss".to_owned(), "0.31".to_owned()), ("bad".to_owned(), "nan".to_owned())].into(),
         gpus: None,
     }
@@ -42,13 +42,13 @@ fn a_running_job_says_where_it_stands() {
         "version": "0.1.0", "pid": 1, "state": "running", "healthy": true, "problem": null, "uptime_seconds": 4000.0,
         "command": "python", "child_pids": [7, 9], "attempt": 2, "restarts": 1, "restarts_used": 0, "restarts_allowed": 3,
         "attempt_seconds": 3900.0,
-        "checkpoint": {"resumed_step": 400, "committed_step": 520, "lag_seconds": 35.0},
+        "checkpoint": {"resumed_step": 400, "committed_step": 520, "lag_seconds": 35.0, "lag_steps": 40},
         "leaving": null, "metrics": {"bad": "nan", "loss": 0.31}, "gpus": null, "gpu_problem": null, "xids": null,
     });
     assert_eq!(status, expected);
     let lines = "running (attempt 2, up 1h 6m): python\n\
                  process     pid 7, 9 for 1h 5m, 0 of 3 restarts used (1 in all)\n\
-                 checkpoint  step 520 committed, 35s ago, resumed from step 400\n\
+                 checkpoint  step 520 committed, 35s ago, 40 steps behind, resumed from step 400\n\
                  metrics     bad nan, loss 0.31\n";
     assert_eq!(render(&status), lines);
     assert_eq!(check(&status), (true, "healthy: running (attempt 2, up 1h 6m): python".to_owned()));
@@ -57,7 +57,8 @@ fn a_running_job_says_where_it_stands() {
 #[test]
 fn the_lag_begins_with_the_attempt_where_nothing_was_committed_since() {
     let lag = |committed_at, is_running| {
-        let (told, facts) = (Told { is_running, ..told() }, Facts { committed_at, ..facts() });
+        let tally = Tally { committed_at, ..Tally::default() };
+        let (told, facts) = (Told { is_running, ..told() }, Facts { tally, ..facts() });
         object(&told, &facts)["checkpoint"]["lag_seconds"].clone()
     };
     assert_eq!(lag(None, true), 3900.0);

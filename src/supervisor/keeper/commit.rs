@@ -79,6 +79,8 @@ pub enum Outcome {
         code: u8,
         /// The store could not be reached: another try may do.
         is_away: bool,
+        /// Why, in one word, for who counts.
+        cause: &'static str,
     },
 }
 
@@ -127,20 +129,22 @@ impl Mirror {
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
             Err(Stop::Store(error)) => {
                 let message = format!("{error}; it is not committed; what was before still is; {}", way_out(&error));
-                self.failed(message, error.trouble == Trouble::Unreachable).await
+                self.failed(message, error.trouble).await
             }
-            Err(Stop::Failed(message)) => self.failed(message, false).await,
+            Err(Stop::Failed(message)) => self.failed(message, Trouble::Other).await,
         }
     }
 
     /// A newer run's retention takes files away that we rely on, which looks like a store that lost them.
-    async fn failed(&self, message: String, is_away: bool) -> Outcome {
+    async fn failed(&self, message: String, trouble: Trouble) -> Outcome {
+        let is_away = trouble == Trouble::Unreachable;
+        let failed = Outcome::Failed { message, code: exit::STORE, is_away, cause: trouble.word() };
         if is_away {
-            return Outcome::Failed { message, code: exit::STORE, is_away };
+            return failed;
         }
         match tokio::time::timeout(SECOND_WORD, self.overtaken()).await.ok().flatten() {
             Some(by) => Outcome::Fenced { by },
-            None => Outcome::Failed { message, code: exit::STORE, is_away },
+            None => failed,
         }
     }
 
@@ -159,6 +163,7 @@ impl Mirror {
         self.layout = look.layout;
         let beside = look.ages;
         let Some(local) = look.newest else {
+            self.waits(self.waiting);
             return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
         if let Some(committed) = &self.committed
@@ -166,12 +171,12 @@ impl Mirror {
                 || !committed.is_before(&local.candidate.unit, local.age))
         {
             let step = committed.age.step;
-            self.waiting = None;
+            self.waits(None);
             self.tell_outranked(&beside).await;
             return Ok(Outcome::UpToDate { step });
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
-        self.waiting = Some((local.age.step, since));
+        self.waits(Some((local.age.step, since)));
         let local = match settle {
             Some(settle) => self.settled(local, settle).await?,
             None => local,
@@ -213,7 +218,7 @@ impl Mirror {
         let outcome = Outcome::Committed { step: local.age.step, unit: unit.clone(), bytes, seconds, lag };
         self.write_pushed(&beside, local.age);
         self.committed = Some(Committed { unit, beside, entries: local.entries, age: local.age, stamp });
-        self.waiting = None;
+        self.waits(None);
         if limit.is_none()
             && let Err(error) = self.retire().await
         {

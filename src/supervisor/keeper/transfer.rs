@@ -13,6 +13,7 @@ use crate::rules::progress::{BAR_EVERY, Cadence, LINE_EVERY, bar, words};
 #[derive(Default)]
 pub struct Transfer {
     hear: Option<Box<dyn Fn(u64, u64)>>,
+    hear_behind: Option<Box<dyn Fn(Option<u64>)>>,
     done: Cell<u64>,
     all: Cell<u64>,
 }
@@ -48,6 +49,20 @@ impl Mirror {
     /// Tells bytes done and bytes in all of each restore from now on.
     pub fn hear_restore(&mut self, hear: Box<dyn Fn(u64, u64)>) {
         self.transfer.tell(hear);
+    }
+
+    /// Tells from now on how many steps the store is behind the directory, at each look: 0 where it is not, `None` where
+    /// the steps are not known.
+    pub fn hear_behind(&mut self, hear: Box<dyn Fn(Option<u64>)>) {
+        self.transfer.hear_behind = Some(hear);
+    }
+
+    /// This complete checkpoint is not in the store, since then; `None`: there is none such.
+    pub(super) fn waits(&mut self, waiting: Option<(Option<u64>, Duration)>) {
+        self.waiting = waiting;
+        if let Some(hear) = &self.transfer.hear_behind {
+            hear(self.behind().map_or(Some(0), |(steps, _)| steps));
+        }
     }
 
     /// Why checkpoints that may be newer were not taken when one was last looked for, newest first.

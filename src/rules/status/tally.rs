@@ -1,0 +1,83 @@
+//! What has come of the commits of a run so far, counted from its events.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::rules::job::{Event, Flushed, Mirrored, Uptime};
+
+/// Counted since trainit started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// What the last commit holds is as old as this.
+    pub committed_at: Option<Uptime>,
+    /// How many steps the newest complete checkpoint is ahead of the store, where that is known.
+    pub behind: Option<u64>,
+    /// Commits made.
+    pub commits: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+    /// How long they took.
+    pub took: Duration,
+    /// When the last one was through.
+    pub last_at: Option<Uptime>,
+    /// How many attempts came to nothing, by the reason's word.
+    pub failures: BTreeMap<&'static str, u64>,
+}
+
+impl Tally {
+    /// Something happened.
+    pub fn note(&mut self, now: Uptime, event: &Event) {
+        match *event {
+            Event::Committed { took, .. } => self.committed_at = Some(now.saturating_sub(took)),
+            Event::Flushed(Flushed::Done { step: Some(_) }) => self.committed_at = Some(now),
+            Event::Mirrored(Mirrored::Behind(steps)) => self.behind = steps,
+            Event::Mirrored(Mirrored::Committed { bytes, took }) => {
+                self.commits += 1;
+                self.bytes += bytes;
+                self.took += took;
+                self.last_at = Some(now);
+            }
+            Event::Mirrored(Mirrored::Failed(cause)) => *self.failures.entry(cause).or_default() += 1,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn commits_add_up_and_failures_do_by_their_cause() {
+        let mut tally = Tally::default();
+        let news = [
+            Mirrored::Behind(Some(20)),
+            Mirrored::Failed("unreachable"),
+            Mirrored::Failed("unreachable"),
+            Mirrored::Failed("denied"),
+            Mirrored::Committed { bytes: 100, took: 2 * SECOND },
+            Mirrored::Committed { bytes: 11, took: SECOND },
+            Mirrored::Behind(Some(0)),
+        ];
+        for (at, news) in (1..).zip(news) {
+            tally.note(at * SECOND, &Event::Mirrored(news));
+        }
+        assert_eq!((tally.commits, tally.bytes, tally.took), (2, 111, 3 * SECOND));
+        assert_eq!((tally.last_at, tally.behind), (Some(6 * SECOND), Some(0)));
+        assert_eq!(tally.failures, BTreeMap::from([("denied", 1), ("unreachable", 2)]));
+    }
+
+    #[test]
+    fn what_a_commit_holds_is_as_old_as_its_beginning() {
+        let mut tally = Tally::default();
+        let committed = Event::Committed { unit: "u".into(), step: None, took: 2 * SECOND, lag: SECOND };
+        tally.note(10 * SECOND, &committed);
+        assert_eq!(tally.committed_at, Some(8 * SECOND));
+        tally.note(20 * SECOND, &Event::Flushed(Flushed::Done { step: None }));
+        assert_eq!(tally.committed_at, Some(8 * SECOND), "nothing was committed");
+        tally.note(30 * SECOND, &Event::Flushed(Flushed::Done { step: Some(5) }));
+        assert_eq!(tally.committed_at, Some(30 * SECOND));
+    }
+}

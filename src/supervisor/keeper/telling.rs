@@ -1,0 +1,108 @@
+//! What the keeper tells of its work: the supervisor events, the log lines.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use super::commit::Outcome;
+use super::mirror::{self, Mirror};
+use super::transfer::log_lines;
+use super::{Keeper, PROGRESS_PAUSE, SAID_AGAIN, STALE_LOOKS};
+use crate::edge::clock::Clock;
+use crate::rules::exit;
+use crate::rules::job::{Event, Mirrored, Resume};
+
+impl Keeper {
+    /// Hears of a transfer: the supervisor is told that it moves, the log how far it is.
+    pub(super) fn progress(&self, what: &'static str) -> impl Fn(u64, u64) + use<> {
+        let (clock, said_at, teller, lines) =
+            (Clock::start(), Cell::new(Duration::ZERO), self.teller.clone(), log_lines(what));
+        move |done, all| {
+            lines(done, all);
+            let now = clock.now();
+            if now.saturating_sub(said_at.get()) >= PROGRESS_PAUSE {
+                said_at.set(now);
+                teller.tell(Event::Transferring);
+            }
+        }
+    }
+
+    /// Hears how far the store is behind: the supervisor is told when that changes.
+    pub(super) fn behind(&self) -> Box<dyn Fn(Option<u64>)> {
+        let (teller, said) = (self.teller.clone(), Cell::new(None));
+        Box::new(move |steps| {
+            if said.replace(Some(steps)) != Some(steps) {
+                teller.tell(Event::Mirrored(Mirrored::Behind(steps)));
+            }
+        })
+    }
+
+    /// For who counts.
+    pub(super) fn tell_outcome(&self, outcome: &Outcome) {
+        let news = match *outcome {
+            Outcome::Committed { bytes, seconds, .. } => {
+                Mirrored::Committed { bytes, took: Duration::from_secs_f64(seconds) }
+            }
+            Outcome::Failed { cause, .. } => Mirrored::Failed(cause),
+            Outcome::OutOfTime { .. } => Mirrored::Failed("out_of_time"),
+            Outcome::Fenced { .. } => Mirrored::Failed("fenced"),
+            Outcome::UpToDate { .. } | Outcome::NothingComplete { .. } | Outcome::Changed { .. } => return,
+        };
+        self.teller.tell(Event::Mirrored(news));
+    }
+
+    pub(super) fn complain(&mut self, message: String) {
+        let (steps, lag) = self.mirror.as_ref().and_then(Mirror::behind).unwrap_or_default();
+        let is_worse = lag >= SAID_AGAIN && lag >= self.said.1 * 2;
+        // Each try has a number of its own, and names it.
+        let gist: String = message.chars().filter(|c| !c.is_ascii_digit()).collect();
+        if self.said.0 != gist || is_worse {
+            let lag_seconds = lag.as_secs();
+            tracing::warn!(code = "commit_failed", lag_steps = steps, lag_seconds, "{message}");
+            self.said = (gist, lag);
+        }
+    }
+
+    /// What the checkpoints are taken for, once; and why the newest is not taken, once, when it is no save under way any
+    /// more.
+    pub(super) fn tell_look(&mut self, at_rest: bool) {
+        let Some((name, evidence)) = self.mirror.as_ref().and_then(Mirror::taken_for) else { return };
+        let Some(mirror) = &self.mirror else { return };
+        if name != self.taken_for {
+            self.taken_for = name;
+            tracing::info!("checkpoints in {} are taken for {name}: {evidence}", mirror.directory().display());
+        }
+        let why = mirror.passed().first().cloned().unwrap_or_default();
+        let looks = if self.passed.0 == why { self.passed.1.saturating_add(1) } else { 1 };
+        let is_due = looks == STALE_LOOKS || at_rest && looks < STALE_LOOKS;
+        if !why.is_empty() && is_due {
+            let committed_step = mirror.committed().and_then(|(step, _)| step);
+            tracing::warn!(code = "checkpoint_passed_over", committed_step, "{why}; it is not committed");
+        }
+        self.passed = (why, if at_rest { STALE_LOOKS } else { looks });
+    }
+
+    pub(super) fn tell_notes(&mut self) {
+        for note in self.mirror.as_ref().map(Mirror::take_notes).unwrap_or_default() {
+            tracing::warn!(code = "checkpoint", "{note}");
+        }
+    }
+
+    pub(super) fn tell_restored(&self, resume: Option<mirror::Resume>) {
+        let committed = self.mirror.as_ref().and_then(|m| m.committed()).and_then(|(step, _)| step);
+        let resume = resume.map(|r| Resume {
+            from: r.from.to_string_lossy().into_owned(),
+            step: r.step,
+            written_ns: r.written_ns,
+        });
+        self.teller.tell(Event::Restored { resume, committed });
+    }
+
+    pub(super) fn tell_fenced(&self, by: &str) {
+        self.teller.tell(Event::Fenced {
+            detail: format!(
+                "a newer run of this job (attempt {by}) has taken over the store; this one stops so that the two do not mix, code {}",
+                exit::FENCED
+            ),
+        });
+    }
+}
