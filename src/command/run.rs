@@ -27,7 +27,7 @@ use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
 use crate::settings::{self, Reader};
 use crate::supervisor::follow::Files;
 use crate::supervisor::output::LOCK_PATIENCE;
-use crate::supervisor::{self, GpuWatch, Job, Keep, Lookout, Metrics, Peers, Work};
+use crate::supervisor::{self, GpuWatch, Job, Keep, Lookout, Metrics, Page, Peers, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
@@ -127,7 +127,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         gpus: watch,
         metrics,
     };
-    let work = Work { keep, lookout, peers };
+    let page = settings.status_addr.and_then(Page::open);
+    let work = Work { keep, lookout, peers, page };
     match supervisor::run(job, work, clock) {
         Ok(ended) => {
             let facts = Facts {

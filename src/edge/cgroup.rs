@@ -46,6 +46,12 @@ impl MemoryCgroup {
         number(self.dir.as_ref()?, &["memory.peak", "memory.max_usage_in_bytes"])
     }
 
+    /// The group's memory use in bytes, where the group has a limit.
+    pub fn current_bytes(&self) -> Option<u64> {
+        self.limit?;
+        number(self.dir.as_ref()?, &["memory.current", "memory.usage_in_bytes"])
+    }
+
     /// The group's memory limit in bytes; `None` when there is none.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit

@@ -16,6 +16,8 @@ pub mod follow;
 pub mod gpu;
 pub mod heap;
 pub mod http;
+#[cfg(feature = "status-page")]
+pub mod http_server;
 pub mod limits;
 #[cfg(feature = "store")]
 pub mod links;

@@ -2,6 +2,8 @@
 //!
 //! Absent knowledge is null. Deliberately absent: who asks, and how.
 
+pub mod exposition;
+pub mod page;
 pub mod tally;
 
 use std::collections::BTreeMap;
@@ -40,6 +42,8 @@ pub struct Facts<'a> {
     pub wall: Duration,
     /// What has come of the commits.
     pub tally: Tally,
+    /// The job's memory.
+    pub memory: Memory,
     /// The last value of each metric, as it was reported.
     pub metrics: BTreeMap<String, String>,
     /// The GPUs with their samples, oldest first; `None`: nobody watches any.
@@ -51,6 +55,17 @@ impl Facts<'_> {
     fn since_1970(&self, at: Uptime) -> Duration {
         (self.wall + at.saturating_sub(self.now)).saturating_sub(self.now.saturating_sub(at))
     }
+}
+
+/// In bytes; that of the container, where it has a limit.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Memory {
+    /// Now.
+    pub current_bytes: Option<u64>,
+    /// The most so far; without a limit, of the largest process that has ended.
+    pub peak_bytes: Option<u64>,
+    /// The limit.
+    pub limit_bytes: Option<u64>,
 }
 
 /// What the watch knows.

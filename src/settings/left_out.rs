@@ -8,20 +8,33 @@ use super::layers::{Complaint, Source, Values};
 pub const WHY: &str = "this trainit was built without checkpoint stores (trainit-small) and keeps neither checkpoints nor \
                        models; take the full file, trainit, or leave it out and let the trainer save by itself";
 
+/// The same for the status page.
+const NO_PAGE: &str = "this trainit was built without an HTTP server (trainit-small) and has no status page; take the full \
+                       file, trainit, or leave it out and ask with trainit status";
+
 /// The heading in `--help` of what goes with the feature `store`.
 const OF_STORES: &str = "Checkpoints";
 
 /// Whether this build has no use for a setting.
 pub fn is_left_out(setting: &Setting) -> bool {
-    !cfg!(feature = "store") && setting.topic == OF_STORES
+    why(setting).is_some()
+}
+
+/// Why it has none, and the way out.
+fn why(setting: &Setting) -> Option<&'static str> {
+    match setting {
+        Setting { topic: OF_STORES, .. } if !cfg!(feature = "store") => Some(WHY),
+        Setting { name: "status-addr", .. } if !cfg!(feature = "status-page") => Some(NO_PAGE),
+        _ => None,
+    }
 }
 
 /// Takes what this build has no use for out of the values; each that somebody gave is a complaint.
 pub fn refuse(values: &mut Values, complaints: &mut Vec<Complaint>) {
-    for setting in all().filter(|setting| is_left_out(setting)) {
+    for (setting, why) in all().filter_map(|setting| Some((setting, why(setting)?))) {
         let place = values.place(setting.name);
         if values.remove(setting.name).is_some_and(|given| given.source != Source::Default) {
-            complaints.push(Complaint { place, message: WHY.to_owned() });
+            complaints.push(Complaint { place, message: why.to_owned() });
         }
     }
 }
@@ -40,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_a_build_without_stores_for_checkpoints_is_refused_and_who_does_not_is_not() {
+    fn who_asks_a_build_for_what_it_has_not_is_refused_and_who_does_not_is_not() {
         let gathered = |pairs: &[(&str, &str)]| {
             let (env, mut complaints) = (Env::from_pairs(pairs.iter().copied()), Vec::new());
             let mut values = Values::gather(on::RUN, Default::default(), &env, None, &mut complaints);
@@ -57,5 +70,8 @@ mod tests {
             assert!(complaints.iter().any(place), "{complaints:?}");
         }
         assert_eq!(gathered(&[("AIP_CHECKPOINT_DIR", "gs://b/c")]).1, Vec::<String>::new());
+        let complaints = gathered(&[("TRAINIT_STATUS_ADDR", "127.0.0.1:9464")]).1;
+        assert_eq!(complaints.is_empty(), cfg!(feature = "status-page"), "{complaints:?}");
+        assert!(complaints.iter().all(|line| line.contains("without an HTTP server")), "{complaints:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! What `run` was asked for, beside cluster, checkpoints, metrics and GPUs, which have files of their own.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub struct RunSettings {
     pub rank_prefix: bool,
     /// A file for the verdict.
     pub verdict_file: Option<PathBuf>,
+    /// Where the status is told over HTTP.
+    pub status_addr: Option<SocketAddr>,
     /// Who is asked about preemptions.
     pub preemption: preempt::Choice,
     /// What their notices without a time mean.
@@ -112,6 +115,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
             .unwrap_or(LogLevel::Info),
         rank_prefix: reader.choice("output-prefix", &[("rank", true), ("none", false)]).unwrap_or(true),
         verdict_file: reader.path("verdict-file"),
+        status_addr: reader.parse("status-addr", status_addr),
         preemption: preemption(reader),
         leads: preempt::Leads {
             preemption: reader
@@ -169,6 +173,12 @@ fn announcing(text: &str) -> Result<(Signal, Duration), String> {
         return Err(format!("{signal} cannot announce anything; expected one that can be caught, such as USR1"));
     }
     Ok((signal, lead))
+}
+
+fn status_addr(text: &str) -> Result<SocketAddr, String> {
+    text.trim().parse().map_err(|_| {
+        format!("expected an address and a port such as 127.0.0.1:9464, [::1]:9464 or 0.0.0.0:9464, found {text:?}")
+    })
 }
 
 fn rewrite(text: &str) -> Result<(Signal, Option<Signal>), String> {
@@ -239,6 +249,22 @@ mod tests {
         assert_eq!(seconds, [(signal("USR1"), 120), (signal("USR2"), 60), (signal("USR2"), 180)]);
         assert!(complaints.is_empty(), "{complaints:?}");
         assert_eq!(read_from(&[("TRAINIT_PREEMPT_ON", "KILL@1\nUSR1@x\nFOO")]).1.len(), 3);
+    }
+
+    #[test]
+    fn the_status_address_is_an_address_with_its_port_and_no_name() {
+        for right in ["127.0.0.1:9464", "[::1]:0", "0.0.0.0:1", " [::]:9464 "] {
+            let (settings, complaints) = read_from(&[("TRAINIT_STATUS_ADDR", right)]);
+            assert_eq!((settings.status_addr, complaints.len()), (right.trim().parse().ok(), 0), "{right}");
+        }
+        for wrong in ["9464", ":9464", "localhost:9464", "127.0.0.1", "127.0.0.1:65536", "::1:9464", "http://[::1]:1"] {
+            let (_, complaints) = read_from(&[("TRAINIT_STATUS_ADDR", wrong)]);
+            let [line] = &complaints[..] else { panic!("{wrong}: {complaints:?}") };
+            assert!(
+                line.starts_with("TRAINIT_STATUS_ADDR: expected an address and a port such as 127.0.0.1:9464"),
+                "{line}"
+            );
+        }
     }
 
     #[test]

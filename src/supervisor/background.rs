@@ -1,5 +1,5 @@
 //! Long work on a thread of its own, with a runtime of its own: it takes orders, and rings when it has events.
-//! Without a checkpoint directory, a source to watch or peers to wait for there is no thread at all.
+//! Without a checkpoint directory, a source to watch, peers to wait for or a page to show there is no thread at all.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc as orders};
 
 use super::keeper::Keep;
 use super::lookout::Lookout;
+use super::page::{Page, Question};
 use super::peers::Peers;
 use crate::edge::clock::Clock;
 use crate::edge::signals;
@@ -30,6 +31,8 @@ pub struct Work {
     pub lookout: Option<Lookout>,
     /// Who must be reachable before the first start.
     pub peers: Option<Peers>,
+    /// Where scrapers ask.
+    pub page: Option<Page>,
 }
 
 /// When a stop ends that nobody set an end: late, but it is a stop, and nothing is done that can wait.
@@ -64,6 +67,7 @@ pub(super) struct Background {
 struct Thread {
     orders: orders::UnboundedSender<Order>,
     events: mpsc::Receiver<Event>,
+    questions: mpsc::Receiver<Question>,
     bell: Bell,
     incarnation: Arc<AtomicU64>,
     clock: Clock,
@@ -79,6 +83,7 @@ struct Thread {
 #[derive(Debug, Clone)]
 pub(super) struct Teller {
     events: mpsc::Sender<Event>,
+    questions: mpsc::Sender<Question>,
     bell: Bell,
     incarnation: Arc<AtomicU64>,
 }
@@ -91,6 +96,14 @@ impl Teller {
         self.bell.ring();
     }
 
+    /// Asks the supervisor.
+    #[cfg_attr(not(feature = "status-page"), allow(dead_code, reason = "there is nobody who asks"))]
+    pub(super) fn ask(&self, question: Question) {
+        // When the job is over nobody answers.
+        let _ = self.questions.send(question);
+        self.bell.ring();
+    }
+
     /// Makes this run's number in the store known.
     pub(super) fn incarnation(&self, number: u64) {
         self.incarnation.store(number, Ordering::Relaxed);
@@ -100,13 +113,19 @@ impl Teller {
 impl Background {
     /// Starts the thread if there is anything for it. Errors: as eventfd(2) and pthread_create(3).
     pub(super) fn start(work: Work) -> io::Result<Background> {
-        if work.keep.is_none() && work.lookout.is_none() && work.peers.is_none() {
+        if work.keep.is_none() && work.lookout.is_none() && work.peers.is_none() && work.page.is_none() {
             return Ok(Background::default());
         }
         let (order_sender, order_receiver) = orders::unbounded_channel();
         let (event_sender, events) = mpsc::channel();
+        let (question_sender, questions) = mpsc::channel();
         let (bell, incarnation) = (Bell::new()?, Arc::new(AtomicU64::new(0)));
-        let teller = Teller { events: event_sender, bell: bell.clone(), incarnation: Arc::clone(&incarnation) };
+        let teller = Teller {
+            events: event_sender,
+            questions: question_sender,
+            bell: bell.clone(),
+            incarnation: Arc::clone(&incarnation),
+        };
         let gather = Arc::new(Notify::new());
         let gathered = Arc::clone(&gather);
         let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -122,6 +141,7 @@ impl Background {
         let thread = Thread {
             orders: order_sender,
             events,
+            questions,
             bell,
             incarnation,
             clock,
@@ -166,6 +186,16 @@ impl Background {
         events.extend(pending.into_iter().map(dead));
         events.extend(is_gathering.then(alone));
         events
+    }
+
+    /// What scrapers ask, at most so much at a time: the rest rings again.
+    pub(super) fn questions(&self, most: usize) -> Vec<Question> {
+        let Some(thread) = &self.thread else { return Vec::new() };
+        let asked: Vec<Question> = thread.questions.try_iter().take(most).collect();
+        if asked.len() == most {
+            thread.bell.ring();
+        }
+        asked
     }
 
     /// Answers with `PeersReached` or `PeersMissing`.
@@ -277,6 +307,12 @@ async fn carry_out(
         }
         std::future::pending::<()>().await;
     };
+    let show = async {
+        if let Some(page) = work.page {
+            page.serve(teller.clone()).await;
+        }
+        std::future::pending::<()>().await;
+    };
     let keep = async {
         match work.keep {
             Some(keep) => keep.work(orders, teller.clone(), clock).await,
@@ -290,6 +326,7 @@ async fn carry_out(
     tokio::select! {
         () = watch => {}
         () = meet => {}
+        () = show => {}
         () = keep => {}
     }
 }

@@ -24,6 +24,7 @@ use crate::rules::exit::{self, End};
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
+use crate::rules::status::Memory;
 
 const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 
@@ -214,6 +215,16 @@ impl Effects {
     pub(super) fn peak_memory(&self) -> Option<u64> {
         let of_cgroup = self.cgroup.as_ref().and_then(MemoryCgroup::peak_bytes);
         of_cgroup.or_else(|| Some(process::children_peak_memory()).filter(|peak| *peak > 0))
+    }
+
+    /// The job's memory, as far as anybody counts it.
+    pub(super) fn memory(&self) -> Memory {
+        let cgroup = self.cgroup.as_ref();
+        Memory {
+            current_bytes: cgroup.and_then(MemoryCgroup::current_bytes),
+            peak_bytes: self.peak_memory(),
+            limit_bytes: cgroup.and_then(MemoryCgroup::limit_bytes),
+        }
     }
 
     /// One process for each local rank.

@@ -14,6 +14,8 @@ mod leaders;
 mod lookout;
 mod outlet;
 pub mod output;
+#[cfg_attr(not(feature = "status-page"), path = "page_left_out.rs")]
+mod page;
 mod peers;
 mod pulse;
 mod pumps;
@@ -45,6 +47,7 @@ pub use keeper::Keep;
 pub use lookout::Lookout;
 use output::Collectors;
 pub use output::Metrics;
+pub use page::Page;
 pub use peers::Peers;
 
 /// Everything a run needs to know, cut from the settings.

@@ -1,4 +1,4 @@
-//! Where a run is asked how it is: the status socket in the loop. Nobody asks: nothing wakes up.
+//! Where a run is asked how it is: the status socket in the loop, and the questions of `page.rs`. Nobody asks: nothing wakes up.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -65,12 +65,16 @@ impl StatusDesk {
             now,
             wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
             tally: self.tally.clone(),
+            memory: effects.memory(),
             metrics: effects.collectors.as_ref().map(super::Collectors::last_values).unwrap_or_default(),
             gpus: effects.gpus.told(),
         };
         for _ in 0..ANSWERS {
             let Some(caller) = self.listener.as_ref().and_then(Listener::next) else { break };
             caller.tell(&status::answer(&machine.told(), &facts()));
+        }
+        for question in effects.background.questions(ANSWERS) {
+            question.answer(|page| page.show(&machine.told(), &facts()));
         }
     }
 }

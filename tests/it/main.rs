@@ -64,6 +64,8 @@ mod resume;
 mod scraped_metrics;
 mod shipping;
 mod status;
+#[cfg(feature = "status-page")]
+mod status_page;
 #[cfg(feature = "store")]
 mod store_access;
 #[cfg(feature = "store")]

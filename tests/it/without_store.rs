@@ -22,6 +22,15 @@ fn a_run_that_asks_for_checkpoints_is_not_started() {
 }
 
 #[test]
+fn a_run_that_asks_for_the_status_page_is_not_started() {
+    let done = Trainit::run(["echo", "started"]).env("TRAINIT_STATUS_ADDR", "127.0.0.1:0").output().expect_code(125);
+    assert_eq!(done.out(), "");
+    let detail = done.verdict()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.starts_with("TRAINIT_STATUS_ADDR: ") && detail.contains("built without an HTTP server"), "{detail}");
+    assert!(!Trainit::new(["run", "--help"]).output().out().contains("--status-addr"));
+}
+
+#[test]
 fn where_only_the_platform_names_a_place_the_run_starts() {
     let done = Trainit::run(["echo", "started"]).env("AIP_CHECKPOINT_DIR", "gs://b/c").output().expect_code(0);
     assert_eq!(done.out(), "started\n");

@@ -28,7 +28,7 @@ mod restarting;
 mod stopping;
 mod told;
 
-pub use told::Told;
+pub use told::{STATES, Told};
 
 /// How long a process may resist SIGKILL before it is named and left behind.
 const STUCK_AFTER: Duration = Duration::from_secs(2);

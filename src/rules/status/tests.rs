@@ -26,6 +26,7 @@ fn facts<'a>() -> Facts<'a> {
         now: 4000 * SECOND,
         wall: 1_000_000_000 * SECOND,
         tally: Tally { committed_at: Some(3965 * SECOND), behind: Some(40), ..Tally::default() },
+        memory: Memory::default(),
         metrics: [("loss".to_owned(), "0.31".to_owned()), ("bad".to_owned(), "nan".to_owned())].into(),
         gpus: None,
     }

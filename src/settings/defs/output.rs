@@ -24,6 +24,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Before each line of the output of several processes (--nproc): their rank, or nothing",
     ),
     one("verdict-file", "PATH", TOPIC, on::RUN, "", "Also write the verdict, one JSON object, to this file"),
+    one(
+        "status-addr",
+        "ADDR:PORT",
+        TOPIC,
+        on::RUN,
+        "",
+        "Answer /metrics (Prometheus) and /healthz over HTTP there, as 127.0.0.1:9464; off without it",
+    ),
     switch("json", TOPIC, on::INSPECT | on::GPUS | on::CHECKPOINT | on::STATUS, "Print one JSON object"),
     switch(
         "check",

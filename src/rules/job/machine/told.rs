@@ -3,10 +3,24 @@
 use super::{Cause, Machine, State};
 use crate::rules::job::event::Uptime;
 
+/// Every state there is a word for.
+pub const STATES: [&str; 10] = [
+    "restoring",
+    "gathering",
+    "launching",
+    "running",
+    "stopping",
+    "draining",
+    "refreshing",
+    "waiting",
+    "flushing",
+    "done",
+];
+
 /// Where a job stands. Times are since trainit started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Told {
-    /// `restoring`, `launching`, `running`, `stopping`, `draining`, `refreshing`, `waiting`, `flushing` or `done`.
+    /// One of [`STATES`].
     pub state: &'static str,
     /// Whether the command runs now.
     pub is_running: bool,
@@ -101,6 +115,7 @@ mod tests {
     #[test]
     fn a_running_job_is_told_with_its_attempt() {
         let told = running().told();
+        assert!(STATES.contains(&told.state) && STATES.contains(&"launching"));
         assert_eq!((told.state, told.is_running, told.attempt, told.restarts_allowed), ("running", true, 1, 3));
         assert_eq!((told.attempt_at, told.leaving, told.kill_at), (Some(SECOND), None, None));
     }
