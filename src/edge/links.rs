@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::beneath::{Beneath, read_at};
-use super::walk::entry;
+use super::walk::{NOT_UTF8, entry, legible};
 use crate::rules::checkpoint::listing::{Entry, Kind, Listing, Peek, join};
 
 /// Links that lead to more names than this are given up: a manifest holds no more files.
@@ -41,29 +41,31 @@ pub fn follow(root: &Path, listing: &Listing, links: &BTreeSet<String>) -> Listi
 }
 
 fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entries: &mut Vec<Entry>) {
-    let odd = |why| Entry { path: path.clone(), kind: Kind::Odd(why), size: 0, ..link.clone() };
+    let refused = |kind| Entry { path: path.clone(), kind, size: 0, ..link.clone() };
     let (real, metadata) = match fs::canonicalize(at).and_then(|real| Ok((fs::metadata(&real)?, real))) {
         Ok((metadata, real)) => (real, metadata),
         Err(error) => {
-            entries.push(odd(match error.raw_os_error() {
-                Some(libc::ENOENT | libc::ENOTDIR) => "a symbolic link to nothing",
-                Some(libc::ELOOP) => "a symbolic link that leads back to itself",
-                _ => "what the symbolic link leads to cannot be reached",
+            entries.push(refused(match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => Kind::Odd("a symbolic link to nothing"),
+                Some(libc::ELOOP) => Kind::Odd("a symbolic link that leads back to itself"),
+                _ => Kind::Lost("what the symbolic link leads to cannot be reached"),
             }));
             return;
         }
     };
     let kind = metadata.file_type();
-    let refused = match () {
-        () if entries.len() >= MOST => Some("symbolic links lead to more than a million names"),
-        () if path.split('/').count() > MAX_DEPTH => Some("it lies deeper than 64 directories"),
-        () if kind.is_dir() && above.contains(&real) => Some("a symbolic link that leads back to a directory above it"),
-        () if kind.is_socket() || kind.is_fifo() => Some("a socket or a pipe, which cannot be copied"),
-        () if !kind.is_dir() && !kind.is_file() => Some("a device, which cannot be copied"),
+    let why = match () {
+        () if entries.len() >= MOST => Some(Kind::Lost("symbolic links lead to more than a million names")),
+        () if path.split('/').count() > MAX_DEPTH => Some(Kind::Lost("it lies deeper than 64 directories")),
+        () if kind.is_dir() && above.contains(&real) => {
+            Some(Kind::Odd("a symbolic link that leads back to a directory above it"))
+        }
+        () if kind.is_socket() || kind.is_fifo() => Some(Kind::Odd("a socket or a pipe, which cannot be copied")),
+        () if !kind.is_dir() && !kind.is_file() => Some(Kind::Odd("a device, which cannot be copied")),
         () => None,
     };
-    if let Some(why) = refused {
-        entries.push(odd(why));
+    if let Some(why) = why {
+        entries.push(refused(why));
         return;
     }
     let kind = if kind.is_dir() { Kind::Directory } else { Kind::File };
@@ -73,17 +75,16 @@ fn visit(at: &Path, path: String, link: &Entry, above: &mut Vec<PathBuf>, entrie
         return;
     }
     let Ok(names) = fs::read_dir(&real) else {
-        entries.push(odd("the directory that the symbolic link leads to cannot be read"));
+        entries.push(refused(Kind::Lost("the directory that the symbolic link leads to cannot be read")));
         return;
     };
     above.push(real);
     for name in names.flatten() {
         match name.file_name().to_str() {
             Some(text) => visit(&name.path(), join(&path, text), link, above, entries),
-            None => entries.push(Entry {
-                path: join(&path, &name.file_name().to_string_lossy()),
-                ..odd("its name is not UTF-8, which stores cannot keep; rename it")
-            }),
+            None => {
+                entries.push(Entry { path: join(&path, &legible(&name.file_name())), ..refused(Kind::Lost(NOT_UTF8)) })
+            }
         }
     }
     above.pop();

@@ -1,5 +1,6 @@
 //! Walks a checkpoint directory by lstat, following nothing.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirEntry, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,6 +11,8 @@ use crate::rules::checkpoint::names::OWN;
 
 /// Deeper than this is refused, not walked.
 const MAX_DEPTH: usize = 64;
+/// Of a name.
+pub(super) const NOT_UTF8: &str = "its name is not UTF-8, which stores cannot keep; rename it";
 
 /// Everything under `root` but our own corner. A root that is not there is empty; what vanishes during the walk is left
 /// out; what cannot be read or copied is an [`Kind::Odd`] entry. Errors: the root itself cannot be read.
@@ -30,10 +33,10 @@ pub fn walk(root: &Path) -> io::Result<Listing> {
 fn visit(found: &DirEntry, parent: &str, depth: usize, entries: &mut Vec<Entry>) {
     let Ok(metadata) = found.metadata() else { return };
     let name = found.file_name();
-    let path = join(parent, &name.to_string_lossy());
+    let path = join(parent, &legible(&name));
     let kind = match name.to_str() {
-        None => Kind::Odd("its name is not UTF-8, which stores cannot keep; rename it"),
-        Some(_) if depth > MAX_DEPTH => Kind::Odd("it lies deeper than 64 directories"),
+        None => Kind::Lost(NOT_UTF8),
+        Some(_) if depth > MAX_DEPTH => Kind::Lost("it lies deeper than 64 directories"),
         Some(_) => kind(found, &metadata),
     };
     let is_directory = kind == Kind::Directory;
@@ -43,7 +46,7 @@ fn visit(found: &DirEntry, parent: &str, depth: usize, entries: &mut Vec<Entry>)
         match fs::read_dir(found.path()) {
             Ok(names) => names.flatten().for_each(|name| visit(&name, &path, depth + 1, entries)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => entries.truncate(at),
-            Err(_) => entries[at].kind = Kind::Odd("the directory cannot be read"),
+            Err(_) => entries[at].kind = Kind::Lost("the directory cannot be read"),
         }
     }
 }
@@ -56,7 +59,7 @@ fn kind(found: &DirEntry, metadata: &Metadata) -> Kind {
         Kind::Directory
     } else if kind.is_symlink() {
         let target = fs::read_link(found.path()).ok().and_then(|t| t.into_os_string().into_string().ok());
-        target.map_or(Kind::Odd("a symbolic link whose target is not UTF-8"), Kind::Symlink)
+        target.map_or(Kind::Lost("a symbolic link whose target is not UTF-8"), Kind::Symlink)
     } else if kind.is_socket() {
         Kind::Odd("a socket, which cannot be copied")
     } else if kind.is_fifo() {
@@ -64,6 +67,16 @@ fn kind(found: &DirEntry, metadata: &Metadata) -> Kind {
     } else {
         Kind::Odd("a device, which cannot be copied")
     }
+}
+
+/// A name for people: bytes that are not UTF-8 as `\xff`.
+pub(super) fn legible(name: &OsStr) -> String {
+    let mut text = String::new();
+    for chunk in name.as_encoded_bytes().utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
 }
 
 /// What stat told, as an entry.
@@ -85,7 +98,6 @@ pub fn entry(path: String, kind: Kind, metadata: &Metadata) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
 
@@ -98,14 +110,15 @@ mod tests {
         fs::write(at("d/a\nb c"), "123").expect("write");
         symlink("/etc", at("d/link")).expect("symlink");
         fs::write(dir.path().join(OsStr::from_bytes(b"x\xff")), "1").expect("write");
+        fs::write(at("x\\xff"), "a name like the other's for people").expect("write");
         nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::from_bits_truncate(0o600)).expect("mkfifo");
         let listing = walk(dir.path()).expect("walks");
         let paths: Vec<&str> = listing.entries().iter().map(|e| e.path.as_str()).collect();
-        assert_eq!(paths, ["d", "d/a\nb c", "d/empty", "d/link", "pipe", "x\u{fffd}"]);
+        assert_eq!(paths, ["d", "d/a\nb c", "d/empty", "d/link", "pipe", "x\\xff"]);
         assert_eq!(listing.file("d/a\nb c").map(|e| e.size), Some(3));
         assert_eq!(listing.get("d/link").map(|e| e.kind.clone()), Some(Kind::Symlink("/etc".into())));
         assert!(listing.get("pipe").is_some_and(|e| matches!(e.kind, Kind::Odd(_))));
-        assert!(listing.get("x\u{fffd}").is_some_and(|e| matches!(e.kind, Kind::Odd(why) if why.contains("UTF-8"))));
+        assert_eq!(listing.get("x\\xff").map(|e| e.kind.clone()), Some(Kind::Lost(NOT_UTF8)));
         assert_eq!(walk(&at("nowhere")).map(|l| l.entries().len()).ok(), Some(0));
     }
 }

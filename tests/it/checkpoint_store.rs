@@ -208,6 +208,10 @@ fn a_name_that_is_not_utf8_is_refused_by_name() {
     let odd = place.local().join("step-1").join(std::ffi::OsStr::from_bytes(b"x\xff"));
     fs::write(odd, "1").unwrap();
     let done = place.checkpoint("push").output().expect_code(1);
+    assert!(done.err().contains(r"step-1/x\xff: its name is not UTF-8"), "{}", done.err());
+    // Beside it lies what is called as the other is put.
+    fs::write(place.local().join("step-1").join(r"x\xff"), "1").unwrap();
+    let done = place.checkpoint("push").output().expect_code(1);
     assert!(done.err().contains("not UTF-8"), "{}", done.err());
 }
 

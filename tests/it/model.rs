@@ -170,6 +170,19 @@ fn a_file_whose_name_cannot_be_kept_is_named_before_anything_there_is_touched() 
 }
 
 #[test]
+fn a_model_with_a_name_that_is_not_utf8_is_not_copied_by_half() {
+    let place = Place::new();
+    run(&place, TRAINER).output().expect_code(0);
+    let before = files(&place.store());
+    let script = "echo v2 > \"$0/saved_model.pb\"; echo 1 > \"$0/$(printf 'w\\377')\"";
+    let verdict = run(&place, script).output().expect_code(204).verdict();
+    let detail = verdict["detail"].as_str().unwrap();
+    assert!(detail.contains(r"w\xff cannot be copied") && detail.contains("rename it"), "{detail}");
+    assert_eq!(files(&place.store()), before);
+    assert!(manifest(&place).is_some(), "it is whole as it was");
+}
+
+#[test]
 fn half_a_copy_has_no_manifest_and_what_could_not_be_replaced_is_as_it_was() {
     let place = Place::new();
     run(&place, TRAINER).output().expect_code(0);

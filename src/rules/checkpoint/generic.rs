@@ -83,7 +83,7 @@ fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
     match entry.kind {
         Kind::File if entry.size > 0 => Some(Candidate::file(entry, step)),
         Kind::Directory => Some(Candidate::directory(scan.listing, &entry.path, step)),
-        Kind::Odd(_) => Some(Candidate::file(entry, step)),
+        Kind::Odd(_) | Kind::Lost(_) => Some(Candidate::file(entry, step)),
         Kind::File | Kind::Symlink(_) => None,
     }
 }

@@ -13,8 +13,10 @@ pub enum Kind {
     Directory,
     /// A symbolic link and what it says.
     Symlink(String),
-    /// What can never be copied, and why: a socket, a name that is not UTF-8.
+    /// What can never be copied and holds nothing, and why: a socket, a link to nothing.
     Odd(&'static str),
+    /// What holds something and cannot be copied, and why: a name that is not UTF-8. A copy without it is not whole.
+    Lost(&'static str),
 }
 
 /// One name under the checkpoint directory.
@@ -44,6 +46,14 @@ impl Entry {
     /// The last part of the path.
     pub fn name(&self) -> &str {
         name_of(&self.path)
+    }
+
+    /// Why it can never be copied.
+    pub fn refused(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Odd(why) | Kind::Lost(why) => Some(why),
+            Kind::File | Kind::Directory | Kind::Symlink(_) => None,
+        }
     }
 
     /// Whether this is still the same file with the same bytes, as far as stat can tell. A hard link made or lost moves
@@ -79,9 +89,10 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// From entries in any order.
+    /// From entries in any order. Of two with the same path one is a name that had to be put otherwise: that one stays.
     pub fn new(mut entries: Vec<Entry>) -> Listing {
-        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        entries.sort_by(|a, b| (&a.path, a.refused().is_none()).cmp(&(&b.path, b.refused().is_none())));
+        entries.dedup_by(|later, first| later.path == first.path);
         Listing { entries }
     }
 

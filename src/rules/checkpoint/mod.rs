@@ -71,6 +71,9 @@ pub fn layout(name: &str) -> Option<&'static Layout> {
 pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     marker::marked(scan, candidate)?;
     aside::unmarked(scan, candidate)?;
+    if let Some((entry, why)) = candidate.entries(scan.listing).find_map(|e| Some((e, e.refused()?))) {
+        return Err(format!("{}: {why}", entry.path));
+    }
     (found.layout.complete)(scan, candidate)?;
     // These say themselves when they are through.
     if scan.options.marker.is_some() || [tensorflow::TENSORFLOW.name, marker::MARKER.name].contains(&found.layout.name)

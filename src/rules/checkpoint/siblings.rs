@@ -7,14 +7,16 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::check::is_weights;
-use super::listing::{Entry, Listing, name_of, parent_of};
+use super::listing::{Entry, Kind, Listing, name_of, parent_of};
 use super::unit::{Candidate, Scan, is_bystander, step_in};
 
 /// Makes one of those units of a file each that belong to the same step, or are the shards of one without.
 pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidate> {
     // What lies beside the weights may be cut short for ever, as a JSON file that is a log.
-    let is_part =
-        |unit: &Candidate| listing.file(&unit.unit).is_some_and(|f| is_weights(f.name()) && !is_json(f.name()));
+    let is_part = |unit: &Candidate| {
+        let is_file = |e: &&Entry| matches!(e.kind, Kind::File | Kind::Lost(_));
+        listing.get(&unit.unit).filter(is_file).is_some_and(|f| is_weights(f.name()) && !is_json(f.name()))
+    };
     let (parts, mut all): (Vec<_>, Vec<_>) = units.into_iter().partition(is_part);
     let mut steps: BTreeMap<_, Vec<Candidate>> = BTreeMap::new();
     for part in parts {
@@ -130,7 +132,7 @@ mod tests {
     use super::super::check::tests::{hdf5_of, safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, reason};
-    use super::super::{Options, Scan, recognise};
+    use super::super::{Entry, Kind, Listing, Options, Scan, complete, recognise};
 
     fn saved(names: &[&str]) -> Memory {
         names.iter().fold(Memory::default(), |memory, name| memory.with(name, zip_of(b"w", b"")))
@@ -164,6 +166,19 @@ mod tests {
             assert_eq!(complete_units(&torn), []);
             assert!(reason(&torn, step[0]).contains(step[1]), "{}", reason(&torn, step[0]));
         }
+    }
+
+    #[test]
+    fn one_of_them_that_cannot_be_copied_makes_the_checkpoint_incomplete() {
+        let memory = saved(&["D_1000.pth", "G_1000.pth", "D_900.pth"]);
+        let lost = |e: &Entry| if e.path == "G_1000.pth" { Kind::Lost("it is lost") } else { e.kind.clone() };
+        let entries = memory.listing().entries().iter().map(|e| Entry { kind: lost(e), ..e.clone() }).collect();
+        let (listing, options) = (Listing::new(entries), Options::default());
+        let scan = Scan { listing: &listing, peek: &memory, options: &options };
+        let found = recognise(&scan).expect("they are recognised");
+        assert_eq!(found.candidates[0].paths, ["D_1000.pth", "G_1000.pth"]);
+        assert_eq!(complete(&found, &scan, &found.candidates[0]), Err("G_1000.pth: it is lost".into()));
+        assert_eq!(complete(&found, &scan, &found.candidates[1]), Ok(()));
     }
 
     #[test]

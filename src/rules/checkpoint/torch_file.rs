@@ -16,7 +16,9 @@ pub const TORCH_FILE: Layout =
     Layout { name: "torch", evidence: "files named *.pt, *.pth, *.pth.tar or *.ckpt", find, complete, pointers };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let files: Vec<&Entry> = scan.listing.files().filter(|f| is_ours(f.name()) && !scan.is_aside(&f.path)).collect();
+    let is_file = |e: &&Entry| matches!(e.kind, Kind::File | Kind::Lost(_)) && is_ours(e.name());
+    let files = scan.listing.entries().iter().filter(is_file).filter(|f| !scan.is_aside(&f.path));
+    let files: Vec<&Entry> = files.collect();
     let lightnings = files.iter().filter(|f| is_lightnings(f.name())).map(|f| parent_of(&f.path));
     let lightnings: BTreeSet<&str> = lightnings.collect();
     let is_nested = |home: &str| !home.is_empty() && is_of_a_step(home);

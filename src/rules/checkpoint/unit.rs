@@ -189,7 +189,6 @@ impl Scan<'_> {
                     }
                     files += 1;
                 }
-                Kind::Odd(why) => return Err(format!("{}: {why}", entry.path)),
                 Kind::Symlink(target) if !stays_inside(&entry.path, target, &candidate.unit) => {
                     return Err(format!(
                         "{}: a symbolic link that leaves the checkpoint ({target}); --follow-symlinks copies what it leads to",
@@ -199,7 +198,8 @@ impl Scan<'_> {
                 Kind::Symlink(target) if self.leads_to_nothing(&entry.path, target) => {
                     return Err(format!("{}: what this link leads to, {target}, is not there", entry.path));
                 }
-                Kind::Symlink(_) | Kind::Directory => {}
+                // What can never be copied was looked for before.
+                Kind::Symlink(_) | Kind::Directory | Kind::Odd(_) | Kind::Lost(_) => {}
             }
         }
         self.indexed_files_there(candidate)?;

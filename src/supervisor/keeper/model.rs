@@ -225,7 +225,10 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
         ));
     }
     for entry in listing.entries() {
-        if let Kind::Odd(why) = entry.kind {
+        if let Kind::Lost(why) = entry.kind {
+            return Err(format!("{} cannot be copied, and without it the model would not be whole: {why}", entry.path));
+        }
+        if let Some(why) = entry.refused() {
             tracing::warn!("{} in {} is not copied: {why}", entry.path, model.dir.display());
         }
     }
