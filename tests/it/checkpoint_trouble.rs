@@ -327,3 +327,26 @@ fn what_a_name_says_to_a_terminal_is_not_shown_to_it() {
         assert!(text.contains("step-10\u{fffd}[31m\\nx.bin") && !text.contains('\u{1b}'), "{deed}: {text:?}");
     }
 }
+
+#[test]
+fn what_is_saved_and_not_recognised_is_said_while_it_trains_and_once() {
+    let place = Place::new();
+    let local = place.local();
+    let script = "echo x > \"$0/train.log\"; echo 1 > \"$0/weights.bin\"; echo 1 > \"$0/optimizer.bin\"; \
+                  echo 1 > \"$0/config.bin\"; echo 1 > \"$0/schedule.bin\"; exec sleep 1000";
+    let running = Trainit::new(["run", "--mirror-interval", "10ms", "--settle", "30ms", "--checkpoint-dir"])
+        .args([local.to_str().unwrap(), "--checkpoint-store", &place.url()])
+        .args(["--", "sh", "-c", script, local.to_str().unwrap()])
+        .start();
+    let line = running.after_log("NOTHING is being committed");
+    for part in ["looks like a checkpoint", "optimizer.bin, schedule.bin and 1 more", "--checkpoint-format", "--marker"]
+    {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    // A save that is recognised is committed as ever, and nothing is said again.
+    fs::write(local.join("ckpt-10.json"), "{}").unwrap();
+    running.after_log("ckpt-10.json");
+    fs::remove_file(local.join("ckpt-10.json")).unwrap();
+    let done = running.stop().expect_code(143);
+    assert_eq!(done.err().matches("NOTHING is being committed").count(), 1, "{}", done.err());
+}

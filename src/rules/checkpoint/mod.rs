@@ -32,6 +32,7 @@ mod structure;
 pub mod tensorflow;
 pub mod torch_file;
 pub mod unit;
+pub mod unrecognised;
 pub mod xgboost;
 
 pub use listing::{Entry, Kind, Listing, Peek};

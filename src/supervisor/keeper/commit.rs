@@ -159,6 +159,9 @@ impl Mirror {
             return Ok(Outcome::NothingComplete { why: "no --checkpoint-store is set".to_owned() });
         }
         let look = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
+        if let Some(settle) = settle {
+            self.tell_unrecognised(&look, settle);
+        }
         self.passed = look.passed;
         self.layout = look.layout;
         let beside = look.ages;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use super::in_place::half;
 use super::mirror::{Mirror, blocking};
@@ -55,7 +56,25 @@ impl Mirror {
     }
 }
 
+/// Of what is not recognised, so many are named.
+const NAMED: usize = 2;
+
 impl Mirror {
+    /// Says, once, that something is saved and none of it is recognised.
+    pub(super) fn tell_unrecognised(&mut self, look: &Look, settle: Duration) {
+        let (now, is_one) = (self.clock.now(), look.layout.is_some());
+        let Some(files) = self.unrecognised.look(now, settle, &look.listing, is_one) else { return };
+        let names: Vec<&str> = files.iter().take(NAMED).map(|file| file.path.as_str()).collect();
+        let more = files.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let line = format!(
+            "{}, so NOTHING is being committed, although {}{more} came since the start; say how they are written with --checkpoint-format, which file completes one with --marker, or where a name has its step with --step-regex",
+            look.passed.first().map_or("", String::as_str),
+            names.join(", "),
+        );
+        self.note(line);
+    }
+
     /// What belongs to the unit now; `None`: it is gone.
     pub(super) async fn entries_of(&self, unit: &str) -> io::Result<Option<Vec<Entry>>> {
         let (dir, options, unit) = (self.config.dir.clone(), self.config.options.clone(), unit.to_owned());

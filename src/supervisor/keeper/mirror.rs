@@ -25,6 +25,7 @@ use crate::rules::checkpoint::address::{Address, Nearness};
 use crate::rules::checkpoint::names::{Attempt, OWN, Stamp, hash16};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::{self, Age, Retention};
+use crate::rules::checkpoint::unrecognised::Unrecognised;
 use crate::rules::checkpoint::{Entry, Layout, Options};
 use crate::rules::exit;
 
@@ -145,6 +146,8 @@ pub struct Mirror {
     pub(crate) transfer: Transfer,
     /// Why checkpoints that may be newer were not taken at the last look, newest first.
     pub(crate) passed: Vec<String>,
+    /// What the trainer saves that is no checkpoint.
+    pub(crate) unrecognised: Unrecognised,
     /// How the checkpoints of the last look are written.
     pub(crate) layout: Option<&'static Layout>,
     /// A complete checkpoint that is not in the store: its step, and since when it is known.
@@ -206,6 +209,7 @@ impl Mirror {
             begun: false,
             transfer: Transfer::default(),
             passed: Vec::new(),
+            unrecognised: Unrecognised::default(),
             layout: None,
             waiting: None,
             brought: Cell::new(None),

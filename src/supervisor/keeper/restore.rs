@@ -19,6 +19,7 @@ use crate::edge::store::Store;
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{CommitName, Stamp};
 use crate::rules::checkpoint::plan::{self, Age, Standing};
+use crate::rules::checkpoint::unrecognised::Unrecognised;
 use crate::rules::exit;
 
 /// What a restore did, or would do.
@@ -52,6 +53,9 @@ impl Mirror {
         let first = !std::mem::replace(&mut self.begun, true);
         let step = self.config.restore_step.filter(|_| first);
         let look = self.look(step).await.map_err(|error| self.unusable(&error))?;
+        if first {
+            self.unrecognised = Unrecognised::begin(&look.listing);
+        }
         if !first && let Some(resume) = self.still_there(&look) {
             return Ok(Some(resume));
         }

@@ -1,0 +1,151 @@
+//! When it is time to say that a trainer saves something and none of it is recognised as a checkpoint: files that look like
+//! a save came since the run began, and lie still.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::aside::{is_bystander, is_copy, is_temporary};
+use super::check::is_weights;
+use super::listing::{Entry, Kind, Listing};
+
+/// Smaller files are no save's, unless their type says so, bytes.
+const BIG: u64 = 1 << 20;
+/// Pauses between looks in which nothing of it may have changed: a save under way is recognised by its last file.
+const QUIET_LOOKS: u32 = 2;
+/// At so many looks it is said all the same: some trainers never pause.
+const ALL_LOOKS: u32 = 10;
+
+/// What was seen of it so far.
+#[derive(Debug, Default)]
+pub struct Unrecognised {
+    /// What lay there before the trainer began.
+    before: BTreeMap<String, Entry>,
+    /// What has come since, at the last look.
+    new: Vec<Entry>,
+    /// Looks, and pauses between them without a change, in a row.
+    looks: u32,
+    quiet: u32,
+    /// When the first of them was.
+    since: (Duration, Duration),
+    is_told: bool,
+}
+
+impl Unrecognised {
+    /// The directory before the trainer begins.
+    pub fn begin(listing: &Listing) -> Unrecognised {
+        let before = listing.entries().iter().filter(|e| is_of_a_save(e)).map(|e| (e.path.clone(), e.clone()));
+        Unrecognised { before: before.collect(), ..Unrecognised::default() }
+    }
+
+    /// One look while it trains. What is to be told of, once, when nothing is recognised.
+    pub fn look(&mut self, now: Duration, settle: Duration, listing: &Listing, recognised: bool) -> Option<&[Entry]> {
+        let is_new = |e: &&Entry| is_of_a_save(e) && self.before.get(&e.path).is_none_or(|old| !old.same_bytes(e));
+        let new: Vec<Entry> = listing.entries().iter().filter(is_new).filter(|_| !recognised).cloned().collect();
+        if self.is_told || new.is_empty() {
+            (self.new, self.looks, self.quiet) = (Vec::new(), 0, 0);
+            return None;
+        }
+        let is_same = new.len() == self.new.len() && new.iter().zip(&self.new).all(|(now, old)| now == old);
+        self.since.0 = if self.looks == 0 { now } else { self.since.0 };
+        self.since.1 = if is_same { self.since.1 } else { now };
+        (self.looks, self.quiet) = (self.looks + 1, if is_same { self.quiet + 1 } else { 0 });
+        self.new = new;
+        let lasts = |since: Duration, least: Duration| now.saturating_sub(since) >= least;
+        self.is_told = self.quiet >= QUIET_LOOKS && lasts(self.since.1, settle)
+            || self.looks >= ALL_LOOKS && lasts(self.since.0, settle * ALL_LOOKS);
+        self.is_told.then_some(&self.new)
+    }
+}
+
+/// Whether this may be of a checkpoint: weights by their type, or what is big and no text, log, data set or cache.
+fn is_of_a_save(file: &Entry) -> bool {
+    const ANYBODYS: [&str; 9] = ["json", "npy", "npz", "pkl", "pickle", "zip", "index", "model", "onnx"];
+    const OTHERS: &str = "json txt pb so arrow parquet tfrecord tfrecords tar gz tgz xz zst wandb db sqlite mdb";
+    // What trainers put there before they begin.
+    const BESIDE: [&str; 10] =
+        ["token", "vocab", "spiece", "spm", "merges", "config", "dataset", "cache", "models--", "workertemp"];
+    let path = file.path.to_ascii_lowercase();
+    let is_aside = path.split('/').any(is_temporary) || is_copy(&path) || BESIDE.iter().any(|word| path.contains(word));
+    if file.kind != Kind::File || file.size == 0 || is_aside || is_bystander(file.name()) {
+        return false;
+    }
+    let extension = path.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let is_sure = is_weights(file.name()) && !ANYBODYS.contains(&extension);
+    is_sure || file.size >= BIG && !OTHERS.split(' ').any(|other| other == extension)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::listing::tests::Memory;
+    use super::*;
+
+    const SETTLE: Duration = Duration::from_secs(2);
+
+    /// Looks `pause` seconds apart; how many it took until it was told.
+    fn told_at(before: &Listing, pause: u64, looks: &[Listing]) -> Option<usize> {
+        let mut unrecognised = Unrecognised::begin(before);
+        let mut told = (1..).zip(looks).filter_map(|(at, listing)| {
+            let now = Duration::from_secs(pause * at);
+            unrecognised.look(now, SETTLE, listing, false).map(|_| at as usize)
+        });
+        let first = told.next();
+        assert_eq!(told.next(), None, "it is told once");
+        first
+    }
+
+    fn there(files: &[(&str, usize)]) -> Listing {
+        files.iter().fold(Memory::default(), |memory, (name, size)| memory.with(name, vec![b'x'; *size])).listing()
+    }
+
+    fn same(files: &[(&str, usize)]) -> Vec<Listing> {
+        vec![there(files); 30]
+    }
+
+    #[test]
+    fn what_looks_like_a_save_and_lies_still_for_two_pauses_is_told_once() {
+        let nothing = there(&[]);
+        for save in
+            [&[("weights.bin", 9)][..], &[("out/model.safetensors", 9), ("config.json", 9)], &[("state", 2 << 20)]]
+        {
+            assert_eq!(told_at(&nothing, 30, &same(save)), Some(3), "{save:?}");
+        }
+        assert_eq!(told_at(&nothing, 1, &same(&[("weights.bin", 9)])), Some(3), "settled for two seconds");
+        let mut looks = same(&[]);
+        looks.extend(same(&[("weights.bin", 9)]));
+        assert_eq!(told_at(&nothing, 30, &looks), Some(33), "after the first save, whenever that is");
+    }
+
+    #[test]
+    fn what_lies_beside_checkpoints_or_was_there_before_is_no_save() {
+        let beside = [
+            ("events.out.tfevents.17.host", 2 << 20),
+            ("config.json", 9),
+            ("train.log", 2 << 20),
+            ("tokenizer.json", 2 << 20),
+            ("tokenizer.model", 2 << 20),
+            ("dataset/train.bin", 2 << 20),
+            ("cache/w.arrow", 2 << 20),
+            ("wandb/run-1/files/model.h5", 9),
+            (".hidden/model.bin", 9),
+            ("model.bin.tmp", 9),
+            ("scores.npy", 9),
+            ("empty.bin", 0),
+        ];
+        assert_eq!(told_at(&there(&[]), 30, &same(&beside)), None);
+        let begun = [("resnet.bin", 9)];
+        assert_eq!(told_at(&there(&begun), 30, &same(&begun)), None);
+        assert_eq!(told_at(&there(&[("resnet.bin", 8)]), 30, &same(&begun)), Some(3), "it was saved over");
+    }
+
+    #[test]
+    fn what_is_being_written_is_waited_for_but_not_for_ever() {
+        let growing: Vec<Listing> = (1..30).map(|size| there(&[("model.bin", 9), ("optimizer.bin", size)])).collect();
+        assert_eq!(told_at(&there(&[]), 30, &growing[..5]), None);
+        assert_eq!(told_at(&there(&[]), 30, &growing), Some(10));
+        let mut unrecognised = Unrecognised::begin(&Listing::default());
+        let saved = there(&[("model.bin", 9)]);
+        for at in 1..30 {
+            assert_eq!(unrecognised.look(SETTLE * at, SETTLE, &saved, at % 2 == 0), None, "now and then it is one");
+        }
+    }
+}
