@@ -211,6 +211,8 @@ impl Keeper {
             let mut mirror = Mirror::open(checkpoints.mirror).await?;
             mirror.hear_restore(Box::new(log_lines("restoring the checkpoint")));
             mirror.hear_behind(self.behind());
+            let teller = self.teller.clone();
+            mirror.hear_found(Box::new(move |committed| teller.tell(Event::Found { committed })));
             let resume = mirror.restore().await?;
             Ok::<_, MirrorError>((mirror, resume))
         };

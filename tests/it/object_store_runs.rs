@@ -197,3 +197,19 @@ fn a_store_that_is_away_for_some_seconds_at_the_start_is_waited_for() {
         run(&place, &[]).finish().expect_code(0);
     }
 }
+
+#[test]
+fn a_run_that_is_stopped_during_its_restore_says_which_step_is_committed() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+    fs::write(place.local().join("ckpt-10.json"), "{}").unwrap();
+    place.push();
+    fs::remove_file(place.local().join("ckpt-10.json")).unwrap();
+    bucket.misbehave(|r| (r.method == "GET" && r.key.ends_with("ckpt-10.json")).then_some(Fault::Hang));
+    bucket.forget();
+    let going = run(&place, &[]);
+    eventually("it is fetched", || bucket.asked().iter().any(|r| r.method == "GET" && r.key.ends_with("ckpt-10.json")));
+    going.signal(libc::SIGTERM);
+    let verdict = going.finish().expect_code(143).verdict();
+    assert_eq!((verdict["committed_step"].as_u64(), verdict["resumed_step"].as_u64()), (Some(10), None), "{verdict}");
+}

@@ -63,6 +63,11 @@ pub enum Event {
         /// The newest step in the store, if there is one.
         committed: Option<u64>,
     },
+    /// The restore has found a commit that is good, before anything of it is fetched.
+    Found {
+        /// Its step; `None` also when the one before was no good after all.
+        committed: Option<u64>,
+    },
     /// No attempt can be made: the code (125, 204 or 205) and why.
     NotRestored {
         /// The exit code.

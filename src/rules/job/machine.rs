@@ -217,6 +217,7 @@ impl Machine {
             Event::Started if self.policy.checkpoints => vec![Action::Restore],
             Event::Started => self.begin(),
             Event::Restored { resume, committed } => self.on_restored(now, resume, committed),
+            Event::Found { committed } => self.on_found(committed),
             Event::NotRestored { code, detail } => self.on_not_restored(code, detail),
             Event::PeersReached if self.state == State::Gathering => self.spawn(),
             Event::PeersMissing { detail } if self.state == State::Gathering => {
@@ -290,6 +291,14 @@ impl Machine {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// Later restores begin with what is known to be committed.
+    fn on_found(&mut self, committed: Option<u64>) -> Vec<Action> {
+        if self.state == State::Restoring {
+            self.committed = committed;
+        }
+        Vec::new()
     }
 
     fn on_not_restored(&mut self, code: u8, detail: String) -> Vec<Action> {

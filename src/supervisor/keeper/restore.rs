@@ -208,6 +208,7 @@ impl Mirror {
             if matches!(which, Which::First(Some(step)) if manifest.step != Some(step)) {
                 continue;
             }
+            self.transfer.found(manifest.step);
             let committed = Age { step: manifest.step, newest_ns: manifest.newest_ns() };
             let may_be_it = |local: &Local| local.candidate.unit == manifest.unit && local.age.step == manifest.step;
             if let Some(local) = &look.newest
@@ -248,6 +249,7 @@ impl Mirror {
                     return Ok(Some(self.resume(&manifest.unit, committed, Some(name.stamp.clone()))));
                 }
                 Err(Stop::Reject(why)) => {
+                    self.transfer.found(None);
                     self.note(format!("passed over commit {name}: {why}"));
                     refused.push(why);
                 }

@@ -14,6 +14,7 @@ use crate::rules::progress::{BAR_EVERY, Cadence, LINE_EVERY, bar, words};
 pub struct Transfer {
     hear: Option<Box<dyn Fn(u64, u64)>>,
     hear_behind: Option<Box<dyn Fn(Option<u64>)>>,
+    hear_step: Option<Box<dyn Fn(Option<u64>)>>,
     done: Cell<u64>,
     all: Cell<u64>,
 }
@@ -28,6 +29,13 @@ impl Transfer {
     /// Tells this from now on.
     pub fn tell(&mut self, hear: Box<dyn Fn(u64, u64)>) {
         self.hear = Some(hear);
+    }
+
+    /// A restore has read a good commit of this step, or, with none, found that the last one was not.
+    pub(crate) fn found(&self, step: Option<u64>) {
+        if let Some(hear) = &self.hear_step {
+            hear(step);
+        }
     }
 
     /// So many bytes are to be moved.
@@ -63,6 +71,11 @@ impl Mirror {
         if let Some(hear) = &self.transfer.hear_behind {
             hear(self.behind().map_or(Some(0), |(steps, _)| steps));
         }
+    }
+
+    /// Tells the step of each commit that a restore finds good, before anything is fetched.
+    pub fn hear_found(&mut self, hear: Box<dyn Fn(Option<u64>)>) {
+        self.transfer.hear_step = Some(hear);
     }
 
     /// Why checkpoints that may be newer were not taken when one was last looked for, newest first.

@@ -410,6 +410,7 @@ mod any_life {
                 lag: Duration::ZERO
             }),
             Just(Event::Transferring),
+            Just(Event::Found { committed: Some(7) }),
             Just(Event::Flushed(Flushed::Done { step: None })),
             Just(Event::Flushed(Flushed::OutOfTime(String::new()))),
             Just(Event::Warned { why: String::new() }),

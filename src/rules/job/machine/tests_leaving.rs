@@ -289,3 +289,22 @@ fn the_verdict_names_the_step_of_the_last_attempt_and_not_of_the_one_that_never_
     let end = outcome(machine.step(secs(101.0), Event::Flushed(Flushed::Done { step: Some(5) })));
     assert_eq!((end.reason, end.resumed_step), (Reason::Stopped, None));
 }
+
+#[test]
+fn one_that_is_stopped_during_its_restore_names_the_commit_that_was_found() {
+    let stopped_after = |found: &[Option<u64>]| {
+        let mut machine = Machine::new(with_store());
+        machine.step(secs(0.0), Event::Started);
+        feed(&mut machine, 0.1, found.iter().map(|committed| Event::Found { committed: *committed }));
+        let end = outcome(machine.step(secs(0.2), term()));
+        assert_eq!((end.exit_code, end.attempts), (143, 0));
+        end.committed_step
+    };
+    assert_eq!(stopped_after(&[]), None);
+    assert_eq!(stopped_after(&[Some(400)]), Some(400));
+    assert_eq!(stopped_after(&[Some(400), None, Some(300)]), Some(300), "the newer one was no good");
+    let mut machine = running(with_store());
+    machine.step(secs(1.0), Event::Committed { unit: "u".into(), step: Some(5), took: secs(1.0), lag: secs(0.0) });
+    machine.step(secs(1.0), Event::Found { committed: Some(4) });
+    assert_eq!(machine.committed(), Some(5), "later restores begin with what is known");
+}
