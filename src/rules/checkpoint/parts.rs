@@ -63,11 +63,9 @@ pub(super) fn all_counted(scan: &Scan, candidate: &Candidate) -> Result<(), Stri
 /// Nothing is missing that the step before has, and each other step beside it too: what is still being written, or was
 /// cut off, looks so. A trainer that leaves something out for good shows it by the next step without.
 pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate]) -> Result<(), String> {
-    let Some(step) = candidate.step else { return Ok(()) };
-    let is_file = |c: &Candidate| scan.listing.file(&c.unit).is_some();
-    let is_alike = |other: &Candidate| {
-        parent_of(&other.unit) == parent_of(&candidate.unit) && is_file(other) == is_file(candidate)
-    };
+    let is_directory = |c: &Candidate| scan.listing.file(&c.unit).is_none();
+    let Some(step) = candidate.step.filter(|_| is_directory(candidate)) else { return Ok(()) };
+    let is_alike = |other: &Candidate| parent_of(&other.unit) == parent_of(&candidate.unit) && is_directory(other);
     let earlier = all.iter().filter(|other| other.step < Some(step));
     let nearer = |nearest: Option<u64>, other: &Candidate| if is_alike(other) { other.step } else { nearest };
     let before = earlier.fold(None, |nearest, o| if o.step > nearest { nearer(nearest, o) } else { nearest });
@@ -75,7 +73,8 @@ pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate]) -
     // There may be several of one step.
     let saved = |step: u64| {
         let units = all.iter().filter(move |o| o.step == Some(step) && is_alike(o));
-        let files = units.flat_map(|o| o.entries(scan.listing).filter(matters).map(|f| within(o, &f.path)));
+        let files =
+            units.flat_map(|o| o.entries(scan.listing).filter(matters).filter_map(|f| f.path.get(o.unit.len() + 1..)));
         Saved { names: files.collect(), step }
     };
     let (ours, theirs) = (saved(step), saved(before));
@@ -84,7 +83,7 @@ pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate]) -
     if lacking.is_empty() || !theirs.lacks(&ours).is_empty() {
         return Ok(());
     }
-    lacking.retain(|name| if is_file(candidate) { counts(scan, &like(name, before)) } else { counts(scan, name) });
+    lacking.retain(|name| counts(scan, name));
     for other in all.iter().filter(|o| ![Some(step), Some(before)].contains(&o.step) && is_alike(o)) {
         if let Some(step) = other.step
             && !lacking.is_empty()
@@ -130,12 +129,6 @@ fn like(name: &str, step: u64) -> String {
     like + rest
 }
 
-/// A name in its unit; of files side by side, in their directory.
-fn within<'a>(unit: &Candidate, path: &'a str) -> &'a str {
-    let inside = |home: &str| path.strip_prefix(home)?.strip_prefix('/');
-    inside(&unit.unit).or_else(|| inside(parent_of(&unit.unit))).unwrap_or(path)
-}
-
 fn matters(entry: &&Entry) -> bool {
     let name = entry.name();
     entry.kind != Kind::Directory
@@ -161,6 +154,7 @@ mod tests {
         names.iter().fold(Memory::default(), |memory, name| match name {
             _ if name.ends_with(".safetensors") => memory.with(name, safetensors_of(b"w")),
             _ if name.ends_with(".json") => memory.with(name, "{}"),
+            &"dlrover_latest.txt" => memory.with(name, "2"),
             _ => memory.with(name, zip_of(b"w", b"")),
         })
     }
@@ -218,6 +212,7 @@ mod tests {
             &["step-1/model.pt", "step-1/optim.pt", "step-2/model.pt"],
             &["epoch_1.pth", "best_epoch_1.pth", "epoch_2.pth"],
             &["a/step-1/model.pt", "a/step-1/optim.pt", "step-2/model.pt"],
+            &["dlrover_latest.txt", "optim_1.pt", "model_1.pt", "model_2.pt"],
         ] {
             let last = names[names.len() - 1];
             let newest = last.split('/').next().expect("a name has a part");
