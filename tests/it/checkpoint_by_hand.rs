@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -325,4 +326,21 @@ fn the_help_says_how_each_deed_ends() {
     for words in ["Exit codes: 0", "125", "204", "205", "verify", "standard output", "--push-step"] {
         assert!(help.contains(words), "no {words:?} in {help}");
     }
+}
+
+#[test]
+fn hundreds_of_checkpoints_are_listed_in_no_more_time_than_each_of_them_takes() {
+    let place = Place::new();
+    for step in 1..=700 {
+        let unit = place.local().join(format!("checkpoint_{step}"));
+        fs::create_dir(&unit).unwrap();
+        fs::write(unit.join("pytorch_model.bin"), "weights").unwrap();
+        fs::write(unit.join("random_states_0.pkl"), b"\x80\x02}q\0.").unwrap();
+    }
+    let begun = Instant::now();
+    let list = Trainit::new(["checkpoint", "list", "--json", "--checkpoint-dir"]).args([place.local()]);
+    let done = list.output().expect_code(0);
+    assert_eq!(done.out().matches("\"complete\":true").count(), 700, "{}", done.err());
+    // Comparing each with each takes twenty times as long as this does.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::beside::Beside;
 use super::deepspeed::{self, is_accelerates, is_tag};
 use super::listing::{Entry, Kind, name_of, parent_of};
 use super::unit::{Candidate, IN_ITSELF, Layout, Scan, no_pointers, number_after, step_in_stem};
@@ -62,7 +63,7 @@ fn is_random(name: &str) -> bool {
     name.starts_with("random_states_") && name.ends_with(".pkl")
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     // A directory's entries lie below it: this one stands for the checkpoint directory.
     if candidate.paths.first() == Some(&candidate.unit) {
         return Err(IN_ITSELF.to_owned());
@@ -79,7 +80,7 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     }
     deepspeed::tags_whole(scan, &candidate.unit)?;
     dcp::parts_whole(scan, &candidate.unit)?;
-    whole_still(scan, candidate)
+    whole_still(scan, candidate, beside)
 }
 
 /// What the main process writes is of one save. (`scaler.pt` and `dl_state_dict.bin` are written by every process.)
@@ -95,16 +96,20 @@ fn in_order(scan: &Scan, unit: &str) -> Result<(), String> {
 }
 
 /// Nobody is deleting it, or was saving over it.
-fn whole_still(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn whole_still(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     let is_weights =
         |e: &Entry| e.kind == Kind::Directory || e.name().contains("model") || has_end(e, &["safetensors"]);
     if !scan.listing.within(&candidate.unit).any(is_weights) {
         return Err("no weights are in it".to_owned());
     }
     let is_saved = |other: &Candidate| scan.listing.within(&other.unit).any(|e| is_random(e.name()));
-    let saved: Vec<Candidate> = find(scan).into_iter().filter(is_saved).collect();
-    order::as_all_do(candidate, &saved, |unit| in_order(scan, unit))?;
-    scan.nothing_lost(candidate, &saved, |e| has_end(e, &["bin", "pkl", "pt", "safetensors"]))
+    let saved = beside.saved(|| {
+        let mut saved: Vec<Candidate> = find(scan).into_iter().filter(is_saved).collect();
+        saved.sort_by_key(|unit| unit.step);
+        saved
+    });
+    order::as_all_do(candidate, saved, |unit| in_order(scan, unit))?;
+    scan.nothing_lost(candidate, saved, |e| has_end(e, &["bin", "pkl", "pt", "safetensors"]))
 }
 
 fn has_end(entry: &Entry, extensions: &[&str]) -> bool {

@@ -6,8 +6,9 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::beside::{Beside, under};
 use super::deepspeed::gapless;
-use super::listing::{Kind, name_of, parent_of};
+use super::listing::{Entry, Kind, name_of, parent_of};
 use super::unit::{Candidate, Layout, Pointer, Scan, number_after};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
@@ -38,23 +39,31 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     units.into_iter().filter_map(unit).collect()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     let ranks: BTreeSet<u64> = candidate.paths.iter().filter_map(|p| Some(parts(p)?.2)).collect();
     gapless(&ranks, "rank").map_err(|gap| format!("the file of {gap} is missing"))?;
     scan.everybody(&ranks)?;
     if scan.options.world_size != u32::try_from(ranks.len()).ok() {
-        none_lacking(scan, candidate, &ranks)?;
+        none_lacking(scan, candidate, beside, &ranks)?;
     }
     scan.all_whole(candidate)
 }
 
 /// No rank's file is missing that another step or a link shows the rank to write.
-fn none_lacking<'a>(scan: &Scan<'a>, candidate: &'a Candidate, ranks: &BTreeSet<u64>) -> Result<(), String> {
-    let home = parent_of(&candidate.unit);
-    let saved = scan.listing.within(home).filter(|e| e.kind == Kind::File);
-    let saved = saved.filter_map(|file| parts(&file.path).map(|(prefix, _, rank)| (name_of(prefix), rank)));
-    let links = links(scan, home).map(|(link, rank)| (name_of(link), rank));
-    match saved.chain(links).find(|(_, rank)| !ranks.contains(rank)) {
+fn none_lacking(scan: &Scan, candidate: &Candidate, beside: &Beside, ranks: &BTreeSet<u64>) -> Result<(), String> {
+    // By directory and rank: the first that has it.
+    let names = beside.names(|| {
+        let files = scan.listing.files().filter_map(|file| parts(&file.path).map(|(prefix, _, rank)| (prefix, rank)));
+        let links = scan.listing.entries().iter().filter_map(|e| Some((e.path.as_str(), rank_of_link(e)?)));
+        let mut names = BTreeMap::new();
+        for (who, rank) in files.chain(links) {
+            names.entry(format!("{}\0{rank:020}", parent_of(who))).or_insert_with(|| name_of(who).to_owned());
+        }
+        names
+    });
+    let start = format!("{}\0", parent_of(&candidate.unit));
+    let mut saved = under(names, &start).filter_map(|(rank, who)| Some((who, rank.parse::<u64>().ok()?)));
+    match saved.find(|(_, rank)| !ranks.contains(rank)) {
         Some((other, rank)) => Err(format!("the file of rank {rank} is missing, which {other} has")),
         None => Ok(()),
     }
@@ -62,8 +71,12 @@ fn none_lacking<'a>(scan: &Scan<'a>, candidate: &'a Candidate, ranks: &BTreeSet<
 
 /// The links to the newest in this directory, with their ranks.
 pub(super) fn links<'a>(scan: &Scan<'a>, home: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
-    let all = scan.listing.within(home).filter(|e| matches!(e.kind, Kind::Symlink(_)));
-    all.filter_map(|e| Some((e.path.as_str(), number_after("latest-rank", e.name().strip_suffix(".pt")?)?)))
+    scan.listing.within(home).filter_map(|e| Some((e.path.as_str(), rank_of_link(e)?)))
+}
+
+fn rank_of_link(entry: &Entry) -> Option<u64> {
+    let is_link = matches!(entry.kind, Kind::Symlink(_));
+    number_after("latest-rank", entry.name().strip_suffix(".pt").filter(|_| is_link)?)
 }
 
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {

@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 
+use super::beside::Beside;
 use super::listing::{Kind, join, name_of, parent_of};
 use super::order::{self, APART_NS};
 use super::unit::{Candidate, IN_ITSELF, Layout, Pointer, Scan, is_steps, number_after, step_in_stem};
@@ -120,7 +121,7 @@ fn is_fsdps(name: &str) -> bool {
     number_after("pytorch_model_fsdp_", name).is_some() || number_after("optimizer_", name).is_some()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     if candidate.unit == METADATA {
         return Err(IN_ITSELF.to_owned());
     }
@@ -132,8 +133,12 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let has_meta = |unit: &str| scan.listing.file(&join(unit, LIGHTNINGS)).is_some();
     let name = name_of(&candidate.unit);
     let is_named_so = name.ends_with(".ckpt") && (name.contains("step=") || name.starts_with("last"));
-    let mut beside = scan.listing.within(parent_of(&candidate.unit));
-    let is_lightnings = is_named_so || beside.any(|other| other.kind == Kind::Directory && has_meta(&other.path));
+    // Directories in which one of Lightning's lies.
+    let homes = beside.names(|| {
+        let metas = scan.listing.files().filter(|f| f.name() == LIGHTNINGS && f.path != LIGHTNINGS);
+        metas.map(|meta| (parent_of(parent_of(&meta.path)).to_owned(), String::new())).collect()
+    });
+    let is_lightnings = is_named_so || homes.contains_key(parent_of(&candidate.unit));
     if is_lightnings && !has_meta(&candidate.unit) {
         return Err(format!("{} is not there yet", join(&candidate.unit, LIGHTNINGS)));
     }

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::beside::Beside;
 use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::torch_file;
 use super::unit::{Candidate, Layout, Pointer, Scan, number_after, step_in, step_in_stem};
@@ -82,7 +83,7 @@ fn is_lightnings(tag: &str) -> bool {
     name_of(tag) == "checkpoint" && parent_of(tag).ends_with(".ckpt")
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
     let inside = join(&candidate.unit, "checkpoint");
     let is_inside = is_lightnings(&inside) && scan.listing.get(&inside).is_some();
     let tag = if is_inside { &inside } else { &candidate.unit };

@@ -3,6 +3,7 @@
 //! weights, texts and pictures. Where there is nothing of the kind at the top, directories of steps further down are.
 
 use super::aside::is_copy;
+use super::beside::Beside;
 use super::check::is_weights;
 use super::contest::holds_weights;
 use super::listing::{Entry, Kind, join};
@@ -98,7 +99,7 @@ fn is_a_part(name: &str) -> bool {
     is_counted || name.ends_with(".distcp")
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
     let is_cut = |name: &str| [".tmp", ".part", ".incomplete"].iter().any(|end| name.ends_with(end));
     let unfinished = |e: &&Entry| is_cut(e.name()) || e.name().starts_with(".tmp");
     if let Some(entry) = candidate.entries(scan.listing).find(unfinished) {

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde::Deserialize;
 
+use super::beside::Beside;
 use super::check;
 use super::listing::{Kind, Listing, join};
 use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
@@ -73,7 +74,7 @@ pub(super) fn best_step(scan: &Scan, candidate: &Candidate) -> Option<u64> {
     number_after("checkpoint-", super::listing::name_of(best.best_model_checkpoint?.trim_end_matches('/')))
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     let unit = &candidate.unit;
     let has = |name: &str| scan.listing.get(&join(unit, name)).is_some();
     if has("checkpoint-is-incomplete.txt") {
@@ -98,8 +99,8 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     }
     deepspeed::tags_whole(scan, unit)?;
     dcp::parts_whole(scan, unit)?;
-    resumable(scan, candidate)?;
-    order::as_all_do(candidate, &find(scan), |unit| in_order(scan, unit))
+    resumable(scan, candidate, beside)?;
+    order::as_all_do(candidate, beside.saved(|| find(scan)), |unit| in_order(scan, unit))
 }
 
 /// What rank 0 writes before `trainer_state.json` is of the same save. Random states follow it in older versions.
@@ -113,15 +114,18 @@ fn in_order(scan: &Scan, unit: &str) -> Result<(), String> {
 }
 
 /// Optimizer, scheduler and the state of each rank's random numbers, unless the trainer saves only the model.
-fn resumable(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn resumable(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     let within = |unit: &str, wanted: &dyn Fn(&str) -> bool| scan.listing.within(unit).any(|e| wanted(e.name()));
     let optimizer = |name: &str| name.starts_with("optimizer") || name.starts_with("global_step");
     let scheduler = |name: &str| name == "scheduler.pt";
     let random = |name: &str| name.starts_with("rng_state") && name.ends_with(".pth");
     let unit = candidate.unit.as_str();
-    let siblings = find(scan);
-    let saves_all = siblings.iter().any(|c| within(&c.unit, &|n| optimizer(n) || scheduler(n) || random(n)));
-    if !saves_all {
+    let names = beside.names(|| {
+        let all = beside.saved(|| find(scan)).iter().flat_map(|c| scan.listing.within(&c.unit));
+        all.map(|e| (e.name().to_owned(), String::new())).collect()
+    });
+    let any_has = |wanted: &dyn Fn(&str) -> bool| names.keys().any(|name| wanted(name));
+    if !any_has(&|n| optimizer(n) || scheduler(n) || random(n)) {
         return Ok(());
     }
     if !within(unit, &optimizer) {
@@ -132,7 +136,7 @@ fn resumable(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         return Err("scheduler.pt is missing".to_owned());
     }
     let found = scan.listing.within(unit).filter(|e| random(e.name())).count();
-    if found == 0 && siblings.iter().any(|c| within(&c.unit, &random)) {
+    if found == 0 && any_has(&random) {
         return Err("rng_state.pth is missing".to_owned());
     }
     let rank = |name: &str| number_after("rng_state_", name.strip_suffix(".pth")?);

@@ -5,6 +5,7 @@
 
 use serde::Deserialize;
 
+use super::beside::Beside;
 use super::listing::{join, parent_of};
 use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
 use super::{check, order};
@@ -48,7 +49,7 @@ fn backup(scan: &Scan, weights: &str) -> Option<Candidate> {
     Some(Candidate { unit: weights.to_owned(), step, paths })
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
     scan.all_whole(candidate)?;
     let weights = scan.listing.file(&candidate.unit).ok_or("it is gone")?;
     if weights.name() != WEIGHTS {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::beside::Beside;
 use super::listing::{Kind, join, name_of, parent_of};
 use super::order::{self, APART_NS};
 use super::unit::{Candidate, Layout, Scan, is_bystander, is_steps, is_temporary, no_pointers, step_in_stem};
@@ -50,7 +51,7 @@ fn unit_of<'a>(scan: &Scan, marked: &'a str) -> &'a str {
     around.find(says_a_step).or(top).unwrap_or(marked)
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
     scan.all_whole(candidate)
 }
 

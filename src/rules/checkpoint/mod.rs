@@ -4,6 +4,7 @@
 pub mod accelerate;
 pub mod address;
 mod aside;
+mod beside;
 pub mod check;
 pub mod composer;
 mod contest;
@@ -35,6 +36,7 @@ pub mod unit;
 pub mod unrecognised;
 pub mod xgboost;
 
+pub use beside::Beside;
 pub use listing::{Entry, Kind, Listing, Peek};
 pub use unit::{Candidate, Layout, Options, Pointer, Scan};
 
@@ -75,7 +77,7 @@ pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(),
     if let Some((entry, why)) = candidate.entries(scan.listing).find_map(|e| Some((e, e.refused()?))) {
         return Err(format!("{}: {why}", entry.path));
     }
-    (found.layout.complete)(scan, candidate)?;
+    (found.layout.complete)(scan, candidate, &found.beside)?;
     // These say themselves when they are through.
     if scan.options.marker.is_some() || [tensorflow::TENSORFLOW.name, marker::MARKER.name].contains(&found.layout.name)
     {
@@ -110,6 +112,8 @@ pub struct Found {
     pub layout: &'static Layout,
     /// Units, finished or not, newest first.
     pub candidates: Vec<Candidate>,
+    /// What they are compared with.
+    pub beside: Beside,
 }
 
 /// Looks with the layout that was asked for, or with each in turn until one finds something, finished or not. Files that
@@ -127,7 +131,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         candidates.retain(|c| !scan.is_aside(&c.unit) || c.unit == dcp::METADATA);
         contest::without_copies(&mut candidates);
         contest::sort(scan, &mut candidates);
-        if candidates.is_empty() { None } else { Some(Found { layout, candidates }) }
+        if candidates.is_empty() { None } else { Some(Found { layout, candidates, beside: Beside::default() }) }
     });
     let first = found.next()?;
     let is_doubtful = asked.is_none() && contest::is_doubtful(scan, &first);

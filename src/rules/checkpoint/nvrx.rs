@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::beside::{Beside, under};
 use super::listing::{join, name_of, parent_of};
 use super::unit::{Candidate, Layout, Scan, no_pointers};
 
@@ -58,7 +59,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     iterations.into_iter().filter_map(unit).collect()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     let parts: Vec<Part> = candidate.paths.iter().filter_map(|path| part(path)).collect();
     if let Some((path, _)) = candidate.paths.iter().zip(&parts).find(|(_, part)| part.is_dirty) {
         return Err(format!("{path} is still being written"));
@@ -69,8 +70,8 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
             return Err(format!("the files of {} of {world} processes are there", holders.len()));
         }
         // All that there are; a larger run's may lie there still.
-        Some(_) => none_lacking(scan, candidate, &parts, |holder| holders.contains(holder))?,
-        None => none_lacking(scan, candidate, &parts, |_| true)?,
+        Some(_) => none_lacking(scan, candidate, beside, &parts, |holder| holders.contains(holder))?,
+        None => none_lacking(scan, candidate, beside, &parts, |_| true)?,
     }
     scan.all_whole(candidate)
 }
@@ -79,16 +80,27 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
 fn none_lacking(
     scan: &Scan,
     candidate: &Candidate,
+    beside: &Beside,
     parts: &[Part],
     counts: impl Fn(&str) -> bool,
 ) -> Result<(), String> {
     let session = parent_of(parent_of(&candidate.unit));
-    let mut others = scan.listing.files().filter_map(|file| part(&file.path)).filter(|part| part.session == session);
+    // By session, holder and rank: the first iteration that has it.
+    let names = beside.names(|| {
+        let mut names = BTreeMap::new();
+        for Part { session, place: (holder, rank), iteration, .. } in
+            scan.listing.files().filter_map(|file| part(&file.path))
+        {
+            names.entry(format!("{session}\0{holder}\0{rank}")).or_insert_with(|| iteration.to_owned());
+        }
+        names
+    });
     let there: BTreeSet<(&str, &str)> = parts.iter().map(|part| part.place).collect();
-    let lacking = |part: &Part| counts(part.place.0) && !there.contains(&part.place);
-    match others.find(lacking) {
+    let start = format!("{session}\0");
+    let mut others = under(names, &start).filter_map(|(place, iteration)| Some((place.split_once('\0')?, iteration)));
+    match others.find(|(place, _)| counts(place.0) && !there.contains(place)) {
         None => Ok(()),
-        Some(Part { place: (holder, rank), iteration, .. }) => {
+        Some(((holder, rank), iteration)) => {
             Err(format!("the file of rank {rank} in {} is missing, which {iteration} has", join(session, holder)))
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::beside::Beside;
 use super::check;
 use super::listing::{Entry, join, name_of, parent_of};
 use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, no_pointers, step_in_stem};
@@ -119,7 +120,7 @@ fn number(name: &str) -> Option<u64> {
     }
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     let unit = &candidate.unit;
     if unit == METADATA {
         return Err(IN_ITSELF.to_owned());
@@ -128,13 +129,17 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     if candidate.paths.iter().any(|p| p.contains(TEMPORARY)) {
         return Err("a part of it is still being written".to_owned());
     }
-    let beside = parent_of(unit);
+    let home = parent_of(unit);
     // What one of the siblings has, this version of Orbax writes.
-    let siblings: Vec<&str> = scan.listing.within(beside).map(|e| e.path.as_str()).collect();
+    let written = beside.names(|| {
+        let markers = scan.listing.files().filter(|f| [METADATA, COMMIT].contains(&f.name()) && f.path != f.name());
+        let home = |marker: &Entry| parent_of(parent_of(&marker.path)).to_owned();
+        markers.map(|marker| (format!("{}/{}", home(marker), marker.name()), String::new())).collect()
+    });
     // Its items are committed one by one before it is itself.
     let commits = has(unit, METADATA) && below(scan, unit).any(|name| name == COMMIT);
     for marker in [METADATA, COMMIT] {
-        let is_due = marker == COMMIT && commits || siblings.iter().any(|s| has(s, marker));
+        let is_due = marker == COMMIT && commits || written.contains_key(&format!("{home}/{marker}"));
         if !has(unit, marker) && is_due {
             return Err(format!("{marker} is not there yet"));
         }
@@ -143,11 +148,17 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
         check::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
     }
     scan.all_whole(candidate)?;
-    let saved = scan.listing.within(beside).filter(|e| has(&e.path, METADATA) || has(&e.path, COMMIT));
-    let step = |e: &Entry| scan.step(&e.path, number(e.name())).flatten();
-    let saved: Vec<Candidate> =
-        saved.map(|e| Candidate { unit: e.path.clone(), step: step(e), paths: Vec::new() }).collect();
-    scan.nothing_lost(candidate, &saved, |e| TELLTALES.contains(&e.name()))
+    let saved = beside.saved(|| {
+        let saved = scan.listing.entries().iter().filter(|e| has(&e.path, METADATA) || has(&e.path, COMMIT));
+        let step = |e: &Entry| scan.step(&e.path, number(e.name())).flatten();
+        let mut saved: Vec<Candidate> =
+            saved.map(|e| Candidate { unit: e.path.clone(), step: step(e), paths: Vec::new() }).collect();
+        saved.sort_by(|a, b| (parent_of(&a.unit), a.step).cmp(&(parent_of(&b.unit), b.step)));
+        saved
+    });
+    let (from, to) =
+        (saved.partition_point(|s| parent_of(&s.unit) < home), saved.partition_point(|s| parent_of(&s.unit) <= home));
+    scan.nothing_lost(candidate, &saved[from..to], |e| TELLTALES.contains(&e.name()))
 }
 
 #[cfg(test)]

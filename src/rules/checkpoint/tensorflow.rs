@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::beside::Beside;
 use super::check;
 use super::listing::{Kind, join, name_of, parent_of};
 use super::unit::{Candidate, Layout, Pointer, Scan, step_in_stem};
@@ -58,7 +59,7 @@ fn shard(path: &str) -> Option<(&str, u32, u32)> {
     Some((prefix, number.parse().ok()?, count.parse().ok()?))
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     let index = format!("{}.index", candidate.unit);
     let index = scan.listing.file(&index).ok_or_else(|| format!("{index} is missing"))?;
     check::table(scan.peek, index).map_err(|why| format!("{}: {why}", index.path))?;
@@ -72,12 +73,15 @@ fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     }
     scan.all_whole(candidate)?;
     let state = join(parent_of(&candidate.unit), STATE);
-    let text = scan.text(&state).ok_or_else(|| format!("the state file {state} is not there yet"))?;
-    if names(&text).iter().any(|named| name_of(named) == name_of(&candidate.unit)) {
-        Ok(())
-    } else {
-        Err(format!("the state file {state} does not name it"))
-    }
+    scan.text(&state).ok_or_else(|| format!("the state file {state} is not there yet"))?;
+    // By directory and name.
+    let named = beside.names(|| {
+        let states = scan.listing.files().filter(|f| f.name() == STATE);
+        let texts = states.filter_map(|state| Some((parent_of(&state.path), scan.text(&state.path)?)));
+        let key = |home: &str, named: &str| (join(home, name_of(named)), String::new());
+        texts.flat_map(|(home, text)| names(&text).iter().map(|named| key(home, named)).collect::<Vec<_>>()).collect()
+    });
+    if named.contains_key(&candidate.unit) { Ok(()) } else { Err(format!("the state file {state} does not name it")) }
 }
 
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use super::beside::Beside;
 use super::check;
 use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::siblings::together;
@@ -58,7 +59,7 @@ fn step(name: &str) -> Option<u64> {
     if name.starts_with("last") || name.starts_with("hpc_ckpt_") { None } else { step_in(name) }
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
     scan.listing.file(&candidate.unit).ok_or("it is gone")?;
     candidate.files(scan.listing).try_for_each(|file| match is_ours(file.name()) {
         true if file.path == candidate.unit => check::torch(scan.peek, file),

@@ -9,6 +9,7 @@ use regex::Regex;
 use serde::Deserialize;
 
 pub use super::aside::{is_bystander, is_temporary};
+use super::beside::Beside;
 use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
 use super::{check, parts};
 
@@ -86,7 +87,7 @@ pub struct Layout {
     /// Everything of this form, finished or not, in any order. Cheap: names, and at most a pointer file's text.
     pub find: fn(&Scan) -> Vec<Candidate>,
     /// Whether one of them is complete, quiescence apart. Errors: what is missing, in one clause.
-    pub complete: fn(&Scan, &Candidate) -> Result<(), String>,
+    pub complete: fn(&Scan, &Candidate, &Beside) -> Result<(), String>,
     /// The pointers that shall name this unit.
     pub pointers: fn(&Scan, &Candidate) -> Vec<Pointer>,
 }
@@ -155,7 +156,7 @@ impl Scan<'_> {
     }
 
     /// Nobody is deleting the unit, which goes file by file in any order: none is missing that the next newer or the newest
-    /// one of `saved` has. Names with digits come and go with ranks and shards and do not count, nor those that do not `matter`.
+    /// one of `saved` has, which are in order. Names with digits come and go with ranks and shards and do not count, nor those that do not `matter`.
     pub fn nothing_lost(
         &self,
         candidate: &Candidate,
@@ -164,9 +165,8 @@ impl Scan<'_> {
     ) -> Result<(), String> {
         let lasts =
             |e: &&Entry| e.kind == Kind::File && matter(e) && !e.name().bytes().any(|byte| byte.is_ascii_digit());
-        let newer = || saved.iter().filter(|other| other.step > candidate.step);
-        let (next, newest) = (newer().min_by_key(|o| o.step), newer().max_by_key(|o| o.step));
-        for newer in next.into_iter().chain(newest) {
+        let newer = &saved[saved.partition_point(|other| other.step <= candidate.step)..];
+        for newer in newer.first().into_iter().chain(newer.last()) {
             let names = self.listing.below(&newer.unit).iter().filter(lasts).map(|e| &e.path[newer.unit.len() + 1..]);
             for name in names {
                 if self.listing.get(&join(&candidate.unit, name)).is_none() {

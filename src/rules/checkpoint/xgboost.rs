@@ -1,6 +1,7 @@
 //! XGBoost's `TrainingCheckPoint`: files `NAME_N.ubj`, `.json` or `.pkl`, written in place: settling and the check of the
 //! type decide.
 
+use super::beside::Beside;
 use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
@@ -15,7 +16,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step_in(f.name()))?))).collect()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
     scan.all_whole(candidate)
 }
 
