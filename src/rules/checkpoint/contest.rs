@@ -82,17 +82,20 @@ pub(super) fn sort(scan: &Scan, candidates: &mut Vec<Candidate>) {
     let times = candidates.iter().map(time);
     let spread_ns = times.clone().max().unwrap_or(0).saturating_sub(times.min().unwrap_or(0));
     let sure = Sure::of(scan, candidates);
+    let hasty: BTreeSet<String> = hasty(scan, candidates, &sure).map(|c| c.unit.clone()).collect();
+    let has_step = |c: &Candidate| c.step.is_some() && !hasty.contains(&c.unit);
     candidates.sort_by_cached_key(|c| {
         // Of one step, a copy lies deeper, or is called the best.
-        let copied = c.step.map(|_| (c.unit.matches('/').count(), is_best(&c.unit)));
-        let step = c.step.map(|step| (sure.is_step(c), step));
+        let own = c.step.filter(|_| has_step(c));
+        let copied = own.map(|_| (c.unit.matches('/').count(), is_best(&c.unit)));
+        let step = own.map(|step| (sure.is_step(c), step));
         Reverse((step, Reverse(copied), time(c), c.unit.clone()))
     });
     let is_copied = |c: &Candidate| c.step.is_none() && is_best(&c.unit) && sure.beside_best;
     let (best, others): (Vec<_>, Vec<_>) = std::mem::take(candidates).into_iter().partition(is_copied);
     *candidates = others;
     if spread_ns >= 1_000_000_000 {
-        let stepless = candidates.partition_point(|c| c.step.is_some());
+        let stepless = candidates.partition_point(has_step);
         let mut stepless = candidates.split_off(stepless).into_iter().peekable();
         let mut sorted = Vec::with_capacity(candidates.len());
         for stepped in candidates.drain(..) {
@@ -105,6 +108,26 @@ pub(super) fn sort(scan: &Scan, candidates: &mut Vec<Candidate>) {
         *candidates = sorted;
     }
     candidates.extend(best);
+}
+
+/// What a trainer saved in haste (`preempt_5000.pt`), later than everything else, although its bare number is none beside
+/// the series (`epoch_2.pt`): it goes by its time. When the series goes on, it is over.
+fn hasty<'a>(scan: &Scan, candidates: &'a [Candidate], sure: &Sure) -> impl Iterator<Item = &'a Candidate> {
+    let time = |c: &Candidate| c.newest_ns(scan.listing);
+    let newest = candidates.iter().filter(|c| !is_in_haste(&c.unit)).map(time).max().unwrap_or(i64::MAX);
+    let is_last = |c: &Candidate| time(c).saturating_sub(newest) > APART_NS;
+    let others = candidates.iter().filter(|c| c.step.is_some() && is_in_haste(&c.unit) && !sure.is_step(c));
+    others.filter(|c| is_last(c)).collect::<Vec<_>>().into_iter()
+}
+
+/// Takes the number in the name of what was saved in haste for no step: it counts something else than the series' do.
+pub(super) fn forget_steps(scan: &Scan, candidates: &mut [Candidate]) {
+    if !candidates.iter().any(|c| is_in_haste(&c.unit)) {
+        return;
+    }
+    let sure = Sure::of(scan, candidates);
+    let hasty: BTreeSet<String> = hasty(scan, candidates, &sure).map(|c| c.unit.clone()).collect();
+    candidates.iter_mut().filter(|c| hasty.contains(&c.unit)).for_each(|c| c.step = None);
 }
 
 /// What is sure of the steps in the names of these candidates.
@@ -166,6 +189,13 @@ fn is_last(unit: &str) -> bool {
     ["checkpoint", "ckpt"].iter().any(|word| name_of(unit).starts_with(word)) || is_called(unit, &["last", "latest"])
 }
 
+/// A file that says that its trainer was about to be stopped.
+fn is_in_haste(unit: &str) -> bool {
+    let name = name_of(unit).to_ascii_lowercase();
+    let is_torchs = [".pt", ".pth", ".ckpt"].iter().any(|end| name.ends_with(end));
+    is_torchs && ["preempt", "emergency", "interrupt", "sigterm"].iter().any(|word| name.contains(word))
+}
+
 /// Whether one of the words is in the name, or is the name of the directory around.
 fn is_called(unit: &str, names: &[&str]) -> bool {
     let mut words = name_of(unit).split(|c: char| !c.is_ascii_alphanumeric());
@@ -176,6 +206,7 @@ fn is_called(unit: &str, names: &[&str]) -> bool {
 mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
+    use super::super::tests::complete_units;
     use super::super::{Options, Scan, recognise};
 
     const SECOND: i64 = 1_000_000_000;
@@ -205,6 +236,24 @@ mod tests {
         wins("model_20.pt", &["model_10.pt", "model_20.pt", "backbone_epoch_3.pt"]);
         wins("model_20.pt", &["model_20.pt", "model_10.pt"]);
         wins("epoch_1_step_500.pt", &["epoch_1_step_500.pt", "epoch_2_step_100.pt"]);
+    }
+
+    #[test]
+    fn what_was_saved_in_haste_wins_as_long_as_it_is_the_newest() {
+        for name in ["preempt_5000.pt", "emergency-5000.ckpt", "model_interrupted_5000.pth", "SIGTERM_5000.pt"] {
+            wins(name, &["epoch_1.pt", "epoch_2.pt", name]);
+            wins("epoch_3.pt", &["epoch_1.pt", "epoch_2.pt", name, "epoch_3.pt"]);
+        }
+        wins("preempt_40.pt", &["epoch_1.pt", "epoch_2.pt", "preempt_50.pt", "preempt_40.pt"]);
+        wins("epoch_2.pt", &["epoch_1.pt", "epoch_2.pt", "best_5000.pt"]);
+        wins("model_200.pt", &["model_100.pt", "model_200.pt", "preempt_150.pt"]);
+        // What its number counts is not known, so that it is none of the steps, and one that was cut short is passed over.
+        let names = ["epoch_1.pt", "preempt_5000.pt"];
+        assert_eq!(complete_units(&saved(&names)), [("preempt_5000.pt".into(), None), ("epoch_1.pt".into(), Some(1))]);
+        let torn = saved(&names).with("preempt_5000.pt", &zip_of(b"w", b"")[..40]);
+        assert_eq!(complete_units(&torn), [("epoch_1.pt".into(), Some(1))]);
+        let at_once = names.iter().fold(saved(&names), |memory, name| memory.at(name, SECOND));
+        assert_eq!(complete_units(&at_once)[0].0, "epoch_1.pt", "times that tell nothing");
     }
 
     #[test]

@@ -139,6 +139,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     let mut chosen = better.unwrap_or(first);
     if is_of_files(chosen.layout) {
         chosen.candidates = siblings::of_ranks(siblings::with_others(scan, chosen.candidates));
+        contest::forget_steps(scan, &mut chosen.candidates);
     }
     Some(chosen)
 }
