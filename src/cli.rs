@@ -10,9 +10,12 @@ mod settings_page;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use crate::settings::defs::{Takes, all, on};
+use crate::settings::Complaint;
+use crate::settings::defs::{Takes, all, find, on};
+use crate::settings::layers::nearest;
 use crate::settings::left_out::is_left_out;
 
 /// A subcommand: its name, its bit in [`on`], one line of help, and the operands it takes.
@@ -151,6 +154,15 @@ pub struct Parsed {
     pub operands: Vec<OsString>,
     /// `--config`, if typed.
     pub config: Option<OsString>,
+    /// What could not be read. The rest is there, so that all that is wrong can be told at once.
+    pub mistakes: Vec<Complaint>,
+}
+
+impl Parsed {
+    fn of(sub: &Sub, operands: Vec<OsString>) -> Parsed {
+        let (flags, mistakes) = Default::default();
+        Parsed { command: sub.name, on: sub.on, flags, operands, config: None, mistakes }
+    }
 }
 
 /// Why there is nothing to do, or nothing can be done.
@@ -158,8 +170,8 @@ pub struct Parsed {
 pub enum Refusal {
     /// Help or version: print to stdout, leave with 0.
     Shown(String),
-    /// A mistake: one line for stderr, leave with 125.
-    Wrong(String),
+    /// Mistakes: a line each for stderr, leave with 125.
+    Wrong(Vec<String>),
 }
 
 /// Splits a command line; `argv[0]` is the program.
@@ -168,21 +180,79 @@ pub fn parse(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
 }
 
 #[inline(never)]
-fn parse_with_clap(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
+fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
+    let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
+    let mut mistakes = Vec::new();
+    let mut parsed = loop {
+        let error = match read(wanted, &argv) {
+            Ok(parsed) => break parsed,
+            Err(error) => error,
+        };
+        if let Some(mistake) = wanted.and_then(|sub| mend(sub, &error, &mut argv)) {
+            mistakes.push(mistake);
+            continue;
+        }
+        match (refusal(error), wanted) {
+            (Refusal::Wrong(lines), Some(sub)) => {
+                let complaint = |message| Complaint { place: "command line".to_owned(), message };
+                mistakes.extend(lines.into_iter().map(complaint));
+                break Parsed::of(sub, argv);
+            }
+            (refusal, _) => return Err(refusal),
+        }
+    };
+    parsed.mistakes.splice(0..0, mistakes);
+    // Where a start is judged, there is more that may be wrong with it.
+    match parsed.mistakes.is_empty() || parsed.on & on::CLUSTER != 0 {
+        true => Ok(parsed),
+        false => Err(Refusal::Wrong(parsed.mistakes.iter().map(ToString::to_string).collect())),
+    }
+}
+
+fn read(wanted: Option<&'static Sub>, argv: &[OsString]) -> Result<Parsed, clap::Error> {
     // Help texts of some forty flags cost more than all the rest of the command line; they are made when they are read.
     let help = argv.iter().any(|a| a.as_encoded_bytes().starts_with(b"-h") || a == "--help");
-    let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
-    let root = match wanted {
+    let mut root = match wanted {
         Some(sub) => root().subcommand(build(sub, help)),
         None => root().subcommands(SUBS.iter().map(|sub| build(sub, help))),
     };
-    let matches = root.try_get_matches_from(argv).map_err(refusal)?;
-    let Some((sub, matches)) =
-        matches.subcommand().and_then(|(name, matches)| Some((SUBS.iter().find(|s| s.name == name)?, matches)))
-    else {
-        return Err(Refusal::Wrong("no subcommand given; see trainit --help".to_owned()));
+    let matches = root.try_get_matches_from_mut(argv)?;
+    let found = matches.subcommand();
+    let found = found.and_then(|(name, matches)| Some((SUBS.iter().find(|s| s.name == name)?, matches)));
+    match found {
+        Some((sub, matches)) => Ok(collect(sub, matches)),
+        None => Err(root.error(ErrorKind::MissingSubcommand, "no subcommand given; see trainit --help")),
+    }
+}
+
+/// Takes a flag that is not there out of the command line, or puts the nearest one that is in its place, so that the rest
+/// can be read; `None` where something else is wrong.
+fn mend(sub: &Sub, error: &clap::Error, argv: &mut Vec<OsString>) -> Option<Complaint> {
+    let flag = match (error.kind(), error.get(ContextKind::InvalidArg)?) {
+        (ErrorKind::UnknownArgument, ContextValue::String(flag)) if flag.starts_with("--") => flag.clone(),
+        _ => return None,
     };
-    collect(sub, matches)
+    let word = |at: &OsString| at.to_str().is_some_and(|w| w.split('=').next() == Some(flag.as_str()));
+    let at = argv.iter().take_while(|a| *a != "--").position(word)?;
+    let value = argv[at].to_str()?.split_once('=').map(|(_, value)| value.to_owned());
+    let known: Vec<&str> = all().filter(|s| s.on & sub.on != 0 && !is_left_out(s)).map(|s| s.name).collect();
+    let nearest = nearest(&flag[2..], &known);
+    argv.remove(at);
+    // What follows was meant as its value, if it cannot be an operand.
+    let is_value = !argv.get(at).is_none_or(|next| next.as_encoded_bytes().starts_with(b"-"))
+        && ((sub.operands)().is_empty() || argv[at + 1..].iter().any(|a| a == "--"));
+    match (nearest.and_then(find), value) {
+        (Some(setting), Some(value)) if setting.takes != Takes::Switch => {
+            argv.insert(at, format!("--{}={value}", setting.name).into());
+        }
+        (Some(setting), _) => argv.insert(at, format!("--{}", setting.name).into()),
+        (None, None) if is_value => {
+            argv.remove(at);
+        }
+        (None, _) => {}
+    }
+    let hint = nearest.map_or(String::new(), |name| format!("; did you mean --{name}?"));
+    Some(Complaint { place: flag, message: format!("trainit {} has no such flag{hint}", sub.name) })
 }
 
 fn root() -> Command {
@@ -230,42 +300,44 @@ fn build(sub: &Sub, help: bool) -> Command {
     command.args((sub.operands)())
 }
 
-fn collect(sub: &'static Sub, matches: &ArgMatches) -> Result<Parsed, Refusal> {
-    let mut flags = BTreeMap::new();
-    for setting in all().filter(|s| s.on & sub.on != 0) {
-        if setting.takes == Takes::Switch {
-            if matches.get_flag(setting.name) {
-                flags.insert(setting.name, vec!["true".to_owned()]);
-            }
-        } else if let Some(values) = matches.get_many::<OsString>(setting.name) {
-            let values: Option<Vec<String>> = values.map(|v| v.to_str().map(str::to_owned)).collect();
-            let values = values.ok_or_else(|| Refusal::Wrong(format!("--{}: the value is not UTF-8", setting.name)))?;
-            flags.insert(setting.name, values);
-        }
-    }
+fn collect(sub: &'static Sub, matches: &ArgMatches) -> Parsed {
     let operands = (sub.operands)()
         .iter()
         .filter_map(|arg| matches.get_many::<OsString>(arg.get_id().as_str()))
         .flatten()
         .cloned()
         .collect();
-    Ok(Parsed {
-        command: sub.name,
-        on: sub.on,
-        flags,
-        operands,
-        config: matches.try_get_one::<OsString>("config").ok().flatten().cloned(),
-    })
+    let mut parsed = Parsed::of(sub, operands);
+    parsed.config = matches.try_get_one::<OsString>("config").ok().flatten().cloned();
+    for setting in all().filter(|s| s.on & sub.on != 0) {
+        if setting.takes == Takes::Switch {
+            if matches.get_flag(setting.name) {
+                parsed.flags.insert(setting.name, vec!["true".to_owned()]);
+            }
+        } else if let Some(values) = matches.get_many::<OsString>(setting.name) {
+            let texts: Option<Vec<String>> = values.clone().map(|v| v.to_str().map(str::to_owned)).collect();
+            match texts {
+                Some(texts) => {
+                    parsed.flags.insert(setting.name, texts);
+                }
+                None => {
+                    let odd: Vec<String> = values.map(|value| format!("{value:?}")).collect();
+                    let message = format!("not UTF-8, so nobody would find what it names; found {}", odd.join(", "));
+                    parsed.mistakes.push(Complaint { place: format!("--{}", setting.name), message });
+                }
+            }
+        }
+    }
+    parsed
 }
 
 /// clap's text, cut to one line for a mistake.
 fn refusal(error: clap::Error) -> Refusal {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     let text = error.render().to_string();
     match error.kind() {
-        DisplayHelp | DisplayVersion => Refusal::Shown(text),
-        DisplayHelpOnMissingArgumentOrSubcommand => {
-            Refusal::Wrong("no subcommand given; see trainit --help".to_owned())
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refusal::Shown(text),
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Refusal::Wrong(vec!["no subcommand given; see trainit --help".to_owned()])
         }
         _ => {
             let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("Usage:"));
@@ -273,7 +345,7 @@ fn refusal(error: clap::Error) -> Refusal {
             // Where a line ends in a colon, the next says what.
             let line = line.join("; ").replace(":; ", ": ");
             let line = line.strip_prefix("error: ").unwrap_or(&line);
-            Refusal::Wrong(format!("{line}; see --help"))
+            Refusal::Wrong(vec![format!("{line}; see --help")])
         }
     }
 }
@@ -308,9 +380,31 @@ mod tests {
 
     #[test]
     fn an_unknown_flag_is_one_line_with_the_nearest_one() {
-        let error = parse(["trainit", "run", "--stop-grac", "1", "--", "true"].map(OsString::from).to_vec());
-        let Err(Refusal::Wrong(line)) = error else { panic!("{error:?}") };
-        assert!(line.contains("--stop-grac") && line.contains("--stop-grace") && !line.contains('\n'), "{line}");
+        for (line, value) in [("run --stop-grac 1 -- true", "1"), ("run --stop_grace=2 true", "2")] {
+            let parsed = parsed(&format!("trainit {line}"));
+            let [mistake] = parsed.mistakes.as_slice() else { panic!("{parsed:?}") };
+            assert!(mistake.message.ends_with("did you mean --stop-grace?"), "{mistake}");
+            // What it was meant for is read, so that its mistakes come in the same go.
+            assert_eq!(parsed.flags["stop-grace"], [value]);
+            assert_eq!(parsed.operands, ["true"]);
+        }
+        let error = parse(["trainit", "status", "--jsn"].map(OsString::from).to_vec());
+        let Err(Refusal::Wrong(lines)) = error else { panic!("{error:?}") };
+        assert_eq!(lines, ["--jsn: trainit status has no such flag; did you mean --json?"]);
+    }
+
+    #[test]
+    fn flags_that_resemble_none_are_all_named_and_what_stands_around_them_is_read() {
+        let p = parsed("trainit run --frobnicate 3 --quux=4 --stop-grace 5s --zzzzzz -- python x");
+        let places: Vec<&str> = p.mistakes.iter().map(|m| m.place.as_str()).collect();
+        assert_eq!(places, ["--frobnicate", "--quux", "--zzzzzz"]);
+        assert_eq!((p.flags["stop-grace"][0].as_str(), p.operands.len()), ("5s", 2));
+    }
+
+    #[test]
+    fn help_is_shown_however_wrong_the_rest_is() {
+        let shown = parse("trainit run --frobnicate --help".split(' ').map(OsString::from).collect());
+        assert!(matches!(shown, Err(Refusal::Shown(_))), "{shown:?}");
     }
 
     #[test]

@@ -30,7 +30,9 @@ fn run(args: &[OsString]) -> Option<Parsed> {
         read_flag(word?.strip_prefix("--")?, &mut words, on::RUN, &mut flags)?;
     }
     let is_usual = !command.is_empty();
-    is_usual.then(|| Parsed { command: "run", on: on::RUN, flags, operands: command.to_vec(), config: None })
+    let (config, mistakes) = Default::default();
+    let operands = command.to_vec();
+    is_usual.then_some(Parsed { command: "run", on: on::RUN, flags, operands, config, mistakes })
 }
 
 /// Flags and at most two operands, in any order.
@@ -51,7 +53,8 @@ fn report_metric(args: &[OsString]) -> Option<Parsed> {
         }
         operands.push(OsString::from(word));
     }
-    Some(Parsed { command: "report-metric", on: on::REPORT_METRIC, flags, operands, config: None })
+    let (config, mistakes) = Default::default();
+    Some(Parsed { command: "report-metric", on: on::REPORT_METRIC, flags, operands, config, mistakes })
 }
 
 /// One flag without its dashes, its value after `=` or as the next word.

@@ -4,11 +4,11 @@
 
 use serde_json::{Map, Value};
 
-use super::{cluster, refuse, values};
+use super::{cluster, refuse_all, values};
 use crate::cli::Parsed;
 use crate::edge::{gpu, stdio};
 use crate::rules::env::{Changes, Env};
-use crate::settings::cluster::{frameworks, read as read_cluster};
+use crate::settings::cluster::frameworks;
 use crate::settings::{Reader, gpus};
 
 /// How variables are printed.
@@ -23,17 +23,14 @@ enum Format {
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
-    let options = read_cluster(&mut reader);
+    let wanted = cluster::Wanted::read(&mut reader);
     let gpu_timeout = gpus::read(&mut reader, parsed.on, env).timeout;
     let only = frameworks(&mut reader);
     let formats = [("shell", Format::Shell), ("dotenv", Format::Dotenv), ("json", Format::Json)];
     let format = reader.choice("format", &formats).unwrap_or(Format::Shell);
-    if !reader.complaints.is_empty() {
-        return refuse(&reader.complaints);
-    }
-    let resolved = match cluster::resolve(options, env, &only, || gpu::discover(gpu_timeout, env)) {
+    let resolved = match wanted.resolve(&reader, env, &only, || gpu::discover(gpu_timeout, env)) {
         Ok(resolved) => resolved,
-        Err(error) => return refuse(&[format!("{error} [code={}]", error.code)]),
+        Err(mistakes) => return refuse_all(&mistakes),
     };
     for warning in &resolved.warnings {
         stdio::complain(&format!("trainit: warning: {} [code={}]", warning.message, warning.code));

@@ -6,80 +6,77 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::keeping::Keeping;
-use super::{cluster, refuse, values};
+use super::asked::{Asked, Placed};
+use super::{refuse_all, values};
 use crate::cli::Parsed;
 use crate::edge::{gpu, limits, machine, stdio};
 use crate::rules::checkpoint::address::shown;
-use crate::rules::cluster::spec::{ClusterSpec, quote};
+use crate::rules::cluster::spec::{ClusterError, ClusterSpec, quote};
 use crate::rules::env::{Changes, Env};
 use crate::rules::exit;
 use crate::rules::framework::{Launch, Resolved};
 use crate::rules::gpu::{Discovery, table};
 use crate::rules::job::Policy;
 use crate::rules::preempt;
-use crate::settings::cluster::read as read_cluster;
 use crate::settings::defs::{Takes, find};
-use crate::settings::run::read as read_run;
-use crate::settings::{Complaint, Reader, Source, Values, gpus};
+use crate::settings::{Reader, Source, Values};
 
 /// Longer values are cut in the block for people.
 const SHOWN_CHARS: usize = 200;
 
-/// Shows what is here; 125 where a setting or a variable is wrong.
+/// Shows what is here; 125 where `run` would not start: a setting or a variable is wrong, or a demand is not met.
 pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
     let as_json = reader.switch("json");
-    let run = read_run(&mut reader);
-    Keeping::read(&mut reader);
-    let gpu_timeout = gpus::read(&mut reader, parsed.on, env).timeout;
-    let options = read_cluster(&mut reader);
-    if !reader.complaints.is_empty() {
-        return refuse_settings(&reader.complaints, as_json);
-    }
+    let asked = Asked::read(&mut reader, parsed.on, env);
     let mut discovery = None;
-    let mut discover = || discovery.get_or_insert_with(|| gpu::discover(gpu_timeout, env)).clone();
-    match cluster::resolve(options, env, &[], &mut discover) {
-        Ok(resolved) => {
-            let discovery = discover();
-            let mut sources = preempt::pick(run.preemption, env, &machine::local_facts)
-                .into_iter()
-                .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
-            let mut object = object(&resolved, &values, &discovery);
-            add_derived(&mut object["settings"], &run.policy);
-            object["preemption"] = sources.next().unwrap_or(Value::Null);
-            let others: Vec<Value> = sources.collect();
-            if !others.is_empty() {
-                object["preemption"]["others"] = others.into();
-            }
-            let text = if as_json { format!("{object:#}\n") } else { text(&object, &discovery) };
-            u8::from(stdio::print(&text).is_err())
-        }
-        Err(error) if as_json => fail(error.code, &error.variable, &error.message),
-        Err(error) => refuse(&[format!("{error} [code={}]", error.code)]),
+    let mut discover = || discovery.get_or_insert_with(|| gpu::discover(asked.gpus.timeout, env)).clone();
+    let Placed { resolved, .. } = match asked.place(&reader, env, &mut discover) {
+        Ok(placed) => placed,
+        Err(mistakes) if as_json => return fail(&mistakes),
+        Err(mistakes) => return refuse_all(&mistakes),
+    };
+    let discovery = discover();
+    let unmet = asked.gpus.demands.unmet(&discovery, env.get("CUDA_VISIBLE_DEVICES"));
+    let mut sources = preempt::pick(asked.run.preemption, env, &machine::local_facts)
+        .into_iter()
+        .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
+    let mut object = object(&resolved, &values, &discovery, &unmet);
+    add_derived(&mut object["settings"], &asked.run.policy);
+    object["preemption"] = sources.next().unwrap_or(Value::Null);
+    let others: Vec<Value> = sources.collect();
+    if !others.is_empty() {
+        object["preemption"]["others"] = others.into();
+    }
+    let text = if as_json { format!("{object:#}\n") } else { text(&object, &discovery) };
+    match stdio::print(&text) {
+        Ok(()) if unmet.is_empty() => 0,
+        Ok(()) => exit::NOT_STARTED,
+        Err(_) => 1,
     }
 }
 
-fn refuse_settings(complaints: &[Complaint], as_json: bool) -> u8 {
-    let (true, Some(first)) = (as_json, complaints.first()) else { return refuse(complaints) };
-    let others: Vec<String> = complaints[1..].iter().map(ToString::to_string).collect();
-    let message = [vec![first.message.clone()], others].concat().join("; ");
-    fail("bad_setting", &first.place, &message)
-}
-
-fn fail(code: &str, variable: &str, message: &str) -> u8 {
-    let object = json!({ "error": { "code": code, "variable": variable, "message": message } });
+/// The first mistake, with the others in its message for who looks no further, and each by itself.
+fn fail(mistakes: &[ClusterError]) -> u8 {
+    let each = |m: &ClusterError| json!({ "code": m.code, "variable": m.variable, "message": m.message });
+    let mut object = json!({ "errors": mistakes.iter().map(each).collect::<Vec<Value>>() });
+    if let Some((first, others)) = mistakes.split_first() {
+        let others = others.iter().map(ToString::to_string);
+        let message: Vec<String> = std::iter::once(first.message.clone()).chain(others).collect();
+        object["error"] = json!({ "code": first.code, "variable": first.variable, "message": message.join("; ") });
+    }
     // The exit code says it too, if nobody listens.
     let _ = stdio::print(&format!("{object:#}\n"));
     exit::NOT_STARTED
 }
 
-fn object(resolved: &Resolved, values: &Values, discovery: &Discovery) -> Value {
+fn object(resolved: &Resolved, values: &Values, discovery: &Discovery, unmet: &[String]) -> Value {
     let changes = resolved.changes();
     let mut warnings: Vec<Value> =
         resolved.warnings.iter().map(|w| json!({ "code": w.code, "message": w.message })).collect();
     warnings.extend(discovery.problem.as_ref().map(|problem| json!({ "code": "gpu_problem", "message": problem })));
+    warnings.extend(unmet.iter().map(|demand| json!({ "code": "gpu_demand", "message": demand })));
     let mut object = json!({
         "cluster": of_cluster(&resolved.spec),
         "child_env": changes.set,

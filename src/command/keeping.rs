@@ -14,7 +14,7 @@ use crate::settings::Reader;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::model::{self, Model};
 use crate::supervisor::Keep;
-use crate::supervisor::keeper::mirror::{MirrorConfig, Restore};
+use crate::supervisor::keeper::mirror::{MirrorConfig, Restore, apart};
 use crate::supervisor::keeper::{self, LeftModel};
 
 /// What was said about checkpoints and the model.
@@ -28,6 +28,11 @@ impl Keeping {
     pub(super) fn read(reader: &mut Reader<'_>) -> Keeping {
         let checkpoints = Checkpoints::read(reader);
         checkpoints.needs_directory(reader);
+        if let (Some(dir), Some(store)) = (&checkpoints.dir, &checkpoints.store)
+            && let Err(error) = apart(dir, store)
+        {
+            reader.complain("checkpoint-store", error.message);
+        }
         let model = model::read(reader);
         if let Some(Model { dir, store: Some(store) }) = &model
             && store.nearness(dir, places::real) == Nearness::Nested

@@ -1,5 +1,6 @@
 //! One file per subcommand: the wiring, and nothing that could be a rule.
 
+mod asked;
 #[cfg(feature = "store")]
 pub mod checkpoint;
 pub mod cluster;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::{self, Parsed, Refusal};
 use crate::edge::signals::Mask;
 use crate::edge::stdio;
+use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::settings::{Complaint, ConfigFile, Values, left_out, platform};
@@ -35,8 +37,7 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
     let parsed = match cli::parse(argv) {
         Ok(parsed) => parsed,
         Err(Refusal::Shown(text)) => return u8::from(stdio::print(&text).is_err()),
-        Err(Refusal::Wrong(line)) if mask.is_some() => return run::refuse(line, &env),
-        Err(Refusal::Wrong(line)) => return refuse(&[line]),
+        Err(Refusal::Wrong(lines)) => return refuse(&lines),
     };
     match (parsed.command, mask) {
         ("run", Some(mask)) => run::main(parsed, env, mask),
@@ -55,7 +56,7 @@ pub fn dispatch(argv: Vec<OsString>, env: Env, mask: Option<Mask>) -> u8 {
 
 /// Layers the settings of a subcommand, the configuration file included. Mistakes land in the complaints.
 pub fn values(parsed: &Parsed, env: &Env) -> (Values, Vec<Complaint>) {
-    let mut complaints = Vec::new();
+    let mut complaints = parsed.mistakes.clone();
     let file = match config_file(parsed, env) {
         Ok(file) => file,
         Err(complaint) => {
@@ -89,6 +90,11 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
             }
         },
     }
+}
+
+/// As [`refuse`], with the codes.
+fn refuse_all(mistakes: &[ClusterError]) -> u8 {
+    refuse(&mistakes.iter().map(|mistake| format!("{mistake} [code={}]", mistake.code)).collect::<Vec<_>>())
 }
 
 /// Prints each complaint on a line of its own and returns 125.

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::keeping::Keeping;
-use super::{cluster, values};
+use super::asked::{Asked, Placed};
+use super::values;
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::{self, MetricsFile};
 use crate::edge::signals::Mask;
 use crate::edge::{gpu, limits, machine, process, reaper, stdio};
-use crate::rules::cluster::peers::to_reach;
 use crate::rules::cluster::spec::{ClusterError, Platform};
 use crate::rules::env::Env;
 use crate::rules::framework::Launch;
@@ -21,10 +20,9 @@ use crate::rules::job::{ChildFacts, Processes, Reason};
 use crate::rules::metric::contract;
 use crate::rules::preempt;
 use crate::rules::signal::Signal;
-use crate::settings::cluster::{peers as read_peers, read as read_cluster};
 use crate::settings::metrics::{Collected, Target, Tuner};
-use crate::settings::run::{LogFormat, LogLevel, RunSettings, read};
-use crate::settings::{self, Reader};
+use crate::settings::run::{LogFormat, LogLevel, RunSettings};
+use crate::settings::{self, Complaint, Reader};
 use crate::supervisor::follow::Files;
 use crate::supervisor::output::LOCK_PATIENCE;
 use crate::supervisor::{self, GpuWatch, Job, Keep, Lookout, Metrics, Page, Peers, Work};
@@ -47,46 +45,32 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     stdio::hold_closed();
     let (values, complaints) = values(&parsed, &env);
     let mut reader = Reader::new(&values, complaints);
-    let mut settings = read(&mut reader);
-    let keeping = Keeping::read(&mut reader);
-    let options = read_cluster(&mut reader);
-    let wait = read_peers(&mut reader);
-    let gpus = settings::gpus::read(&mut reader, parsed.on, &env);
-    let collected = settings::metrics::collected(&mut reader, &env);
-    start_log(&settings);
-    let mut mistakes: Vec<String> = reader.complaints.iter().map(ToString::to_string).collect();
+    let asked = Asked::read(&mut reader, parsed.on, &env);
+    start_log(&asked.run);
     if parsed.operands.is_empty() {
-        mistakes.push("no command given; write it after --, as in: trainit run -- python -m trainer.task".to_owned());
+        let message = "no command given; write it after --, as in: trainit run -- python -m trainer.task".to_owned();
+        reader.complaints.push(Complaint { place: "command line".to_owned(), message });
     }
-    if !mistakes.is_empty() {
-        return not_started(&mistakes, settings.verdict_file.as_deref(), None);
-    }
+    let mut found = None;
+    let placed = asked.place(&reader, &env, || found.insert(gpu::discover(asked.gpus.timeout, &env)).clone());
+    let Asked { run: mut settings, keeping, gpus, collected, .. } = asked;
+    let Placed { resolved, peers } = match placed {
+        Ok(placed) => placed,
+        Err(mistakes) => return refuse_all(&mistakes, settings.verdict_file.as_deref()),
+    };
     if let Some(signal) = settings.orphaned_signal
         && let Err(error) = process::signal_when_orphaned(signal)
     {
         tracing::warn!("trainit is not told when the process that started it dies: {error}");
     }
-    let mut found = None;
-    let discover = || gpu::discover(gpus.timeout, &env);
-    let resolved = match cluster::resolve(options, &env, &[], || found.insert(discover()).clone()) {
-        Ok(resolved) => resolved,
-        Err(error) => {
-            return not_started(&[error.to_string()], settings.verdict_file.as_deref(), Some(error.code));
-        }
-    };
     for warning in &resolved.warnings {
         tracing::warn!(code = warning.code, "{}", warning.message);
     }
-    let peers: Result<Option<Peers>, ClusterError> =
-        wait.map(|(limit, scope)| Ok(Peers { peers: to_reach(&resolved.spec, scope)?, limit })).transpose();
-    let peers = match peers {
-        Ok(peers) => peers.filter(|peers| !peers.peers.is_empty()),
-        Err(error) => return not_started(&[error.to_string()], settings.verdict_file.as_deref(), Some(error.code)),
-    };
+    let peers = peers.map(|(limit, peers)| Peers { peers, limit });
     settings.policy.peers = peers.as_ref().map(Peers::name);
     let gpu_count = match gpu_count(&gpus, &env, found) {
         Ok(count) => count,
-        Err(unmet) => return not_started(&unmet, settings.verdict_file.as_deref(), Some("gpu_demand")),
+        Err(unmet) => return not_started(&unmet, settings.verdict_file.as_deref(), &["gpu_demand"]),
     };
     let sources = preempt::pick(settings.preemption, &env, &machine::local_facts);
     let lookout = (!sources.is_empty()).then_some(Lookout { sources, leads: settings.leads });
@@ -148,7 +132,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
             ended.outcome.exit_code
         }
         Err(error) => {
-            not_started(&[format!("the supervisor cannot start: {error}")], settings.verdict_file.as_deref(), None)
+            not_started(&[format!("the supervisor cannot start: {error}")], settings.verdict_file.as_deref(), &[])
         }
     }
 }
@@ -222,31 +206,27 @@ fn watched(gpus: settings::gpus::Gpus, env: &Env) -> Option<(GpuWatch, String)> 
     })
 }
 
-/// A command line that could not even be read: the same verdict, in the form the environment asks for.
-pub fn refuse(line: String, env: &Env) -> u8 {
-    let format = match env.given("TRAINIT_LOG_FORMAT") {
-        Some("text") => Format::Text,
-        Some("json") => Format::Json,
-        _ => log::auto_format(),
-    };
-    log::start(format, Level::INFO);
-    not_started(&[line], None, None)
-}
-
-/// One mistake is the verdict's own line; several come before it, a line each.
-fn not_started(mistakes: &[String], file: Option<&Path>, code: Option<&str>) -> u8 {
+/// One mistake is the verdict's own line; several come before it, a line each. The verdict has the code of the first; what
+/// has none of its own has the last one's.
+fn not_started(mistakes: &[String], file: Option<&Path>, codes: &[&str]) -> u8 {
     let detail = match mistakes {
         [one] => one.clone(),
         many => {
-            for mistake in many {
-                tracing::error!("{mistake}");
+            for (at, mistake) in many.iter().enumerate() {
+                tracing::error!(code = codes.get(at).or(codes.last()), "{mistake}");
             }
             format!("{} mistakes in what was given, each on a line above; the first: {}", many.len(), many[0])
         }
     };
     let outcome = verdict::not_started(detail);
-    verdict::publish(&outcome, &Facts::default(), file, code);
+    verdict::publish(&outcome, &Facts::default(), file, codes.first().copied());
     outcome.exit_code
+}
+
+fn refuse_all(mistakes: &[ClusterError], file: Option<&Path>) -> u8 {
+    let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    let codes: Vec<&str> = mistakes.iter().map(|mistake| mistake.code).collect();
+    not_started(&lines, file, &codes)
 }
 
 fn start_log(settings: &RunSettings) {

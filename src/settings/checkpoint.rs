@@ -73,7 +73,7 @@ impl Checkpoints {
         });
         let format = format.flatten();
         if marker.is_none() && format.as_deref() == Some("marker") {
-            reader.complain("checkpoint-format", "the format marker needs --marker NAME".to_owned());
+            reader.complain_of_lack("checkpoint-format", "the format marker needs --marker NAME".to_owned());
         }
         let step = reader.parse("step-regex", |text| {
             Regex::new(text).map_err(|error| {
@@ -135,7 +135,7 @@ impl Checkpoints {
         ];
         for (name, what, _) in needs.into_iter().filter(|(_, _, is_asked)| *is_asked) {
             let why = "needs --checkpoint-dir, the directory where the trainer writes its checkpoints";
-            reader.complain(name, format!("{what} {why}"));
+            reader.complain_of_lack(name, format!("{what} {why}"));
         }
     }
 }

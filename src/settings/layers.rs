@@ -7,6 +7,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::defs::{Setting, Takes, all, find};
+pub use super::nearest::{hint, nearest};
+use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 
 /// Where a value came from.
@@ -40,6 +42,13 @@ pub struct Complaint {
     pub place: String,
     /// What is wrong and what was expected.
     pub message: String,
+}
+
+impl Complaint {
+    /// With the code that every wrong setting has.
+    pub fn mistake(&self) -> ClusterError {
+        ClusterError::new("bad_setting", &self.place, &self.message)
+    }
 }
 
 impl fmt::Display for Complaint {
@@ -138,12 +147,19 @@ pub struct Reader<'a> {
     values: &'a Values,
     /// What was wrong so far.
     pub complaints: Vec<Complaint>,
+    gathered_all: bool,
 }
 
 impl<'a> Reader<'a> {
     /// Starts with the complaints found while gathering.
     pub fn new(values: &'a Values, complaints: Vec<Complaint>) -> Reader<'a> {
-        Reader { values, complaints }
+        let gathered_all = complaints.is_empty();
+        Reader { values, complaints, gathered_all }
+    }
+
+    /// Whether all that was given is among the values: every flag, variable and line of the file could be read.
+    pub fn is_whole(&self) -> bool {
+        self.gathered_all
     }
 
     /// The text of a single-valued setting.
@@ -214,6 +230,13 @@ impl<'a> Reader<'a> {
         .unwrap_or(false)
     }
 
+    /// Notes that `name` lacks another setting. Where not all could be read nobody knows: it may be just that.
+    pub fn complain_of_lack(&mut self, name: &str, message: String) {
+        if self.is_whole() {
+            self.complain(name, message);
+        }
+    }
+
     /// Notes that the value of `name` is wrong.
     pub fn complain(&mut self, name: &str, message: String) {
         self.complaints.push(Complaint { place: self.place(name), message });
@@ -266,33 +289,6 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
             message: format!("no such setting, ignored{}", hint(name, &known)),
         })
         .collect()
-}
-
-/// `; did you mean X?` when a known word is near.
-pub fn hint(word: &str, known: &[&str]) -> String {
-    known
-        .iter()
-        .map(|k| (distance(word, k), k))
-        .filter(|(d, k)| *d <= 2.max(k.len() / 4))
-        .min()
-        .map(|(_, k)| format!("; did you mean {k}?"))
-        .unwrap_or_default()
-}
-
-/// Levenshtein distance, in characters.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// Keys of the file: the flags' names, with `-` or `_`. A list where the flag repeats.

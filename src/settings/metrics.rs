@@ -102,18 +102,21 @@ pub fn tuner(env: &Env) -> Tuner {
 
 /// Reads what `run` collects; `None` where nothing is.
 pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
+    let before = reader.complaints.len();
     let mut patterns = reader.each("metric", Pattern::parse);
     patterns.extend(reader.each("metric-filter", Pattern::filter));
     let choices = reader.each("tensorboard-tag", Choice::parse);
     let dir = reader.parse("tensorboard-dir", local_path);
     if dir.is_none() && !choices.is_empty() {
         let message = "there is no --tensorboard-dir whose tags it could name, so nothing would be reported".to_owned();
-        reader.complain("tensorboard-tag", message);
+        reader.complain_of_lack("tensorboard-tag", message);
     }
     let records = reader.parse("metric-file", local_path);
-    let depends_on_files = records.is_some() || (dir.is_some() && choices.is_empty());
+    // What could not be read might have found it.
+    let is_read = reader.is_whole() && reader.complaints.len() == before;
+    let is_open = !is_read || records.is_some() || (dir.is_some() && choices.is_empty());
     let tags = patterns.iter().map(Pattern::tag).chain(choices.iter().map(Choice::tag));
-    let tags: Option<Vec<&str>> = tags.collect::<Option<_>>().filter(|_| !depends_on_files);
+    let tags: Option<Vec<&str>> = tags.collect::<Option<_>>().filter(|_| !is_open);
     let report = reader.each("report", |tag| match &tags {
         Some(tags) if !tags.contains(&tag) => {
             Err(format!("nothing finds {tag:?}, so nothing would be reported{}", hint(tag, tags)))
@@ -123,11 +126,12 @@ pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     let events = dir.map(|dir| (dir, choices));
     let words = [("both", (true, true)), ("stdout", (true, false)), ("stderr", (false, true))];
     let (stdout, stderr) = reader.choice("metric-from", &words).unwrap_or((true, true));
+    let keep = keep(reader);
     if patterns.is_empty() && events.is_none() && records.is_none() {
         return None;
     }
     let mut warnings = Vec::new();
-    let target = target(reader, None, None, env, &mut warnings);
+    let target = target(reader, None, None, keep, env, &mut warnings);
     let whole = |path: &Path| std::path::absolute(path).ok();
     if records.as_deref().is_some_and(|records| whole(records) == whole(&target.path)) {
         let path = target.path.display();
@@ -146,7 +150,8 @@ pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) 
     let mut warnings = Vec::new();
     let named = reader.text("file");
     let trial = reader.text("trial");
-    let target = target(reader, named, trial, env, &mut warnings);
+    let keep = keep(reader);
+    let target = target(reader, named, trial, keep, env, &mut warnings);
     let fsync = reader.switch("fsync");
     let rank0_only = reader.switch("rank0-only");
     let best_effort = reader.switch("best-effort");
@@ -169,11 +174,17 @@ fn local_path(text: &str) -> Result<PathBuf, String> {
     }
 }
 
+/// How many lines of the file are kept; 0 for all.
+fn keep(reader: &mut Reader<'_>) -> usize {
+    reader.count("keep").map_or(0, |keep| usize::try_from(keep).unwrap_or(0))
+}
+
 /// The file (as named by a setting, else `CLOUD_ML_HP_METRIC_FILE`, else [`DEFAULT_FILE`]), its limit and the trial.
 fn target(
     reader: &mut Reader<'_>,
     named: Option<String>,
     trial: Option<String>,
+    keep: usize,
     env: &Env,
     warnings: &mut Vec<String>,
 ) -> Target {
@@ -197,7 +208,6 @@ fn target(
             format!("{} names a folder, so no metric can be written there; name a file in it", path.display());
         reader.complaints.push(Complaint { place: "the metrics file".to_owned(), message });
     }
-    let keep = reader.count("keep").map_or(0, |keep| usize::try_from(keep).unwrap_or(0));
     let trial = match (trial, env.bytes("CLOUD_ML_TRIAL_ID")) {
         (Some(trial), _) => trial,
         (None, None) => "0".to_owned(),

@@ -11,6 +11,7 @@ pub mod layers;
 pub mod left_out;
 pub mod metrics;
 pub mod model;
+mod nearest;
 pub mod platform;
 pub mod run;
 

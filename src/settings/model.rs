@@ -20,7 +20,7 @@ pub fn read(reader: &mut Reader<'_>) -> Option<Model> {
     let store = reader.parse("model-store", Address::parse);
     if store.is_some() && dir.is_none() {
         let message = "a place for the model needs --model-dir, the directory where the trainer writes it".to_owned();
-        reader.complain("model-store", message);
+        reader.complain_of_lack("model-store", message);
     }
     dir.map(|dir| Model { dir, store })
 }

@@ -14,3 +14,58 @@ fn help_is_on_stdout_and_names_the_variable_of_each_flag() {
     let done = Trainit::new(["run", "--help"]).output().expect_code(0);
     assert!(done.out().contains("TRAINIT_STOP_GRACE"), "{}", done.out());
 }
+
+#[test]
+fn everything_that_is_wrong_with_a_start_is_told_in_one_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    std::fs::write(&file, "stop-grace = \"soon\"\nnodes = 3\n").unwrap();
+    let wrong = |sub: &str, rest: &[&str]| {
+        let args = [&[sub, "--frobnicate", "3", "--max-restart", "many", "--config", file.to_str().unwrap()], rest];
+        let done = Trainit::new(args.concat()).env("TRAINIT_KEEP", "few").env("TRAINIT_LEADER", "tcp://x");
+        done.env("CLUSTER_SPEC", "[]").env("TF_CONFIG", "{").output().expect_code(125)
+    };
+    let places = [
+        "--frobnicate: ",
+        "--max-restart: ",
+        "config.toml:2: ",
+        "config.toml:1: stop-grace: ",
+        "--max-restarts: ",
+        "TRAINIT_KEEP: ",
+        "TRAINIT_LEADER: ",
+        "CLUSTER_SPEC: ",
+        "TF_CONFIG: ",
+    ];
+    for done in [wrong("run", &["--", "true"]), wrong("inspect", &[])] {
+        let said = done.err();
+        let lines: Vec<&str> = said.lines().collect();
+        for (place, line) in places.iter().zip(&lines) {
+            assert!(line.contains(place), "{place} is not in {line}:\n{said}");
+        }
+    }
+    let done = wrong("run", &["--", "true"]);
+    assert_eq!(done.err().lines().count(), places.len() + 1);
+    let last: serde_json::Value = serde_json::from_str(done.err().lines().last().unwrap()).unwrap();
+    assert_eq!((&last["verdict"]["reason"], &last["trainit"]["code"]), (&"not_started".into(), &"bad_setting".into()));
+}
+
+#[test]
+fn what_hangs_on_something_that_could_not_be_read_is_no_mistake() {
+    let store = ["run", "--checkpoint-store", "file:///s"];
+    let lacking = Trainit::new([&store[..], &["--", "true"]].concat()).output().expect_code(125);
+    assert!(lacking.err().contains("needs --checkpoint-dir"), "{}", lacking.err());
+    // The directory may be what the unreadable flag names; so may the leader.
+    let unread = Trainit::new([&store[..], &["--checkpoint-path=/c", "--", "true"]].concat());
+    let unread = unread.env("PET_NNODES", "2").env("PET_NODE_RANK", "1").output().expect_code(125);
+    assert_eq!(unread.err().lines().count(), 1, "{}", unread.err());
+    let report = ["run", "--report", "loss", "--metric", "loss=loss", "--", "true"];
+    assert_eq!(Trainit::new(report).output().expect_code(125).err().lines().count(), 1);
+}
+
+#[test]
+fn a_malformed_cluster_hides_no_wrong_setting_and_the_other_way_round() {
+    let done =
+        Trainit::new(["run", "--stop-grace", "x", "--", "true"]).env("PET_NNODES", "2").env("PET_NODE_RANK", "1");
+    let said = done.output().expect_code(125).err();
+    assert!(said.contains("--stop-grace: ") && said.contains("PET_MASTER_ADDR: is not set"), "{said}");
+}

@@ -66,7 +66,7 @@ fn every_command_line_in_the_documentation_is_understood() {
         let parsed = match cli::parse(words.into_iter().map(OsString::from).collect()) {
             Ok(parsed) => parsed,
             Err(Refusal::Shown(_)) => continue,
-            Err(Refusal::Wrong(why)) => panic!("{place}: {line}: {why}"),
+            Err(Refusal::Wrong(why)) => panic!("{place}: {line}: {why:?}"),
         };
         // `inspect` reads every setting of `run` and starts nothing; what a shell would put in is not known here.
         if parsed.command == "run" {

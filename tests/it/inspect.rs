@@ -140,3 +140,50 @@ fn a_secret_in_job_is_in_no_error() {
         }
     }
 }
+
+#[test]
+fn what_run_refuses_inspect_refuses_in_the_same_words() {
+    let elastic = ["--nnodes", "3", "--node-rank", "1", "--leader", "a:1"];
+    let mut all_peers = vec!["--wait-for-peers", "5s", "--peers", "all"];
+    all_peers.extend(elastic);
+    let dir = tempfile::tempdir().unwrap();
+    let (inside, store) = (dir.path().join("c"), format!("file://{}", dir.path().display()));
+    let cases: [&[&str]; 12] = [
+        &["--wait-for-peers", "soon"],
+        &["--peers", "some"],
+        &all_peers,
+        &["--metric", "loss"],
+        &["--metric-filter", "x"],
+        &["--metric-from", "here"],
+        &["--report", "loss", "--metric", "acc=([0-9]+)"],
+        &["--tensorboard-dir", "gs://b/logs"],
+        &["--tensorboard-tag", "loss"],
+        &["--keep", "few"],
+        &["--checkpoint-dir", inside.to_str().unwrap(), "--checkpoint-store", &store],
+        &["--stop-grace", "x", "--keep", "-1", "--peers", "some"],
+    ];
+    for case in cases {
+        let refused = Trainit::new([&["run"], case, &["--", "true"]].concat()).output().expect_code(125);
+        let inspected = Trainit::new([&["inspect", "--json"], case].concat()).output().expect_code(125);
+        let errors = object(&inspected)["errors"].clone();
+        for error in errors.as_array().unwrap() {
+            let line = format!("{}: {}", error["variable"].as_str().unwrap(), error["message"].as_str().unwrap());
+            let quoted = serde_json::to_string(&line).unwrap();
+            assert!(refused.err().contains(quoted.trim_matches('"')), "{line}\n{}", refused.err());
+        }
+        // One mistake is the verdict's own line, several have a line each before it.
+        let lines = refused.err().lines().count();
+        assert_eq!(errors.as_array().unwrap().len(), lines.saturating_sub(1).max(1), "{}", refused.err());
+    }
+}
+
+#[test]
+fn a_demand_that_is_not_met_is_told_beside_all_else_and_is_125() {
+    let done = Trainit::new(["inspect", "--json", "--require-gpus", "4096"]).output().expect_code(125);
+    let object = object(&done);
+    let warnings = object["warnings"].as_array().unwrap();
+    assert!(warnings.iter().any(|warning| warning["code"] == "gpu_demand"), "{warnings:?}");
+    assert_eq!(object["cluster"]["platform"], "none");
+    let text = Trainit::new(["inspect", "--require-gpus", "4096"]).output().expect_code(125).out();
+    assert!(text.contains("warning: --require-gpus: 4096 needed"), "{text}");
+}

@@ -6,7 +6,9 @@
 
 use super::address::{Address, parse_host};
 use super::input::{Input, address, count, rank};
-use super::spec::{ClusterError, ClusterSpec, Explicit, Nproc, Platform, Reading, Warning, quote, role_of_rank};
+use super::spec::{
+    ClusterError, ClusterOptions, ClusterSpec, Explicit, Nproc, Platform, Reading, Warning, quote, role_of_rank,
+};
 
 const DEFAULT_PORT: u16 = 29_500;
 const LOOPBACK: &str = "127.0.0.1";
@@ -102,6 +104,14 @@ fn overrule(reading: &mut Reading, input: &Input<'_>) -> Result<(), ClusterError
         return Err(ClusterError::new("task_index_out_of_range", variable, message));
     }
     Ok(())
+}
+
+/// What is wrong with the explicit values, whatever any source says.
+pub fn wrong_values(options: &ClusterOptions) -> Vec<ClusterError> {
+    let nnodes = options.nnodes.as_ref().and_then(|e| count(&e.place, &e.text).err());
+    let node_rank = options.node_rank.as_ref().and_then(|e| rank(&e.place, &e.text).err());
+    let leader = options.leader.as_ref().and_then(|e| address(&e.place, &e.text).err());
+    [nnodes, node_rank, leader].into_iter().flatten().collect()
 }
 
 fn refuse_second_launcher(reading: &Reading, input: &Input<'_>) -> Result<(), ClusterError> {

@@ -142,6 +142,32 @@ pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, Cluster
     Ok(Detected { spec, warnings, changes })
 }
 
+/// Every mistake in what describes the cluster, each once, `first` before the others: in the explicit values, in the source
+/// that is read (not where it is unclear which), and in a TF_CONFIG beside it.
+pub fn malformed(input: &Input<'_>, first: Option<ClusterError>, with_sources: bool) -> Vec<ClusterError> {
+    let read = match input.options.platform {
+        Some(platform) => forced(platform, input, &mut Vec::new()),
+        None => first_match(input, &mut Vec::new()).map(|(_, reading)| reading),
+    };
+    if matches!(&read, Ok(reading) if reading.hands_off) {
+        return first.into_iter().collect();
+    }
+    let sources = || {
+        let beside =
+            |source: &&Source| input.options.platform.is_none() && source.platforms.contains(&Platform::TfConfig);
+        let beside = PLATFORMS.iter().filter(beside).filter_map(|source| (source.read)(input, &mut Vec::new()).err());
+        read.err().into_iter().chain(beside)
+    };
+    let mut mistakes: Vec<ClusterError> = first.into_iter().collect();
+    let sources = with_sources.then(sources).into_iter().flatten();
+    for mistake in complete::wrong_values(input.options).into_iter().chain(sources) {
+        if !mistakes.contains(&mistake) {
+            mistakes.push(mistake);
+        }
+    }
+    mistakes
+}
+
 fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option<usize>, Reading), ClusterError> {
     for (at, source) in PLATFORMS.iter().enumerate() {
         if let Some(reading) = (source.read)(input, warnings)? {

@@ -358,7 +358,7 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
 }
 
 /// The store and the checkpoint directory must not lie in each other, or copies would be taken for checkpoints.
-fn apart(dir: &Path, store: &Address) -> Result<(), MirrorError> {
+pub fn apart(dir: &Path, store: &Address) -> Result<(), MirrorError> {
     if store.nearness(dir, places::real) == Nearness::Apart {
         return Ok(());
     }
