@@ -2,7 +2,7 @@
 //!
 //! `push` claims an attempt as a run does, so it takes the store over from one that is still going: that run is fenced.
 
-mod shown;
+pub(super) mod shown;
 
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::asked::{Asked, Placed};
+use super::asked::{Asked, Placed, writers};
 use super::{refuse_all, values};
 use crate::cli::Parsed;
 use crate::edge::{gpu, limits, machine, stdio};
@@ -17,9 +17,14 @@ use crate::rules::exit;
 use crate::rules::framework::{Launch, Resolved};
 use crate::rules::gpu::{Discovery, table};
 use crate::rules::job::Policy;
+use crate::rules::plain::plain as printable;
 use crate::rules::preempt;
 use crate::settings::defs::{Takes, find};
 use crate::settings::{Reader, Source, Values};
+
+/// The members of two parts that are settings.
+const CHECKPOINTS: [(&str, &str); 2] = [("directory", "checkpoint-dir"), ("store", "checkpoint-store")];
+const MODEL: [(&str, &str); 2] = [("directory", "model-dir"), ("store", "model-store")];
 
 /// Longer values are cut in the block for people.
 const SHOWN_CHARS: usize = 200;
@@ -42,7 +47,10 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let mut sources = preempt::pick(asked.run.preemption, env, &machine::local_facts)
         .into_iter()
         .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
+    let (checkpoints, code) = asked.keeping.seen(resolved.spec.node_rank, writers(&resolved), env);
     let mut object = object(&resolved, &values, &discovery, &unmet);
+    object["checkpoints"] = with_sources(checkpoints, &object["settings"], CHECKPOINTS);
+    object["model"] = of_model(&object["settings"]);
     add_derived(&mut object["settings"], &asked.run.policy);
     object["preemption"] = sources.next().unwrap_or(Value::Null);
     let others: Vec<Value> = sources.collect();
@@ -51,7 +59,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     }
     let text = if as_json { format!("{object:#}\n") } else { text(&object, &discovery) };
     match stdio::print(&text) {
-        Ok(()) if unmet.is_empty() => 0,
+        Ok(()) if unmet.is_empty() => code,
         Ok(()) => exit::NOT_STARTED,
         Err(_) => 1,
     }
@@ -145,12 +153,28 @@ fn of_settings(values: &Values) -> Value {
         };
         let value = match setting.map(|s| s.takes) {
             Some(Takes::Many(_)) => json!(given.values),
-            _ if name == "checkpoint-store" => json!(given.values.last().map(|url| shown(url))),
+            _ if name.ends_with("-store") => json!(given.values.last().map(|url| shown(url))),
             _ => json!(given.values.last()),
         };
         (name.to_owned(), json!({ "value": value, "source": source }))
     });
     Value::Object(settings.collect())
+}
+
+/// Puts beside a value that is a setting's where it came from, as it is among the settings.
+fn with_sources(mut part: Value, settings: &Value, names: [(&str, &str); 2]) -> Value {
+    for (key, name) in names {
+        if part[key].is_string() {
+            part[key] = json!({ "value": part[key].as_str().map(shown), "source": settings[name]["source"] });
+        }
+    }
+    part
+}
+
+fn of_model(settings: &Value) -> Value {
+    let place = |name: &str| settings[name]["value"].clone();
+    let part = json!({ "directory": place("model-dir"), "store": place("model-store") });
+    if part["directory"].is_null() { Value::Null } else { with_sources(part, settings, MODEL) }
 }
 
 /// Defaults that follow from other settings.
@@ -196,6 +220,8 @@ fn text(object: &Value, discovery: &Discovery) -> String {
     for warning in object["warnings"].as_array().into_iter().flatten() {
         let _ = writeln!(text, "\nwarning: {} [code={}]", plain(&warning["message"]), plain(&warning["code"]));
     }
+    kept(&mut text, "checkpoints", &object["checkpoints"]);
+    kept(&mut text, "model", &object["model"]);
     section(&mut text, "preemption source", &object["preemption"], plain);
     let _ = write!(text, "\nGPUs\n{}", table::render(discovery));
     section(&mut text, "limits", &object["limits"], plain);
@@ -203,6 +229,22 @@ fn text(object: &Value, discovery: &Discovery) -> String {
         format!("{}  ({})", list(&setting["value"]), plain(&setting["source"]))
     });
     text
+}
+
+/// What is kept, and where; the newest checkpoint in one line.
+fn kept(text: &mut String, heading: &str, part: &Value) {
+    if part.is_null() {
+        let _ = writeln!(text, "\n{heading}\n  none");
+        return;
+    }
+    section(text, heading, part, |member| match (&member["source"], &member["unit"]) {
+        (Value::String(source), _) => format!("{}  ({source})", plain(&member["value"])),
+        (_, Value::String(_)) => {
+            let step = member["step"].as_u64().map_or("no step".to_owned(), |step| format!("step {step}"));
+            format!("{} ({step}, {} files, {} bytes)", plain(&member["unit"]), member["files"], member["bytes"])
+        }
+        (_, _) => member.as_str().map_or_else(|| plain(member), printable),
+    });
 }
 
 /// A heading and its members, a line each; a list has no names.

@@ -4,6 +4,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use serde_json::{Value, json};
+
+use super::checkpoint::shown::local_object;
 use crate::edge::fault::Faults;
 use crate::edge::places;
 use crate::edge::store::Access;
@@ -14,7 +17,8 @@ use crate::settings::Reader;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::model::{self, Model};
 use crate::supervisor::Keep;
-use crate::supervisor::keeper::mirror::{MirrorConfig, Restore, apart};
+use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError, Restore, apart};
+use crate::supervisor::keeper::survey::Surveyed;
 use crate::supervisor::keeper::{self, LeftModel};
 
 /// What was said about checkpoints and the model.
@@ -41,6 +45,36 @@ impl Keeping {
             reader.complain("model-store", why);
         }
         Keeping { checkpoints, model }
+    }
+
+    /// What there is of checkpoints here, for people: no store is asked and nothing is touched. Null without a directory;
+    /// beside it the exit code of a directory that `run` could not use.
+    pub(super) fn seen(self, node_rank: Option<u32>, writers: Option<u32>, env: &Env) -> (Value, u8) {
+        let Some(dir) = self.checkpoints.dir.clone() else { return (Value::Null, 0) };
+        let Keeping { checkpoints: mut settings, .. } = self;
+        settings.options.world_size = writers;
+        let store = node_rank.and_then(|node| Some(settings.store.take()?.of_node(node).to_string()));
+        let config = mirror_config(Checkpoints { store: None, ..settings.clone() }, node_rank.unwrap_or(0), false, env);
+        let (local, problem) = match surveyed(config) {
+            Ok(local) => (local, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let is_wanted = |unit: &&Surveyed| {
+            unit.problem.is_none() && settings.restore_step.is_none_or(|step| unit.step == Some(step))
+        };
+        let newest = local.iter().find(is_wanted);
+        let restore = settings.foreseen(store.is_some(), newest.map(|unit| unit.unit.as_str()));
+        let seen = json!({
+            "directory": dir,
+            "store": store,
+            "format": local.first().map(|unit| unit.framework),
+            "evidence": local.first().map(|unit| unit.evidence),
+            "found": local.len(),
+            "newest_complete": newest.map(local_object),
+            "restore": if problem.is_some() { Value::Null } else { restore.into() },
+            "problem": problem.as_ref().map(|error| error.message.clone()),
+        });
+        (seen, problem.map_or(0, |error| error.code))
     }
 
     /// What this node keeps, where so many training processes write (`None`: not known); `None`: nothing.
@@ -77,6 +111,13 @@ fn left_model(model: Option<Model>, node_rank: Option<u32>, settings: &Checkpoin
     let access = Access::new(env.clone(), settings.allow_http);
     let follow = settings.options.follow;
     (node_rank == Some(0)).then_some(LeftModel { dir, store, follow, access })
+}
+
+/// Every checkpoint that lies in the directory.
+fn surveyed(config: MirrorConfig) -> Result<Vec<Surveyed>, MirrorError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(|error| MirrorError { message: format!("cannot start: {error}"), code: 1 })?;
+    runtime.block_on(async { Mirror::open_to_look(config).await?.survey().await })
 }
 
 /// What the mirror is told, from the settings and the node's rank. `claim`: to commit, not only to look.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::asked::{Asked, Placed};
+use super::asked::{Asked, Placed, writers};
 use super::values;
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
@@ -86,7 +86,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     } else {
         vec![String::new(); resolved.launches.len()]
     };
-    let keep = keeping.of_node(node_rank, writers(resolved.spec.num_nodes, settings.policy.processes), &env);
+    let keep = keeping.of_node(node_rank, writers(&resolved), &env);
     settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);
     let watch = watched(gpus, &env);
     let mut tuner = settings::metrics::tuner(&env);
@@ -171,12 +171,6 @@ fn processes(launches: &[Launch]) -> Processes {
     let first = launches.first().and_then(|launch| launch.process.as_ref());
     let count = u32::try_from(launches.len()).unwrap_or(u32::MAX);
     Processes { count, first_rank: first.map_or(0, |process| process.rank) }
-}
-
-/// How many training processes write into the checkpoint directory, where it is known: all are on this node, and we start
-/// each. (A single one may be the launcher of many; other nodes may or may not share the directory.)
-fn writers(num_nodes: Option<u32>, processes: Processes) -> Option<u32> {
-    (num_nodes == Some(1) && processes.count > 1).then_some(processes.count)
 }
 
 /// What stands before each line of each process's output.

@@ -122,6 +122,26 @@ impl Checkpoints {
         }
     }
 
+    /// What a start would resume from, as far as it can be said without asking the store: `local` is the newest complete
+    /// checkpoint that lies in the directory, of the step that is asked for if there is one.
+    pub fn foreseen(&self, has_store: bool, local: Option<&str>) -> String {
+        let of_step = self.restore_step.map_or(String::new(), |step| format!(" of step {step}"));
+        let must = self.restore == Resuming::Required || self.restore_step.is_some();
+        let without = if must { "refused with 204" } else { "from the beginning" };
+        match (has_store, local) {
+            _ if self.restore == Resuming::None => "from the beginning: --restore is none".to_owned(),
+            (false, Some(unit)) => format!("from {unit}"),
+            (false, None) => format!("{without}: no complete checkpoint{of_step} lies here, and there is no store"),
+            (true, local) => {
+                let here = local.map_or(String::new(), |unit| format!(", or from {unit} where that is newer"));
+                let without =
+                    if local.is_some() && !must { String::new() } else { format!("; {without} where there is none") };
+                let ask = "the store was not asked, `trainit checkpoint list` does";
+                format!("from the newest whole commit{of_step}{here}{without} ({ask})")
+            }
+        }
+    }
+
     /// Whoever commits needs a directory to commit from, and whoever must restore one to restore into: without it the job
     /// would start from scratch.
     pub fn needs_directory(&self, reader: &mut Reader) {
@@ -161,6 +181,21 @@ mod tests {
     fn from_scratch_and_from_a_step_are_not_asked_for_together() {
         let (_, complaints) = read(&[("restore", "none"), ("restore-step", "10")]);
         assert!(complaints[0].message.contains("give one of the two"), "{complaints:?}");
+    }
+
+    #[test]
+    fn what_a_start_resumes_from_is_foreseen_as_far_as_this_machine_knows() {
+        let foreseen = |flags: &[(&'static str, &str)], store, local| read(flags).0.foreseen(store, local);
+        assert_eq!(foreseen(&[], false, Some("ckpt-3")), "from ckpt-3");
+        assert!(foreseen(&[], false, None).starts_with("from the beginning: no complete checkpoint lies here"));
+        assert!(foreseen(&[("restore", "none")], true, Some("ckpt-3")).contains("--restore is none"));
+        assert!(foreseen(&[], true, Some("ckpt-3")).starts_with("from the newest whole commit, or from ckpt-3 where"));
+        assert!(
+            foreseen(&[], true, None).contains("; from the beginning where there is none (the store was not asked")
+        );
+        let step = foreseen(&[("restore-step", "7")], false, None);
+        assert!(step.starts_with("refused with 204: no complete checkpoint of step 7 lies here"), "{step}");
+        assert!(foreseen(&[("restore", "required")], true, None).contains("refused with 204 where there is none"));
     }
 
     #[test]

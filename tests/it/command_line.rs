@@ -49,6 +49,7 @@ fn everything_that_is_wrong_with_a_start_is_told_in_one_go() {
     assert_eq!((&last["verdict"]["reason"], &last["trainit"]["code"]), (&"not_started".into(), &"bad_setting".into()));
 }
 
+#[cfg(feature = "store")]
 #[test]
 fn what_hangs_on_something_that_could_not_be_read_is_no_mistake() {
     let store = ["run", "--checkpoint-store", "file:///s"];

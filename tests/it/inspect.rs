@@ -16,7 +16,8 @@ fn the_object_has_the_keys_of_the_interface_and_no_cluster_sets_nothing() {
     let done = Trainit::new(["inspect", "--json"]).output().expect_code(0);
     let object = object(&done);
     let keys: Vec<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(keys, ["child_env", "cluster", "gpus", "limits", "preemption", "removed_env", "settings", "warnings"]);
+    let expected = ["checkpoints", "child_env", "cluster", "gpus", "limits", "model", "preemption", "removed_env"];
+    assert_eq!(keys, [&expected[..], &["settings", "warnings"]].concat());
     let cluster: Vec<&str> = object["cluster"].as_object().unwrap().keys().map(String::as_str).collect();
     let expected = ["hosts", "is_chief", "leader", "node_rank", "num_nodes", "platform", "role", "trial"];
     assert_eq!(cluster, expected);
@@ -186,4 +187,62 @@ fn a_demand_that_is_not_met_is_told_beside_all_else_and_is_125() {
     assert_eq!(object["cluster"]["platform"], "none");
     let text = Trainit::new(["inspect", "--require-gpus", "4096"]).output().expect_code(125).out();
     assert!(text.contains("warning: --require-gpus: 4096 needed"), "{text}");
+}
+
+#[cfg(feature = "store")]
+mod checkpoints {
+    use super::*;
+    use crate::support::checkpoints::Place;
+
+    #[test]
+    fn what_lies_in_the_directory_and_what_a_start_would_resume_from_is_shown() {
+        let place = Place::new();
+        place.save(10);
+        place.save(20);
+        place.save(30);
+        std::fs::write(place.local().join("step-30/weights.safetensors"), "cut off").unwrap();
+        let inspect = |rest: &[&str]| {
+            let done = Trainit::new([&["inspect", "--json"], rest].concat());
+            let done = done.env("TRAINIT_CHECKPOINT_DIR", place.local()).output().expect_code(0);
+            object(&done)["checkpoints"].clone()
+        };
+        let seen = inspect(&[]);
+        let dir = json!({"value": place.local(), "source": "variable TRAINIT_CHECKPOINT_DIR"});
+        assert_eq!((&seen["directory"], &seen["store"]), (&dir, &Value::Null));
+        assert_eq!((&seen["format"], &seen["newest_complete"]["step"]), (&json!("generic"), &json!(20)));
+        assert_eq!((&seen["restore"], &seen["problem"]), (&json!("from step-20"), &Value::Null));
+        assert_eq!(inspect(&["--restore-step", "10"])["restore"], "from step-10");
+        // Nobody is asked: there is no such bucket, and no way to it.
+        let seen =
+            inspect(&["--checkpoint-store", "gs://no-such-bucket/job", "--nnodes=2", "--node-rank=1", "--leader=a:1"]);
+        assert_eq!(seen["store"], json!({"value": "gs://no-such-bucket/job/node-00001", "source": "flag"}));
+        assert!(seen["restore"].as_str().unwrap().contains("the store was not asked"), "{seen}");
+    }
+
+    #[test]
+    fn without_a_directory_there_is_none_and_the_model_has_a_part_of_its_own() {
+        let done = Trainit::new(["inspect", "--json", "--model-dir", "/m"]).env("AIP_MODEL_DIR", "gs://b/model/");
+        let object = object(&done.output().expect_code(0));
+        assert_eq!(object["checkpoints"], Value::Null);
+        let store = json!({"value": "gs://b/model/", "source": "platform AIP_MODEL_DIR"});
+        assert_eq!(object["model"], json!({"directory": {"value": "/m", "source": "flag"}, "store": store}));
+        let text = Trainit::new(["inspect"]).output().expect_code(0).out();
+        assert!(text.contains("\ncheckpoints\n  none\n") && text.contains("\nmodel\n  none\n"), "{text}");
+    }
+
+    #[test]
+    fn people_read_the_newest_in_one_line_and_a_directory_that_is_none_is_125() {
+        let place = Place::new();
+        place.save(7);
+        let text = Trainit::new(["inspect", "--checkpoint-dir"]).args([place.local()]).output().expect_code(0).out();
+        assert!(text.contains("newest_complete  step-7 (step 7, 3 files, "), "{text}");
+        let file = place.local().join("step-7/a-file");
+        std::fs::write(&file, "x").unwrap();
+        let text = Trainit::new(["inspect", "--checkpoint-dir"]).args([&file]).output().expect_code(125).out();
+        assert!(text.contains("problem          cannot read the checkpoint directory"), "{text}");
+        // Nothing is made by looking.
+        let absent = place.path("absent");
+        Trainit::new(["inspect", "--checkpoint-dir"]).args([&absent]).output().expect_code(0);
+        assert!(!absent.exists());
+    }
 }

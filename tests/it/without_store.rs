@@ -49,3 +49,13 @@ fn the_help_offers_nothing_that_is_refused() {
     let help = Trainit::new(["--help"]).output().expect_code(0).out();
     assert!(help.contains("report-metric") && !help.contains("\n  checkpoint"), "{help}");
 }
+
+#[test]
+fn inspect_says_that_checkpoints_are_left_out() {
+    let done = Trainit::new(["inspect", "--json"]).output().expect_code(0);
+    let object: serde_json::Value = serde_json::from_str(&done.out()).unwrap();
+    assert!(
+        object["checkpoints"]["left_out"].as_str().unwrap().contains("built without checkpoint stores"),
+        "{object}"
+    );
+}

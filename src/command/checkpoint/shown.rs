@@ -74,7 +74,7 @@ fn time(unix: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(unix)).to_string()
 }
 
-pub(super) fn local_object(unit: &Surveyed) -> Value {
+pub(in crate::command) fn local_object(unit: &Surveyed) -> Value {
     json!({
         "unit": unit.unit,
         "step": unit.step,
