@@ -108,6 +108,18 @@ fn a_progress_bar_and_a_half_line_count() {
 }
 
 #[test]
+fn a_line_without_its_optional_step_is_reported_at_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("metrics");
+    let script = "echo 'step 40 loss 0.5'; echo 'loss 0.25'; echo 'step 50 loss 0.125'";
+    let run = trainer(&file, &["loss=(?:step (?<step>\\d+) )?loss (?<value>\\S+)"], script);
+    run.output().expect_code(0);
+    let found: Vec<_> = lines(&file).iter().map(|l| (l["global_step"].clone(), l["loss"].clone())).collect();
+    let expected = [("40", "0.5"), ("40", "0.25"), ("50", "0.125")].map(|(step, loss)| (step.into(), loss.into()));
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn counted_steps_go_on_through_the_attempts_of_a_run() {
     let (_dir, file) = folder();
     let script = "echo loss: 0.$TRAINIT_ATTEMPT; echo loss: 1.$TRAINIT_ATTEMPT; [ $TRAINIT_ATTEMPT = 2 ]";

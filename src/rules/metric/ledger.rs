@@ -48,6 +48,8 @@ struct Tag {
     count: u64,
     value: f64,
     step: i128,
+    /// The last step that was told.
+    told: Option<String>,
     step_went_back: bool,
 }
 
@@ -57,20 +59,25 @@ impl Ledger {
         Ledger { selected, ..Ledger::default() }
     }
 
-    /// Enters a measurement; without a step it has the number of the tag's measurements, from 1. Gives what is to be
-    /// reported, and a warning the first time that a reported tag's steps go back.
+    /// Enters a measurement; without a step it has the last one that was told of the tag, or, before any was, the number of
+    /// the tag's measurements, from 1. Gives what is to be reported, and a warning the first time that a reported tag's
+    /// steps go back.
     pub fn enter(&mut self, tag: &str, found: Found) -> (Option<Measured>, Option<String>) {
         let name = match self.tags.get_key_value(tag) {
             Some((name, _)) => Arc::clone(name),
             None => Arc::from(tag),
         };
-        let new = || Tag { count: 0, value: 0.0, step: i128::MIN, step_went_back: false };
+        let new = || Tag { count: 0, value: 0.0, step: i128::MIN, told: None, step_went_back: false };
         let entry = self.tags.entry(Arc::clone(&name)).or_insert_with(new);
         entry.count += 1;
         entry.value = found.value;
-        let (number, step) = match found.step {
-            None => (i128::from(entry.count), Step::Counted(entry.count)),
-            Some(text) => (text.parse().unwrap_or(entry.step), Step::Given(text)),
+        let (number, step) = match (found.step, &entry.told) {
+            (None, None) => (i128::from(entry.count), Step::Counted(entry.count)),
+            (None, Some(told)) => (entry.step, Step::Given(told.clone())),
+            (Some(text), _) => {
+                entry.told = Some(text.clone());
+                (text.parse().unwrap_or(entry.step), Step::Given(text))
+            }
         };
         let goes_back = number < entry.step && !entry.step_went_back;
         let warning = goes_back.then(|| contract::steps_go_back(tag, entry.step, number));
@@ -104,6 +111,20 @@ mod tests {
             measured.report().expect("a report").step().to_owned()
         };
         assert_eq!([step("a"), step("b"), step("a"), step("a")], ["1", "1", "2", "3"]);
+    }
+
+    #[test]
+    fn a_measurement_without_a_step_belongs_to_the_last_one_that_was_told() {
+        let mut ledger = Ledger::default();
+        let mut step = |given: Option<&str>| {
+            let (measured, warning) = ledger.enter("a", found(0.5, given));
+            assert_eq!(warning, None);
+            measured.expect("all are reported").report().expect("a report").step().to_owned()
+        };
+        assert_eq!(
+            [step(None), step(None), step(Some("100")), step(None), step(Some("200")), step(None)],
+            ["1", "2", "100", "100", "200", "200"]
+        );
     }
 
     #[test]

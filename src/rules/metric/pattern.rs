@@ -32,7 +32,7 @@ pub struct Found {
     pub tag: Option<String>,
     /// The value.
     pub value: f64,
-    /// The step as decimal text, where the pattern has a group for it.
+    /// The step as decimal text, where the line says it.
     pub step: Option<String>,
     /// When it was measured, in seconds since 1970, where the source says so.
     pub time: Option<f64>,
@@ -134,9 +134,10 @@ impl Pattern {
             Name::Group(group) => Some(text(group).filter(|t| !t.is_empty())?.to_owned()),
         };
         let value = parse_float(text(self.value_group)?)?;
-        let step = match self.step_group {
+        // A group may be optional; what it finds must be a step.
+        let step = match self.step_group.and_then(text).filter(|t| !t.is_empty()) {
             None => None,
-            Some(group) => Some(parse_step(text(group).filter(|t| !t.is_empty())?)?),
+            Some(text) => Some(parse_step(text)?),
         };
         Some(Found { tag, value, step, time: None })
     }
@@ -199,6 +200,13 @@ mod tests {
         assert_eq!(found, [expected("Validation-accuracy", 0.93), expected("loss", 1e-3)]);
         assert_eq!(of("(?<value>\\S+) is (\\w+)", "0.5 is acc"), [expected("acc", 0.5)]);
         assert!(Pattern::filter("(\\w+)=").is_err_and(|e| e.contains("two groups")));
+    }
+
+    #[test]
+    fn a_line_without_its_optional_step_has_its_value_all_the_same() {
+        let optional = "a=(?:step (?<step>\\d+) )?loss (?<value>\\S+)";
+        assert_eq!(found(optional, "step 7 loss 0.5 loss 0.25"), [(0.5, Some("7".to_owned())), (0.25, None)]);
+        assert_eq!(found("a=loss (\\S+) ?(?<step>\\d*)", "loss 1"), [(1.0, None)]);
     }
 
     #[test]
