@@ -109,3 +109,37 @@ fn warnings_go_to_standard_error() {
     let done = Trainit::new(["env"]).env("TF_CONFIG", MASTER).output().expect_code(0);
     assert!(done.err().contains("code=master_renamed") && !done.out().contains("warning"), "{}", done.err());
 }
+
+#[test]
+fn an_explicit_value_wins_over_what_is_inherited_with_one_warning() {
+    let presets = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "23456")];
+    let with = |args: &[&str]| {
+        let env = Trainit::new([&["env", "--framework", "torch", "--format", "json"], args].concat());
+        let done = presets.iter().fold(env, |env, (name, value)| env.env(name, value)).output().expect_code(0);
+        let object: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        (object, done.err())
+    };
+    let (object, said) = with(&["--nnodes", "4", "--node-rank", "3", "--leader", "b:1234"]);
+    for (name, value) in [("RANK", "3"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "b"), ("MASTER_PORT", "1234")] {
+        assert_eq!(object[name], value);
+        assert!(said.contains(&format!("{name} was ")), "{name}: {said}");
+    }
+    assert_eq!((&object["PET_NODE_RANK"], &object["PET_NNODES"]), (&"3".into(), &"4".into()));
+    assert!(said.lines().count() == 1 && said.contains("--node-rank") && said.contains("env_conflict"), "{said}");
+    // What nobody named explicitly stays as it is set, and what agrees is no word.
+    let (object, said) = with(&["--leader", "b:1234"]);
+    assert_eq!((object.get("RANK"), &object["MASTER_ADDR"]), (None, &"b".into()));
+    assert!(!said.contains("RANK") && said.contains("MASTER_ADDR was \"a\" where --leader makes it \"b\""), "{said}");
+    assert_eq!(with(&["--nnodes", "2", "--node-rank", "0", "--leader", "a:23456"]).1, "");
+}
+
+#[test]
+fn a_tf_config_that_explicit_values_contradict_is_left_with_a_warning() {
+    let config = r#"{"cluster":{"worker":["a:2222","b:2222"]},"task":{"type":"worker","index":1}}"#;
+    let told = |rank: &str| {
+        let env = Trainit::new(["env", "--node-rank", rank]).env("TF_CONFIG", config);
+        env.output().expect_code(0).err()
+    };
+    assert!(told("0").contains("TF_CONFIG is left as it is") && told("0").contains("--node-rank"), "{}", told("0"));
+    assert_eq!(told("1"), "");
+}

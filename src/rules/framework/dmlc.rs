@@ -1,17 +1,16 @@
 //! XGBoost: the tracker's place and the worker's number under DMLC's names. The library itself reads no environment; the
 //! program passes them on to `collective.init` (contracts/cluster-environment.md section 3.6).
 
-use super::vars::{Claim, Context, Derived};
+use super::vars::{Context, Derived};
 
 /// The variables of this process or node.
 pub fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let Some(group) = context.group() else { return derived };
     let Some(rendezvous) = group.rendezvous else { return derived };
-    let published = context.spec.leader.as_ref().map(|leader| leader.host.clone());
-    derived.put("DMLC_TRACKER_URI", &rendezvous.host, published.map_or(Claim::Preset, Claim::PresetUnless));
-    derived.put("DMLC_TRACKER_PORT", rendezvous.port, Claim::Preset);
-    derived.put("DMLC_TASK_ID", group.rank, group.of_process());
-    derived.put("DMLC_NUM_WORKER", group.world, group.of_process());
+    derived.put("DMLC_TRACKER_URI", &rendezvous.host, context.of_leader(|leader| leader.host.clone()));
+    derived.put("DMLC_TRACKER_PORT", rendezvous.port, context.of_port());
+    derived.put("DMLC_TASK_ID", group.rank, context.of_rank());
+    derived.put("DMLC_NUM_WORKER", group.world, context.of_world());
     derived
 }

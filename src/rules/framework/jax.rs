@@ -12,11 +12,9 @@ pub fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let Some(group) = context.group().filter(|_| context.spec.platform != Platform::Slurm) else { return derived };
     let Some(rendezvous) = group.rendezvous else { return derived };
-    let published = context.spec.leader.as_ref().map(Address::to_string);
-    let claim = published.map_or(Claim::Preset, Claim::PresetUnless);
-    derived.put("JAX_COORDINATOR_ADDRESS", rendezvous, claim);
-    derived.put("JAX_NUM_PROCESSES", group.world, group.of_process());
-    derived.put("JAX_PROCESS_ID", group.rank, group.of_process());
+    derived.put("JAX_COORDINATOR_ADDRESS", rendezvous, context.of_leader(Address::to_string));
+    derived.put("JAX_NUM_PROCESSES", group.world, context.of_world());
+    derived.put("JAX_PROCESS_ID", group.rank, context.of_rank());
     if let Some(process) = group.process.filter(|_| context.shares_node()) {
         derived.put("JAX_LOCAL_DEVICE_IDS", process.local_rank, Claim::Ours);
     }

@@ -122,7 +122,8 @@ fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<sp
 
 /// What one child gets of the frameworks' rules.
 fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
-    let (mut changes, mut warnings, mut kept) = (Changes::default(), Vec::new(), Vec::new());
+    let (mut changes, mut warnings) = (Changes::default(), Vec::new());
+    let (mut kept, mut overruled) = (Vec::new(), Vec::new());
     if context.spec.hands_off {
         return (changes, warnings);
     }
@@ -135,6 +136,15 @@ fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
             match verdict(&var, context.env) {
                 Verdict::Set => changes.set(var.name, var.value),
                 Verdict::AsItIs => {}
+                Verdict::Overruled(preset, place) => {
+                    overruled.push(format!(
+                        "{} was {} where {place} makes it {}",
+                        var.name,
+                        quote(preset),
+                        quote(&var.value)
+                    ));
+                    changes.set(var.name, var.value);
+                }
                 Verdict::Kept(preset) => {
                     kept.push(format!(
                         "{} is {} where the cluster says {}",
@@ -150,6 +160,10 @@ fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
         let message = format!("set already and kept, though it disagrees: {}", kept.join("; "));
         warnings.push(Warning::new("env_conflict", message));
     }
+    if !overruled.is_empty() {
+        let message = format!("set already and overruled: {}", overruled.join("; "));
+        warnings.push(Warning::new("env_conflict", message));
+    }
     (changes, warnings)
 }
 
@@ -157,6 +171,7 @@ enum Verdict<'a> {
     Set,
     AsItIs,
     Kept(&'a str),
+    Overruled(&'a str, String),
 }
 
 fn verdict<'a>(var: &Var, env: &'a Env) -> Verdict<'a> {
@@ -170,6 +185,7 @@ fn verdict<'a>(var: &Var, env: &'a Env) -> Verdict<'a> {
         _ if means(preset, &var.value) => Verdict::AsItIs,
         Claim::PresetUnless(published) if means(preset, published) => Verdict::Set,
         Claim::Preset | Claim::PresetUnless(_) => Verdict::Kept(preset),
+        Claim::Said(place) => Verdict::Overruled(preset, place.clone()),
     }
 }
 

@@ -19,6 +19,10 @@ pub fn derive(context: &Context<'_>) -> Derived {
     let spec = context.spec;
     if let Some(text) = context.env.given(VARIABLE) {
         // A world of unknown size is left as it came: who wrote it knows more.
+        if let Some(place) = overruled(context) {
+            let message = format!("TF_CONFIG is left as it is: TensorFlow goes by it, not by {place}");
+            derived.warnings.push(Warning::new("env_conflict", message));
+        }
         let is_ours = spec.num_nodes.is_some() && context.options.platform != Some(Platform::None);
         // Only as text could the rest be kept as it is.
         let is_text = context.env.bytes(VARIABLE).is_some_and(|bytes| std::str::from_utf8(bytes).is_ok());
@@ -37,6 +41,13 @@ pub fn derive(context: &Context<'_>) -> Derived {
         derived.put(VARIABLE, text, Claim::Ours);
     }
     derived
+}
+
+/// The explicit value that says otherwise than the source: it knows no addresses to write another TF_CONFIG with.
+fn overruled<'a>(context: &Context<'a>) -> Option<&'a str> {
+    let explicit = context.options.node_rank.as_ref().or(context.options.nnodes.as_ref())?;
+    let is_told = matches!(context.spec.platform, Platform::TfConfig | Platform::AiPlatform | Platform::Vertex);
+    (is_told && context.spec.tf.is_none()).then_some(explicit.place.as_str())
 }
 
 fn write(tf: &TfCluster, trial: Option<&str>) -> Option<String> {

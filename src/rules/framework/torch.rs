@@ -13,12 +13,12 @@ pub fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let Some(group) = context.group() else { return derived };
     if let Some(rendezvous) = group.rendezvous {
-        derived.put("MASTER_ADDR", &rendezvous.host, published(context, |host| host.to_owned()));
-        derived.put("MASTER_PORT", rendezvous.port, Claim::Preset);
+        derived.put("MASTER_ADDR", &rendezvous.host, context.of_leader(|leader| leader.host.clone()));
+        derived.put("MASTER_PORT", rendezvous.port, context.of_port());
     }
-    derived.put("RANK", group.rank, group.of_process());
-    derived.put("WORLD_SIZE", group.world, group.of_process());
-    derived.put("NODE_RANK", group.node_rank, group.of_process());
+    derived.put("RANK", group.rank, context.of_rank());
+    derived.put("WORLD_SIZE", group.world, context.of_world());
+    derived.put("NODE_RANK", group.node_rank, context.of_rank());
     match group.process {
         Some(_) => of_process(context, &group, &mut derived),
         None => of_node(context, &group, &mut derived),
@@ -27,11 +27,15 @@ pub fn derive(context: &Context<'_>) -> Derived {
 }
 
 fn of_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
-    derived.put("PET_NNODES", group.num_nodes, Claim::Preset);
-    derived.put("PET_NODE_RANK", group.node_rank, Claim::Preset);
+    derived.put("PET_NNODES", group.num_nodes, context.of_world());
+    derived.put("PET_NODE_RANK", group.node_rank, context.of_rank());
     if let Some(rendezvous) = group.rendezvous {
-        derived.put("PET_MASTER_ADDR", bracketed(&rendezvous.host), published(context, bracketed));
-        derived.put("PET_MASTER_PORT", rendezvous.port, Claim::Preset);
+        derived.put(
+            "PET_MASTER_ADDR",
+            bracketed(&rendezvous.host),
+            context.of_leader(|leader| bracketed(&leader.host)),
+        );
+        derived.put("PET_MASTER_PORT", rendezvous.port, context.of_port());
     }
     if let Some(procs) = &context.spec.procs_per_node {
         derived.put("PET_NPROC_PER_NODE", procs, Claim::IfUnset);
@@ -51,12 +55,4 @@ fn of_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
     }
     let presets = context.env.iter().map(|(name, _)| name).filter(|name| name.starts_with("PET_"));
     derived.removed.extend(presets.map(str::to_owned));
-}
-
-/// A preset counts, unless it is the leader's published name and the leader dials itself by another.
-fn published(context: &Context<'_>, form: impl Fn(&str) -> String) -> Claim {
-    match &context.spec.leader {
-        Some(leader) => Claim::PresetUnless(form(&leader.host)),
-        None => Claim::Preset,
-    }
 }

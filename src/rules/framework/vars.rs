@@ -2,7 +2,7 @@
 //! set already.
 
 use crate::rules::cluster::address::Address;
-use crate::rules::cluster::spec::{ClusterOptions, ClusterSpec, Process, Warning};
+use crate::rules::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Process, Warning};
 use crate::rules::env::Env;
 
 /// What a framework's rule looks at.
@@ -53,17 +53,41 @@ impl Context<'_> {
         self.process.is_some_and(|p| p.local_size != Some(1))
     }
 
+    /// Whose word counts for what tells a rank.
+    pub fn of_rank(&self) -> Claim {
+        self.of_process(&self.options.node_rank)
+    }
+
+    /// Whose word counts for what tells the number of ranks.
+    pub fn of_world(&self) -> Claim {
+        self.of_process(&self.options.nnodes)
+    }
+
+    /// Ours where we know the process; else the user's explicit value's, else a preset's.
+    fn of_process(&self, explicit: &Option<Explicit>) -> Claim {
+        if self.process.is_some() { Claim::Ours } else { said(explicit, Claim::Preset) }
+    }
+
+    /// Whose word counts for the leader's address: without an explicit one a preset's, unless that is the leader's published
+    /// name, in this form, and the leader dials itself by another.
+    pub fn of_leader(&self, form: impl Fn(&Address) -> String) -> Claim {
+        let published = self.spec.leader.as_ref().map(form);
+        said(&self.options.leader, published.map_or(Claim::Preset, Claim::PresetUnless))
+    }
+
+    /// Whose word counts for the leader's port.
+    pub fn of_port(&self) -> Claim {
+        said(&self.options.leader, Claim::Preset)
+    }
+
     /// Whether each node has one process, so that what belongs to a node can be given to it.
     pub fn is_one_a_node(&self) -> bool {
         self.process.is_none_or(|p| Some(p.world) == self.spec.num_nodes)
     }
 }
 
-impl Group<'_> {
-    /// Whose word counts for a variable that belongs to the process: ours where we know the process, a preset's else.
-    pub fn of_process(&self) -> Claim {
-        if self.process.is_some() { Claim::Ours } else { Claim::Preset }
-    }
+fn said(explicit: &Option<Explicit>, otherwise: Claim) -> Claim {
+    explicit.as_ref().map_or(otherwise, |explicit| Claim::Said(explicit.place.clone()))
 }
 
 /// Whose word counts when the variable is set already.
@@ -77,6 +101,8 @@ pub enum Claim {
     IfUnset,
     /// What is set, unless it is this: the leader's published name, where the leader dials itself by its own.
     PresetUnless(String),
+    /// The user's, given there; if what is set says otherwise, that is worth a warning.
+    Said(String),
 }
 
 /// A variable for the child.
