@@ -143,3 +143,17 @@ fn a_tf_config_that_explicit_values_contradict_is_left_with_a_warning() {
     assert!(told("0").contains("TF_CONFIG is left as it is") && told("0").contains("--node-rank"), "{}", told("0"));
     assert_eq!(told("1"), "");
 }
+
+#[test]
+fn what_belongs_to_a_node_is_not_given_to_one_of_its_processes() {
+    let slurm = [("JOB_ID", "7"), ("PROCID", "1"), ("NTASKS", "2"), ("NNODES", "2"), ("JOB_NODELIST", "n[0-1]")];
+    let names = |nproc: &[&str]| {
+        let env = Trainit::new([&["env", "--format", "json"], nproc].concat());
+        let env = slurm.iter().fold(env, |env, (name, value)| env.env(&format!("SLURM_{name}"), value));
+        env.env("PET_NPROC_PER_NODE", "8").output().expect_code(0).out()
+    };
+    for name in ["TF_CONFIG", "TRAINIT_LIGHTGBM_MACHINES", "PET_NNODES"] {
+        assert!(names(&[]).contains(name) && !names(&["--nproc", "2"]).contains(name), "{name}");
+    }
+    assert!(names(&["--nproc", "2"]).contains("\"PET_NPROC_PER_NODE\": null"));
+}
