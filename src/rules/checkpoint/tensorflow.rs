@@ -1,7 +1,7 @@
 //! TensorFlow: `tf.train.Checkpoint`, `CheckpointManager`, Keras' TF format, `PreemptionCheckpointHandler`.
 //!
 //! A unit is `P-N.index` with its `P-N.data-KKKKK-of-NNNNN`; the text proto `checkpoint`, renamed into place last, names
-//! the finished ones: `all_model_checkpoint_paths: "ckpt-10"`. What the workers that are not chief write
+//! the finished ones: `all_model_checkpoint_paths: "ckpt-10"`. A graph `P-N.meta` (TensorFlow 1) goes with them. What the workers that are not chief write
 //! (`workertemp_*`) and half-written parts (`*_temp/`, `*.tempstate*`) are never looked at.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,8 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         if directory.split('/').any(aside) || file.name().contains(".tempstate") {
             continue;
         }
-        if let Some(prefix) = file.path.strip_suffix(".index").or_else(|| Some(shard(&file.path)?.0)) {
+        let named = [".index", ".meta"].iter().find_map(|end| file.path.strip_suffix(end));
+        if let Some(prefix) = named.or_else(|| Some(shard(&file.path)?.0)) {
             units.entry(prefix).or_default().push(file.path.clone());
         }
     }
@@ -165,6 +166,18 @@ mod tests {
     #[test]
     fn a_finished_checkpoint_is_its_index_and_all_shards_named_by_the_state_file() {
         assert_eq!(complete_units(&saved()), [("ckpt-20".into(), Some(20)), ("ckpt-10".into(), Some(10))]);
+    }
+
+    #[test]
+    fn a_graph_goes_with_its_checkpoint_and_need_not_be_there() {
+        let memory = saved().with("ckpt-20.meta", "graph").with("graph-30.meta", "of no checkpoint");
+        let (listing, options) = (memory.listing(), Default::default());
+        let units = find(&Scan { listing: &listing, peek: &memory, options: &options });
+        let of =
+            |unit: &str| units.iter().find(|u| u.unit == unit).map(|u| u.paths.last().cloned().unwrap_or_default());
+        assert_eq!(of("ckpt-20").as_deref(), Some("ckpt-20.meta"));
+        assert_eq!((of("ckpt-10").as_deref(), of("graph-30")), (Some("ckpt-10.index"), None));
+        assert_eq!(complete_units(&memory), [("ckpt-20".into(), Some(20)), ("ckpt-10".into(), Some(10))]);
     }
 
     #[test]

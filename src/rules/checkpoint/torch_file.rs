@@ -2,15 +2,16 @@
 //! `hpc_ckpt_4.ckpt`.
 //!
 //! Lightning may move a file from another file system, which is a copy, so a partial one can be seen: the zip check
-//! decides. A `last.ckpt` that is a symbolic link is a pointer.
+//! decides. A `last.ckpt` that is a symbolic link is a pointer. ESPnet goes on from `checkpoint.pth`, which each epoch saves
+//! over, and wants the weights of epochs (`3epoch.pth`) that lie beside it.
 
 use std::collections::BTreeSet;
 
 use super::beside::Beside;
-use super::check;
 use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::siblings::together;
-use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_steps, step_in, step_in_stem};
+use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_steps, number_after, step_in, step_in_stem};
+use super::{check, order};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const TORCH_FILE: Layout =
@@ -30,10 +31,47 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         let home = parent_of(&f.path);
         lightnings.contains(home) || !is_nested(home) && !is_beside(home)
     });
-    let units = files.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?)));
+    let (mut files, mut espnets): (Vec<&Entry>, Vec<Candidate>) = (files.collect(), Vec::new());
+    if scan.options.step.is_none() {
+        espnets = espnets_of(&files);
+        // What else lies there is made of them (`valid.acc.ave_10best.pth`).
+        files.retain(|f| !espnets.iter().any(|unit| parent_of(&unit.unit) == parent_of(&f.path)));
+    }
+    let units = files.into_iter().filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?)));
     let (mut whole, parts): (Vec<_>, Vec<_>) = units.partition(|unit| is_lightnings(name_of(&unit.unit)));
     whole.extend(together(scan.listing, parts));
+    whole.extend(espnets);
     whole
+}
+
+const ESPNETS: &str = "checkpoint.pth";
+
+/// `N` from `Nepoch.pth`, as ESPnet calls the weights of an epoch.
+fn epoch(path: &str) -> Option<u64> {
+    number_after("", name_of(path).strip_suffix("epoch.pth")?)
+}
+
+/// Each `checkpoint.pth` that has weights of epochs beside it, with those.
+fn espnets_of(files: &[&Entry]) -> Vec<Candidate> {
+    let unit = |checkpoint: &&&Entry| {
+        let home = parent_of(&checkpoint.path);
+        let beside = files.iter().filter(|f| parent_of(&f.path) == home);
+        let mut paths: Vec<String> = beside.filter(|f| epoch(&f.path).is_some()).map(|f| f.path.clone()).collect();
+        let step = paths.iter().filter_map(|path| epoch(path)).max()?;
+        paths.push(checkpoint.path.clone());
+        paths.sort();
+        Some(Candidate { unit: checkpoint.path.clone(), step: Some(step), paths })
+    };
+    files.iter().filter(|f| f.name() == ESPNETS).filter_map(|f| unit(&f)).collect()
+}
+
+/// The weights of an epoch are written after what is gone on from.
+fn espnets_in_order(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
+    let last = candidate.files(scan.listing).filter(|f| epoch(&f.path).is_some()).max_by_key(|f| epoch(&f.path));
+    match (last, scan.listing.file(&candidate.unit)) {
+        (Some(last), Some(state)) if state.name() == ESPNETS => order::written_before([state], last, 0),
+        _ => Ok(()),
+    }
 }
 
 fn is_ours(name: &str) -> bool {
@@ -61,6 +99,7 @@ fn step(name: &str) -> Option<u64> {
 
 fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
     scan.listing.file(&candidate.unit).ok_or("it is gone")?;
+    espnets_in_order(scan, candidate)?;
     candidate.files(scan.listing).try_for_each(|file| match is_ours(file.name()) {
         true if file.path == candidate.unit => check::torch(scan.peek, file),
         true => check::torch(scan.peek, file).map_err(|why| format!("{}: {why}", file.path)),
@@ -80,8 +119,25 @@ pub(super) fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
 mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
-    use super::super::tests::complete_units;
+    use super::super::tests::{complete_units, reason};
     use super::*;
+
+    #[test]
+    fn what_espnet_goes_on_from_is_committed_with_the_weights_of_its_epochs() {
+        let names = ["exp/1epoch.pth", "exp/checkpoint.pth", "exp/2epoch.pth"];
+        let memory =
+            (1..).zip(names).fold(Memory::default(), |m, (at, name)| m.with(name, zip_of(b"w", b"")).at(name, at));
+        let memory =
+            memory.with("exp/latest.pth", "-> 2epoch.pth").with("exp/valid.acc.ave_10best.pth", zip_of(b"w", b""));
+        assert_eq!(complete_units(&memory), [("exp/checkpoint.pth".into(), Some(2))]);
+        let (listing, options) = (memory.listing(), Default::default());
+        let units = find(&Scan { listing: &listing, peek: &memory, options: &options });
+        assert_eq!(units[0].paths, ["exp/1epoch.pth", "exp/2epoch.pth", "exp/checkpoint.pth"]);
+        let memory = memory.at("exp/checkpoint.pth", 9);
+        assert!(reason(&memory, "exp/checkpoint.pth").contains("saved over again and not finished"));
+        let other = Memory::default().with("checkpoint.pth", zip_of(b"w", b""));
+        assert_eq!(complete_units(&other), [("checkpoint.pth".into(), None)]);
+    }
 
     #[test]
     fn the_weights_beside_directories_of_steps_are_none_of_them() {
