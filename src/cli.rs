@@ -193,7 +193,7 @@ fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
             mistakes.push(mistake);
             continue;
         }
-        match (refusal(error), wanted) {
+        match (refusal(error, &argv, wanted), wanted) {
             (Refusal::Wrong(lines), Some(sub)) => {
                 let complaint = |message| Complaint { place: "command line".to_owned(), message };
                 mistakes.extend(lines.into_iter().map(complaint));
@@ -230,14 +230,14 @@ fn read(wanted: Option<&'static Sub>, argv: &[OsString]) -> Result<Parsed, clap:
 /// can be read; `None` where something else is wrong.
 fn mend(sub: &Sub, error: &clap::Error, argv: &mut Vec<OsString>) -> Option<Complaint> {
     let flag = match (error.kind(), error.get(ContextKind::InvalidArg)?) {
-        (ErrorKind::UnknownArgument, ContextValue::String(flag)) if flag.starts_with("--") => flag.clone(),
+        (ErrorKind::UnknownArgument, ContextValue::String(flag)) if flag.starts_with('-') => flag.clone(),
         _ => return None,
     };
     let word = |at: &OsString| at.to_str().is_some_and(|w| w.split('=').next() == Some(flag.as_str()));
     let at = argv.iter().take_while(|a| *a != "--").position(word)?;
     let value = argv[at].to_str()?.split_once('=').map(|(_, value)| value.to_owned());
     let known: Vec<&str> = all().filter(|s| s.on & sub.on != 0 && !is_left_out(s)).map(|s| s.name).collect();
-    let nearest = nearest(&flag[2..], &known);
+    let nearest = flag.strip_prefix("--").and_then(|name| nearest(name, &known));
     argv.remove(at);
     // What follows was meant as its value, if it cannot be an operand.
     let is_value = !argv.get(at).is_none_or(|next| next.as_encoded_bytes().starts_with(b"-"))
@@ -333,22 +333,34 @@ fn collect(sub: &'static Sub, matches: &ArgMatches) -> Parsed {
 }
 
 /// clap's text, cut to one line for a mistake.
-fn refusal(error: clap::Error) -> Refusal {
+fn refusal(error: clap::Error, argv: &[OsString], wanted: Option<&Sub>) -> Refusal {
     let text = error.render().to_string();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refusal::Shown(text),
+    let line = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Refusal::Shown(text),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Refusal::Wrong(vec!["no subcommand given; see trainit --help".to_owned()])
+            "no subcommand given; see trainit --help".to_owned()
+        }
+        ErrorKind::InvalidSubcommand => {
+            let word = argv.get(1).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+            let names: Vec<&str> = SUBS.iter().map(|sub| sub.name).collect();
+            match nearest(&word, &names) {
+                Some(name) => format!("{word:?} is no subcommand; did you mean {name}?"),
+                None => format!(
+                    "{word:?} is no subcommand, see trainit --help; to start it as a command: trainit run -- {word} ..."
+                ),
+            }
         }
         _ => {
-            let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("Usage:"));
-            let line: Vec<&str> = lines.filter(|l| !l.starts_with("For more information")).collect();
+            let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+            let others = ["Usage:", "For more information", "tip:"];
+            let line: Vec<&str> = lines.filter(|l| !others.iter().any(|other| l.starts_with(other))).collect();
             // Where a line ends in a colon, the next says what.
             let line = line.join("; ").replace(":; ", ": ");
             let line = line.strip_prefix("error: ").unwrap_or(&line);
-            Refusal::Wrong(vec![format!("{line}; see --help")])
+            format!("{line}; see trainit {}--help", wanted.map_or(String::new(), |sub| format!("{} ", sub.name)))
         }
-    }
+    };
+    Refusal::Wrong(vec![line])
 }
 
 #[cfg(test)]

@@ -70,3 +70,21 @@ fn a_malformed_cluster_hides_no_wrong_setting_and_the_other_way_round() {
     let said = done.output().expect_code(125).err();
     assert!(said.contains("--stop-grace: ") && said.contains("PET_MASTER_ADDR: is not set"), "{said}");
 }
+
+#[test]
+fn the_first_mistakes_of_a_newcomer_are_one_line_with_the_way_out() {
+    let cases: [(&[&str], &str); 7] = [
+        (&["runn", "--", "true"], "did you mean run?"),
+        (&["python", "train.py"], "trainit run -- python ..."),
+        (&["run", "-g", "--", "true"], "-g: trainit run has no such flag"),
+        (&["run", "--"], "no command given; write it after --"),
+        (&["checkpoint"], "see trainit checkpoint --help"),
+        (&["checkpoint", "lst"], "did you mean list?"),
+        (&["inspect", "python"], "unexpected argument 'python' found; see trainit inspect --help"),
+    ];
+    let is_built = |args: &[&str]| cfg!(feature = "store") || args[0] != "checkpoint";
+    for (args, way_out) in cases.into_iter().filter(|(args, _)| is_built(args)) {
+        let said = Trainit::new(args).output().expect_code(125).err();
+        assert!(said.lines().count() == 1 && said.contains(way_out) && !said.contains("tip"), "{args:?}: {said}");
+    }
+}

@@ -40,6 +40,7 @@ fn every_setting_says_where_it_came_from() {
     assert_eq!(settings["log-level"], json!({"value": "info", "source": "default"}));
 }
 
+#[cfg(feature = "store")]
 #[test]
 fn a_default_that_follows_from_another_setting_is_shown_too() {
     let options = ["inspect", "--json", "--checkpoint-dir", "/tmp/x", "--hang-timeout", "30m"];
