@@ -27,8 +27,12 @@ fn inspected(place: &str, variables: &[(String, String)], more: &[(&str, &str)])
         command = command.env(name, value);
     }
     let done = command.output();
-    assert_eq!(done.code(), 0, "{place}: {}{}", done.out(), done.err());
-    serde_json::from_str::<Value>(&done.out()).unwrap()["cluster"].take()
+    let mut seen: Value = serde_json::from_str(&done.out()).unwrap_or_else(|e| panic!("{place}: {e}: {}", done.err()));
+    // The GPUs that a job demands are not here; that is said beside the rest.
+    let warnings = seen["warnings"].as_array().into_iter().flatten();
+    let code = if warnings.into_iter().any(|warning| warning["code"] == "gpu_demand") { 125 } else { 0 };
+    assert_eq!(done.code(), code, "{place}: {}{}", done.out(), done.err());
+    seen["cluster"].take()
 }
 
 fn stop_grace(variables: &[(String, String)]) -> Duration {
