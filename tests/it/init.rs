@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::init_signals::state_of;
 use crate::support::{Trainit, eventually, is_alive, send};
 
 /// How late the end of a grace may be.
@@ -149,7 +150,7 @@ fn with_target_group_the_whole_group_hears_it_at_once_and_once() {
 
 #[test]
 fn the_command_dies_with_a_trainit_that_is_not_pid_1() {
-    let running = Trainit::run(["sh", "-c", &format!("echo pid $$; {WAIT}")]).start();
+    let running = Trainit::run(["sh", "-c", "echo pid $$; exec sleep 1000"]).start();
     let line = running.after_line("pid ");
     let child: i32 = line.trim_start_matches("pid ").trim().parse().unwrap();
     assert!(is_alive(child));
@@ -294,11 +295,6 @@ fn a_log_that_nobody_reads_in_time_does_not_hold_up_a_signal() {
     log.read_to_end(&mut all).unwrap();
     full.join().unwrap().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
-}
-
-fn state_of(pid: i32) -> char {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
 }
 
 #[test]

@@ -9,8 +9,16 @@ fn status_of(pid: i32, field: &str) -> String {
     status.lines().find_map(|l| l.strip_prefix(field)?.strip_prefix(':')).unwrap_or_default().trim().to_owned()
 }
 
+/// The main thread's; stopped (`T`) it is when all of its threads are, as its parent hears of it then and not before.
 pub(crate) fn state_of(pid: i32) -> char {
-    status_of(pid, "State").chars().next().unwrap_or('?')
+    let of = |path: String| {
+        let stat = std::fs::read_to_string(path).unwrap_or_default();
+        stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
+    };
+    let state = of(format!("/proc/{pid}/stat"));
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let not_yet = threads.map(|thread| of(format!("{}/stat", thread.path().display()))).find(|other| *other != 'T');
+    if state == 'T' { not_yet.unwrap_or(state) } else { state }
 }
 
 fn pid_in(line: &str) -> i32 {
