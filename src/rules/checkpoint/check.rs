@@ -46,7 +46,7 @@ pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
 /// Names of files that hold weights or state, which are never empty. (A `.distcp` is, of a rank with nothing to write.)
 pub fn is_weights(name: &str) -> bool {
     const EXTENSIONS: &str = "pt pth ckpt bin keras npz zip safetensors h5 hdf5 json index pkl pickle ubj npy msgpack onnx model \
-                              pdparams pdopt pdstates params states caffemodel solverstate eqx";
+                              pdparams pdopt pdstates params states caffemodel solverstate eqx th cbm joblib";
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     EXTENSIONS.split(' ').any(|known| known == extension) || name.contains(".data-")
 }

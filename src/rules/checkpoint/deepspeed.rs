@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::beside::Beside;
 use super::listing::{Entry, Kind, join, name_of, parent_of};
-use super::torch_file;
 use super::unit::{Candidate, Layout, Pointer, Scan, number_after, step_in, step_in_stem};
+use super::{pointing, torch_file};
 
 const POINTER: &str = "latest";
 /// The head of the model's states is read up to here: it names each tensor, in some hundred bytes.
@@ -87,11 +87,14 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
     let inside = join(&candidate.unit, "checkpoint");
     let is_inside = is_lightnings(&inside) && scan.listing.get(&inside).is_some();
     let tag = if is_inside { &inside } else { &candidate.unit };
-    let (path, named) = pointed_to(scan, parent_of(tag))?;
-    // An older tag was named once; a higher number proves it.
-    let is_past = matches!((step_in_stem(&named), candidate.step), (Some(newest), Some(ours)) if newest > ours);
-    if named != name_of(tag) && !is_past {
-        return Err(format!("the pointer {path} names {named:?}"));
+    // What saves without `latest` (MMEngine does) may have a pointer of its own.
+    if scan.listing.get(&join(parent_of(tag), POINTER)).is_some() || !pointing::is_named(scan, candidate) {
+        let (path, named) = pointed_to(scan, parent_of(tag))?;
+        // An older tag was named once; a higher number proves it.
+        let is_past = matches!((step_in_stem(&named), candidate.step), (Some(newest), Some(ours)) if newest > ours);
+        if named != name_of(tag) && !is_past {
+            return Err(format!("the pointer {path} names {named:?}"));
+        }
     }
     states_whole(scan, &candidate.unit)?;
     scan.all_whole(candidate)
@@ -269,6 +272,15 @@ mod tests {
     #[test]
     fn without_the_pointer_nothing_is_finished() {
         assert_eq!(complete_units(&saved(&[20]).without("latest")), []);
+    }
+
+    #[test]
+    fn a_pointer_of_what_saves_without_ours_stands_for_it() {
+        let pointed = |to: &str| saved(&[10, 20]).without("latest").with("last_checkpoint", to);
+        assert_eq!(complete_units(&pointed("/out/global_step20")).len(), 2);
+        assert_eq!(complete_units(&pointed("/out/global_step10")), [("global_step10".into(), Some(10))]);
+        assert_eq!(complete_units(&pointed("other")), []);
+        assert_eq!(complete_units(&pointed("global_step20").with("latest", "global_step10")).len(), 1);
     }
 
     #[test]

@@ -2,24 +2,31 @@
 //! sees that it names one of them. `latest` beside `step-100`, `last_checkpoint`, `latest.pt`.
 
 use super::listing::{Entry, Kind, name_of, parent_of};
-use super::unit::{Candidate, Pointer, Scan};
+use super::unit::{Candidate, Pointer, Scan, step_in};
 
 /// Longer files are no pointers.
 const LONGEST: u64 = 4 << 10;
 
-/// Those beside the unit that name it.
+/// Those beside the unit that name it, or another step's: these are to name it where it is put, since the trainer moves them
+/// after a save, and may have moved them on.
 pub(super) fn beside<'a>(scan: &'a Scan, unit: &'a Candidate) -> impl Iterator<Item = Pointer> + 'a {
     let all = scan.listing.within(parent_of(&unit.unit)).filter(|e| is_called_so(e.name()));
     all.filter_map(|entry| pointer(scan, unit, entry))
 }
 
-fn is_called_so(name: &str) -> bool {
-    name.starts_with("latest") || name.starts_with("last") || name == "checkpoint"
+/// Whether a pointer beside the unit names it, or a later one.
+pub(super) fn is_named(scan: &Scan, unit: &Candidate) -> bool {
+    let is_later = |said: &str| is_another(unit, said) && step_in(said) > unit.step;
+    let mut all = scan.listing.within(parent_of(&unit.unit)).filter(|e| is_called_so(e.name()) && e.size <= LONGEST);
+    all.any(|entry| {
+        let said = scan.text(&entry.path).unwrap_or_default();
+        let said = name_of(said.trim().trim_end_matches('/'));
+        said == name_of(&unit.unit) || is_later(said)
+    })
 }
 
-/// Whether a link says the name beside it, as `./step-100` does, too.
-fn is_beside(to: &str, name: &str) -> bool {
-    to.trim_end_matches('/').trim_start_matches("./") == name
+fn is_called_so(name: &str) -> bool {
+    name.starts_with("latest") || name.starts_with("last") || name == "checkpoint"
 }
 
 fn pointer(scan: &Scan, unit: &Candidate, entry: &Entry) -> Option<Pointer> {
@@ -27,20 +34,43 @@ fn pointer(scan: &Scan, unit: &Candidate, entry: &Entry) -> Option<Pointer> {
     let path = entry.path.clone();
     match &entry.kind {
         // From a restore it leads to the one beside it, wherever the directory lies then.
-        Kind::Symlink(to)
-            if is_beside(to, name) || to.starts_with('/') && name_of(to.trim_end_matches('/')) == name =>
-        {
-            Some(Pointer { path, content: name.to_owned(), symlink: true })
+        Kind::Symlink(to) => {
+            let to = to.trim_end_matches('/');
+            let is_beside = to.starts_with('/') || !to.trim_start_matches("./").contains('/');
+            let leads = is_beside && (name_of(to) == name || is_another(unit, name_of(to)));
+            leads.then(|| Pointer { path, content: name.to_owned(), symlink: true })
         }
         Kind::File if entry.size <= LONGEST && !unit.paths.contains(&path) => {
             let content = scan.text(&path)?;
-            let said = content.trim();
-            let is_step = unit.step.is_some_and(|step| said.parse() == Ok(step));
-            let names = is_step || !said.contains('\n') && name_of(said.trim_end_matches('/')) == name;
-            names.then_some(Pointer { path, content, symlink: false })
+            let said = content.trim().trim_end_matches('/');
+            let at = content.find(said)? + said.len() - name_of(said).len();
+            let said = name_of(said);
+            let names = said == name || unit.step.is_some_and(|step| said.parse() == Ok(step));
+            let rewritten = match unit.step {
+                _ if names => content.clone(),
+                _ if is_another(unit, said) => format!("{}{name}{}", &content[..at], &content[at + said.len()..]),
+                Some(step) if is_step_of_another(scan, unit, said) => {
+                    format!("{}{step}{}", &content[..at], &content[at + said.len()..])
+                }
+                _ => return None,
+            };
+            Some(Pointer { path, content: rewritten, symlink: false })
         }
         _ => None,
     }
+}
+
+/// Whether a name is that of another step's checkpoint, called as this one is.
+fn is_another(unit: &Candidate, said: &str) -> bool {
+    let letters = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
+    let name = name_of(&unit.unit);
+    unit.step.is_some() && step_in(said).is_some() && step_in(said) != unit.step && letters(said) == letters(name)
+}
+
+fn is_step_of_another(scan: &Scan, unit: &Candidate, said: &str) -> bool {
+    let is_it =
+        |e: &Entry| is_another(unit, e.name()) && step_in(e.name()).is_some_and(|step| said == step.to_string());
+    scan.listing.within(parent_of(&unit.unit)).any(is_it)
 }
 
 #[cfg(test)]
@@ -87,11 +117,32 @@ mod tests {
     }
 
     #[test]
+    fn one_that_names_another_step_beside_it_is_rewritten_to_name_this() {
+        for said in ["step-90", "step-110"] {
+            let memory = || Memory::of(&[("step-100/w", "x"), (&format!("{said}/.tmp"), "x")]);
+            for (path, content, rewritten) in [
+                ("latest", said.to_owned(), "step-100"),
+                ("latest", format!("/old/place/{said}/\n"), "/old/place/step-100/\n"),
+                ("latest.txt", said.replace("step-", ""), "100"),
+            ] {
+                let (memory, options) = (memory().with(path, content.as_str()), Options::default());
+                let scan = Scan { listing: &memory.listing(), peek: &memory, options: &options };
+                let found = recognise(&scan).expect("something is recognised");
+                let unit = found.candidates.iter().find(|unit| unit.unit == "step-100").expect("the unit");
+                assert_eq!(pointers(found.layout, &scan, unit), pointer(path, rewritten, false), "{path} {content}");
+            }
+            assert_eq!(of(&memory().with("last", format!("-> {said}"))).len(), 1);
+        }
+    }
+
+    #[test]
     fn what_names_another_or_is_no_pointer_is_none() {
         for (path, content) in [
-            ("latest", "step-90"),
+            ("latest", "epoch-90"),
             ("latest", "step-100\nstep-90"),
-            ("latest", "-> step-90"),
+            ("latest", "step"),
+            ("latest", "80"),
+            ("latest", "-> step"),
             ("latest", "-> ../other/step-100"),
             ("notes.txt", "step-100"),
             ("a/latest", "step-100"),

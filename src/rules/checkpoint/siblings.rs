@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::check::is_weights;
 use super::listing::{Entry, Kind, Listing, name_of, parent_of};
 use super::unit::{Candidate, Scan, is_bystander, step_in};
 
@@ -15,7 +14,7 @@ pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidat
     // What lies beside the weights may be cut short for ever, as a JSON file that is a log.
     let is_part = |unit: &Candidate| {
         let is_file = |e: &&Entry| matches!(e.kind, Kind::File | Kind::Lost(_));
-        listing.get(&unit.unit).filter(is_file).is_some_and(|f| is_weights(f.name()) && !is_json(f.name()))
+        listing.get(&unit.unit).filter(is_file).is_some_and(|f| !f.name().ends_with(".json"))
     };
     let (parts, mut all): (Vec<_>, Vec<_>) = units.into_iter().partition(is_part);
     let mut steps: BTreeMap<_, Vec<Candidate>> = BTreeMap::new();
@@ -87,12 +86,12 @@ pub(super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> 
     units.iter().map(add).collect()
 }
 
-/// Whether a file is weights or state by its name and its type, none that is exported or derived.
+/// Whether a file is weights or state by its name, of any type that is not for exported or derived ones.
 fn is_state(name: &str) -> bool {
-    const TYPES: &str = "safetensors bin npz pkl pickle msgpack pt pth ckpt h5 ubj";
+    const EXPORTED: &str = "onnx pb tflite mlmodel engine trt plan gguf ggml ptl pte htm dot ini cfg json txt";
     const WORDS: &str = "model optim opt state weights sched scaler ema buffer policy actor critic adapter params";
-    let (before, extension) = name.rsplit_once('.').unwrap_or_default();
-    TYPES.split(' ').any(|known| known == extension) && WORDS.split(' ').any(|word| before.contains(word))
+    let (before, extension) = name.rsplit_once('.').unwrap_or((name, ""));
+    !EXPORTED.split(' ').any(|known| known == extension) && WORDS.split(' ').any(|word| before.contains(word))
 }
 
 fn stem(name: &str) -> &str {
@@ -106,10 +105,6 @@ fn is_a_model(name: &str) -> bool {
 /// What a model is saved with, and is nothing alone.
 fn is_beside_a_model(name: &str) -> bool {
     ["optimizer", "optim", "scheduler", "scaler", "trainer_state", "training_state"].contains(&stem(name))
-}
-
-fn is_json(name: &str) -> bool {
-    name.ends_with(".json")
 }
 
 /// What numbers the files of one save, not its versions: `rank0`, `tp_1`, `shard_0_of_2`, `00001-of-00002`.
@@ -197,6 +192,11 @@ mod tests {
             &["model-0002.params", "model-0002.states"],
             &["snap_iter_2000.caffemodel", "snap_iter_2000.solverstate"],
             &["opt_1000.eqx", "model_1000.eqx"],
+            &["model_state_epoch_1.th", "training_state_epoch_1.th"],
+            &["model_20.cbm", "state_20.pkl"],
+            &["model_20.tar", "optim_20.tar"],
+            &["model_20.joblib", "state_20.pkl.gz"],
+            &["net_20", "opt_20"],
         ] {
             let memory = saved(step);
             assert_eq!((complete_units(&memory).len(), newest(&memory).len()), (1, step.len()), "{step:?}");
@@ -207,6 +207,7 @@ mod tests {
     fn what_another_library_wrote_in_the_same_save_belongs_to_it() {
         for (unit, other) in [
             ("optimizer_200.pt", "model_200.safetensors"),
+            ("optim_20.pt", "model_20.th"),
             ("run/w-20.weights.h5", "run/opt-20.npz"),
             ("m_2.ubj", "state_2.pkl"),
             ("best/optimizer.pt", "best/model.safetensors"),
