@@ -142,7 +142,9 @@ impl Keeper {
                     biased;
                     order = orders.recv() => order,
                     () = tokio::time::sleep(pause) => {
-                        pause = inbox.during(&mut orders, false, self.look()).await.unwrap_or(self.interval);
+                        let vigil = self.vigil();
+                        let looked = inbox.during(&mut orders, false, vigil, self.look()).await;
+                        pause = looked.unwrap_or(self.interval);
                         continue;
                     }
                 }
@@ -164,24 +166,26 @@ impl Keeper {
                 Some(Order::Refresh) => {
                     // Cut off, it has no answer; a flush is next then.
                     inbox.rest(true);
-                    let saved = inbox.during(&mut orders, false, self.save_what_is_left()).await;
+                    let vigil = self.vigil();
+                    let saved = inbox.during(&mut orders, false, vigil, self.save_what_is_left()).await;
                     if let Some(Some(saved)) = saved.filter(|_| !inbox.is_to_flush()) {
-                        inbox.during(&mut orders, true, self.find_newest(saved)).await;
+                        inbox.during(&mut orders, true, None, self.find_newest(saved)).await;
                     }
                     inbox.rest(false);
                 }
                 Some(Order::FallBack) => {
-                    inbox.during(&mut orders, false, self.fall_back()).await;
+                    inbox.during(&mut orders, false, None, self.fall_back()).await;
                 }
                 Some(Order::Publish) => {
-                    let published = inbox.during(&mut orders, false, self.publish()).await;
+                    let published = inbox.during(&mut orders, false, None, self.publish()).await;
                     let late = || Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off));
                     self.teller.tell(Event::Flushed(published.unwrap_or_else(late)));
                 }
                 Some(Order::Flush(by)) => {
                     is_training = false;
-                    if inbox.during(&mut orders, false, self.flush(by)).await.is_none() {
-                        self.flush(Some(self.clock.now())).await;
+                    let silent = inbox.silent();
+                    if inbox.during(&mut orders, false, None, self.flush(by, silent)).await.is_none() {
+                        self.flush(Some(self.clock.now()), None).await;
                     }
                 }
             }

@@ -103,13 +103,17 @@ fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_
 
 #[test]
 fn a_stop_while_the_store_is_away_is_told_at_once_and_waits_no_half_minute() {
-    let stopped = |fault: fn() -> Fault| {
+    let stopped = |fault: fn() -> Fault, interval: &str| {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
-        let going = run(&place, &["--mirror-interval", "1h"]);
+        let going = run(&place, &["--mirror-interval", interval]);
         going.after_log("started sh");
         bucket.misbehave(move |_| Some(fault()));
+        bucket.forget();
         place.save(1);
+        if interval != "1h" {
+            eventually("a commit is in flight", || !bucket.asked().is_empty());
+        }
         let asked = Instant::now();
         going.signal(libc::SIGTERM);
         going.after_log("does not answer: the last commit is tried for 20 s");
@@ -120,8 +124,9 @@ fn a_stop_while_the_store_is_away_is_told_at_once_and_waits_no_half_minute() {
         assert!(done.err().contains(&format!("{} has not answered for", place.url())), "{}", done.err());
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| stopped(|| Fault::Hang));
-        scope.spawn(|| stopped(|| Fault::Refuse("503 Slow Down", "SlowDown")));
+        scope.spawn(|| stopped(|| Fault::Hang, "1h"));
+        scope.spawn(|| stopped(|| Fault::Refuse("503 Slow Down", "SlowDown"), "1h"));
+        scope.spawn(|| stopped(|| Fault::Hang, "100ms"));
     });
 }
 

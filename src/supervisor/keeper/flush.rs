@@ -24,28 +24,33 @@ const LONG_PATIENCE: Duration = Duration::from_secs(60);
 const PROBE_PAUSE: Duration = Duration::from_secs(2);
 
 impl Keeper {
-    /// The last commit of the run. Nobody of ours writes any more.
-    pub(super) async fn flush(&mut self, by: Option<Duration>) {
-        let patience = if by.is_some() { PATIENCE } else { LONG_PATIENCE };
-        let silence = self.mirror.as_ref().and_then(|mirror| {
-            let address = mirror.config.store.as_ref()?.to_string();
-            Some(silence(mirror.store.clone()?, address, self.clock, patience))
-        });
+    /// Who watches the store while the last commit waits.
+    pub(super) fn vigil(&self) -> Option<Vigil> {
+        let mirror = self.mirror.as_ref()?;
+        let address = mirror.config.store.as_ref()?.to_string();
+        Some(Vigil { store: mirror.store.clone()?, address, clock: self.clock })
+    }
+
+    /// The last commit of the run. Nobody of ours writes any more. `silent`: what the store was found to be already.
+    pub(super) async fn flush(&mut self, by: Option<Duration>, silent: Option<String>) {
+        let patience = patience(by);
+        let vigil = self.vigil();
         let silence = async {
-            match silence {
-                Some(silence) => silence.await,
-                None => std::future::pending().await,
+            match (silent, vigil) {
+                (Some(silent), _) => silent,
+                (None, Some(vigil)) => vigil.silence(patience).await,
+                (None, None) => std::future::pending().await,
             }
         };
         let flushed = tokio::select! {
             biased;
-            flushed = self.commit_the_last(by, patience) => flushed,
             why = silence => {
                 // What it holds on to is let go of.
                 let _ = self.commit(None, Some(Duration::ZERO)).await;
                 let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
                 Ok(Flushed::Failed(format!("{why}; the newest checkpoint is not committed; {stands}; see that it can be reached from here, then start again")))
             }
+            flushed = self.commit_the_last(by, patience) => flushed,
         };
         self.tell_notes();
         match flushed {
@@ -93,29 +98,48 @@ impl Keeper {
     }
 }
 
-/// Comes back when the store has not answered for so long, with what to say; as long as it does, never.
-async fn silence(store: Arc<Store>, address: String, clock: Clock, patience: Duration) -> String {
-    let mut since = None;
-    loop {
-        if since.is_none() {
-            tokio::time::sleep(PROBE_PAUSE).await;
-        }
-        let begun = clock.now();
-        if answers(&store).await {
-            since = None;
-            continue;
-        }
-        let begin = *since.get_or_insert_with(|| {
-            let seconds = patience.as_secs();
-            tracing::warn!(
-                code = "commit_failed",
-                "{address} does not answer: the last commit is tried for {seconds} s"
-            );
-            begun
-        });
-        let silent = clock.now().saturating_sub(begin);
-        if silent >= patience {
-            return format!("{address} has not answered for {} s", silent.as_secs());
+fn patience(by: Option<Duration>) -> Duration {
+    if by.is_some() { PATIENCE } else { LONG_PATIENCE }
+}
+
+/// Watches a store, beside a commit.
+pub(super) struct Vigil {
+    store: Arc<Store>,
+    address: String,
+    clock: Clock,
+}
+
+impl Vigil {
+    /// The same for a last commit that was asked for with this end.
+    pub(super) async fn silence_before(&self, by: Option<Duration>) -> String {
+        self.silence(patience(by)).await
+    }
+
+    /// Comes back when the store has not answered for so long, with what to say; as long as it does, never.
+    async fn silence(&self, patience: Duration) -> String {
+        let Vigil { store, address, clock } = self;
+        let mut since = None;
+        loop {
+            if since.is_none() {
+                tokio::time::sleep(PROBE_PAUSE).await;
+            }
+            let begun = clock.now();
+            if answers(store).await {
+                since = None;
+                continue;
+            }
+            let begin = *since.get_or_insert_with(|| {
+                let seconds = patience.as_secs();
+                tracing::warn!(
+                    code = "commit_failed",
+                    "{address} does not answer: the last commit is tried for {seconds} s"
+                );
+                begun
+            });
+            let silent = clock.now().saturating_sub(begin);
+            if silent >= patience {
+                return format!("{address} has not answered for {} s", silent.as_secs());
+            }
         }
     }
 }

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 
 use super::super::background::Order;
+use super::flush::Vigil;
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::pace::Pace;
 
@@ -14,18 +16,25 @@ use crate::rules::checkpoint::pace::Pace;
 pub(super) struct Inbox {
     clock: Clock,
     held: VecDeque<Order>,
+    /// What was found out of a store that the last commit waits for.
+    silent: Option<String>,
     pace: Option<Arc<Mutex<Pace>>>,
 }
 
 impl Inbox {
     /// An empty one; `pace` is the commits' own.
     pub(super) fn new(clock: Clock, pace: Option<Arc<Mutex<Pace>>>) -> Inbox {
-        Inbox { clock, held: VecDeque::new(), pace }
+        Inbox { clock, held: VecDeque::new(), silent: None, pace }
     }
 
     /// The order that has waited longest.
     pub(super) fn next(&mut self) -> Option<Order> {
         self.held.pop_front()
+    }
+
+    /// What to say of the store, where a commit was cut off for its silence.
+    pub(super) fn silent(&mut self) -> Option<String> {
+        self.silent.take()
     }
 
     /// Whether nobody trains now, and the network need not be spared.
@@ -41,15 +50,26 @@ impl Inbox {
     }
 
     /// Does it, keeping what comes meanwhile for later; cut off (`None`) where an order says by when the last commit must
-    /// be through, where a flush makes it `vain`, or when nobody is left to give orders.
+    /// be through, where a flush makes it `vain`, where one waits for a store that the `vigil` finds silent, or when nobody
+    /// is left to give orders.
     pub(super) async fn during<T>(
         &mut self,
         orders: &mut UnboundedReceiver<Order>,
         vain: bool,
+        vigil: Option<Vigil>,
         deed: impl Future<Output = T>,
     ) -> Option<T> {
         tokio::pin!(deed);
         let mut by: Option<Duration> = None;
+        let (flush, flushes) = oneshot::channel();
+        let mut flush = Some(flush);
+        let silence = async {
+            match (vigil, flushes.await) {
+                (Some(vigil), Ok(by)) => vigil.silence_before(by).await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::pin!(silence);
         loop {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             tokio::select! {
@@ -71,13 +91,20 @@ impl Inbox {
                     }
                     let limit = match order {
                         Order::Hurry(by) => Some(by),
-                        Order::Flush(by) => by,
+                        Order::Flush(by) => {
+                            let _ = flush.take().map(|flush| flush.send(by));
+                            by
+                        }
                         _ => None,
                     };
                     by = [by, limit].into_iter().flatten().min();
                     if !matches!(order, Order::Hurry(_)) {
                         self.held.push_back(order);
                     }
+                }
+                why = &mut silence => {
+                    self.silent = Some(why);
+                    return None;
                 }
                 () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return None,
             }

@@ -241,7 +241,7 @@ impl Mirror {
         let refused = |error: io::Error| MirrorError {
             code: if error.raw_os_error() == Some(libc::ENOSPC) { exit::STORE } else { exit::NOT_STARTED },
             message: format!(
-                "cannot use the checkpoint directory {}: {error}; trainit restores into it; give a --checkpoint-dir that can be written",
+                "cannot use the checkpoint directory {}: {error}; trainit restores into it, and holds in its .trainit what it sends; give a --checkpoint-dir that can be written",
                 dir.display()
             ),
         };
