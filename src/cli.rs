@@ -35,7 +35,8 @@ list    the commits of --checkpoint-store, newest first, each looked at (are its
         --checkpoint-dir the local checkpoints too, or these alone
 verify  list, and reads every byte of every commit and compares its checksums
 push    commits the newest complete checkpoint of --checkpoint-dir, or --push-step, and takes the store over from a run
-        that is still going; where the newest commit is just that, nothing is done
+        that is still going; where the newest commit is just that, nothing is done; deletes older commits only where
+        --keep-last or --keep-every is given
 pull    restores the newest commit that is whole, or --restore-step, into --checkpoint-dir, unless a newer local one of
         its run is there; what is there already is not fetched, what is in the way is moved aside
 prune   deletes what --keep-last and --keep-every do not keep, and old data of no commit

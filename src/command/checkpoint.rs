@@ -17,7 +17,7 @@ use crate::rules::exit;
 use crate::rules::plain::plain;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::layers::hint;
-use crate::settings::{Complaint, Reader, Values};
+use crate::settings::{Complaint, Reader, Source, Values};
 use crate::supervisor::keeper::commit::Outcome;
 use crate::supervisor::keeper::foresight::Next;
 use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError};
@@ -36,7 +36,12 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     }
     let (layered, complaints) = values(parsed, env);
     let mut reader = Reader::new(&layered, complaints);
-    let settings = Checkpoints::read(&mut reader);
+    let mut settings = Checkpoints::read(&mut reader);
+    let is_told = |name: &&str| layered.get(name).is_some_and(|given| given.source != Source::Default);
+    if deed == "push" && !["keep-last", "keep-every"].iter().any(is_told) {
+        // The rule that kept what lies there was given to another command.
+        settings.retention.last = u64::MAX;
+    }
     let (as_json, dry) = (reader.switch("json"), reader.switch("dry-run"));
     let mut complaints = reader.complaints;
     complaints.extend(lacking(deed, &layered));

@@ -321,6 +321,19 @@ fn prune_names_what_goes_and_counts_what_stays() {
 }
 
 #[test]
+fn a_push_deletes_only_where_it_is_told_what_to_keep() {
+    let place = Place::new();
+    for step in 1..=5 {
+        place.save(step);
+        place.push();
+    }
+    assert_eq!(place.steps(), [5, 4, 3, 2, 1]);
+    place.save(6);
+    place.checkpoint("push").env("TRAINIT_KEEP_LAST", "2").output().expect_code(0);
+    assert_eq!(place.steps(), [6, 5]);
+}
+
+#[test]
 fn the_help_says_how_each_deed_ends() {
     let help = Trainit::new(["checkpoint", "--help"]).output().expect_code(0).out();
     for words in ["Exit codes: 0", "125", "204", "205", "verify", "standard output", "--push-step"] {
