@@ -19,8 +19,9 @@ const SLICE_BYTES: usize = 256 << 10;
 /// What is read of one file in one look.
 const LOOK_BYTES: u64 = 4 << 20;
 
-/// So many bytes before the place where reading goes on are compared: a file that was written anew may be longer already.
-const MARK_BYTES: usize = 64;
+/// So many bytes before the place where reading goes on are compared: a file that was written anew may be as long as before,
+/// or longer already.
+const MARK_BYTES: usize = 4 << 10;
 
 /// What a look found.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ struct Open {
     at: u64,
     /// What stands before `at`.
     mark: Vec<u8>,
+    /// When it was written last, as the look before saw it, in seconds and nanoseconds.
+    written: (i64, i64),
 }
 
 impl Named {
@@ -98,7 +101,8 @@ impl Named {
                 if !metadata.is_file() {
                     return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
                 }
-                Ok(Some(Open { file, identity: identity(&metadata), at: 0, mark: Vec::new() }))
+                let (identity, written) = (identity(&metadata), written(&metadata));
+                Ok(Some(Open { file, identity, at: 0, mark: Vec::new(), written }))
             }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(error),
@@ -109,8 +113,10 @@ impl Named {
 impl Open {
     /// Reads on, at most so much; returns whether there is more.
     fn read(&mut self, tell: &mut impl FnMut(Seen<'_>)) -> io::Result<bool> {
-        let size = self.file.metadata()?.len();
-        if size != self.at && !self.is_where_it_was(size)? {
+        let now = self.file.metadata()?;
+        let size = now.len();
+        let is_touched = size != self.at || std::mem::replace(&mut self.written, written(&now)) != written(&now);
+        if is_touched && !self.is_where_it_was(size)? {
             tell(Seen::End);
             self.at = 0;
             self.mark.clear();
@@ -151,6 +157,10 @@ impl Open {
         }
         Ok(())
     }
+}
+
+fn written(metadata: &Metadata) -> (i64, i64) {
+    (metadata.mtime(), metadata.mtime_nsec())
 }
 
 fn identity(metadata: &Metadata) -> (u64, u64) {
@@ -344,6 +354,14 @@ mod tests {
         assert_eq!(look(&mut named), "first\n");
         fs::write(&path, "x\n").expect("writes");
         assert_eq!(look(&mut named), "|x\n");
+        fs::write(&path, "something longer\n").expect("writes");
+        assert_eq!(look(&mut named), "|something longer\n");
+        // In another tick of the file system's clock.
+        fs::write(&path, "something LONGER\n").expect("writes");
+        let written = fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("a time");
+        let touched = written + std::time::Duration::from_secs(1);
+        File::options().append(true).open(&path).and_then(|file| file.set_modified(touched)).expect("touches");
+        assert_eq!(look(&mut named), "|something LONGER\n");
         fs::write(&path, "something longer\n").expect("writes");
         assert_eq!(look(&mut named), "|something longer\n");
         fs::write(&path, "something longer\nand more\n").expect("writes");

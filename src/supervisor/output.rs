@@ -199,7 +199,7 @@ impl Flow {
                     self.heard.fetch_add(count as u64, Ordering::Relaxed);
                     let is_read = self.outlet.pass_on(&buffer[..count]);
                     scraper.feed(&self.patterns, &buffer[..count], &mut hits);
-                    self.report(&mut hits);
+                    self.report(&mut scraper, &mut hits);
                     if !is_read {
                         break;
                     }
@@ -216,10 +216,13 @@ impl Flow {
             }
         }
         scraper.finish(&self.patterns, &mut hits);
-        self.report(&mut hits);
+        self.report(&mut scraper, &mut hits);
     }
 
-    fn report(&self, hits: &mut Vec<Hit>) {
+    fn report(&self, scraper: &mut Scraper, hits: &mut Vec<Hit>) {
+        while let Some(complaint) = scraper.complaint(&self.patterns) {
+            tracing::warn!("{complaint}");
+        }
         if !hits.is_empty()
             && let Some(sink) = &self.sink
         {

@@ -163,6 +163,9 @@ impl Merge {
             true => scraper.finish(patterns, &mut hits),
             false => scraper.feed(patterns, bytes, &mut hits),
         }
+        while let Some(complaint) = scraper.complaint(patterns) {
+            tracing::warn!("{complaint}");
+        }
         if !hits.is_empty() {
             sink.take(hits.drain(..).map(|(which, found)| (patterns[which].tag(), found)));
         }

@@ -114,32 +114,34 @@ impl Pattern {
         self.gate.as_ref()
     }
 
-    /// Tells everything one line says, in order. What is no number is left out.
-    pub fn find(&self, line: &[u8], mut tell: impl FnMut(Found)) {
+    /// Tells everything one line says, in order; `Err`: what stands where a number should, if the pattern is one metric's.
+    pub fn find(&self, line: &[u8], mut tell: impl FnMut(Result<Found, String>)) {
         let mut groups = self.regex.capture_locations();
         let mut at = 0;
         while at <= line.len() {
             let Some(place) = self.regex.captures_read_at(&mut groups, line, at) else { return };
-            if let Some(found) = self.found(line, &groups) {
+            if let Some(found) = self.found(line, &groups).transpose().filter(|f| f.is_ok() || self.tag().is_some()) {
                 tell(found);
             }
             at = if place.is_empty() { place.end() + 1 } else { place.end() };
         }
     }
 
-    fn found(&self, line: &[u8], groups: &CaptureLocations) -> Option<Found> {
+    fn found(&self, line: &[u8], groups: &CaptureLocations) -> Result<Option<Found>, String> {
         let text = |group| groups.get(group).and_then(|(start, end)| std::str::from_utf8(&line[start..end]).ok());
         let tag = match self.name {
             Name::Fixed(_) => None,
-            Name::Group(group) => Some(text(group).filter(|t| !t.is_empty())?.to_owned()),
+            Name::Group(group) => match text(group).filter(|t| !t.is_empty()) {
+                Some(tag) => Some(tag.to_owned()),
+                None => return Ok(None),
+            },
         };
-        let value = parse_float(text(self.value_group)?)?;
+        let Some(value) = text(self.value_group).filter(|t| !t.is_empty()) else { return Ok(None) };
+        let value = parse_float(value).ok_or_else(|| format!("the value {value:?}"))?;
         // A group may be optional; what it finds must be a step.
-        let step = match self.step_group.and_then(text).filter(|t| !t.is_empty()) {
-            None => None,
-            Some(text) => Some(parse_step(text)?),
-        };
-        Some(Found { tag, value, step, time: None })
+        let step = self.step_group.and_then(text).filter(|t| !t.is_empty());
+        let step = step.map(|step| parse_step(step).ok_or_else(|| format!("the step {step:?}"))).transpose()?;
+        Ok(Some(Found { tag, value, step, time: None }))
     }
 }
 
@@ -167,7 +169,7 @@ mod tests {
 
     fn all(pattern: &Pattern, line: &[u8]) -> Vec<Found> {
         let mut all = Vec::new();
-        pattern.find(line, |found| all.push(found));
+        pattern.find(line, |found| all.extend(found));
         all
     }
 

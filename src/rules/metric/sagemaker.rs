@@ -35,7 +35,7 @@ mod tests {
         let text = r##"{"Name": "validation:rmse", "Regex": ".*\\[[0-9]+\\].*#011validation-rmse:([-+]?[0-9]*\\.?[0-9]+(?:[eE][-+]?[0-9]+)?).*"}"##;
         let pattern = read(text).expect("this form").expect("a pattern");
         let mut values = Vec::new();
-        pattern.find(b"[14]#011train-rmse:0.5#011validation-rmse:0.25", |found| values.push(found.value));
+        pattern.find(b"[14]#011train-rmse:0.5#011validation-rmse:0.25", |found| values.extend(found.map(|f| f.value)));
         assert_eq!((pattern.tag(), values), (Some("validation:rmse"), vec![0.25]));
     }
 

@@ -20,6 +20,10 @@ pub struct Scraper {
     rest: Vec<u8>,
     /// A block without colour codes.
     plain: Vec<u8>,
+    /// Patterns that matched what is no number, each once, and what that was.
+    refused: Vec<(usize, String)>,
+    /// How many of them were told.
+    told: usize,
 }
 
 /// A measurement and the place of its pattern in the list.
@@ -60,6 +64,16 @@ impl Scraper {
         self.rest.clear();
     }
 
+    /// The next warning of matches that were left out; one for each pattern.
+    pub fn complaint(&mut self, patterns: &[Pattern]) -> Option<String> {
+        let (which, what) = self.refused.get(self.told)?;
+        self.told += 1;
+        let tag = patterns.get(*which).and_then(Pattern::tag).unwrap_or_default();
+        Some(format!(
+            "the metric {tag}: {what} in the trainer's output is no number, so the match is left out, as all like it; have the group take digits only, as in ([0-9.eE+-]+)"
+        ))
+    }
+
     /// Whole lines.
     fn block(&mut self, patterns: &[Pattern], block: &[u8], hits: &mut Vec<Hit>) {
         let mut plain = std::mem::take(&mut self.plain);
@@ -72,7 +86,11 @@ impl Scraper {
         };
         let mut placed: Vec<(usize, Hit)> = Vec::new();
         for (which, pattern) in patterns.iter().enumerate() {
-            search(pattern, block, |at, found| placed.push((at, (which, found))));
+            search(pattern, block, |at, found| match found {
+                Ok(found) => placed.push((at, (which, found))),
+                Err(what) if self.refused.iter().all(|(other, _)| *other != which) => self.refused.push((which, what)),
+                Err(_) => {}
+            });
         }
         if patterns.len() > 1 {
             placed.sort_by_key(|(at, (which, _))| (*at, *which));
@@ -83,7 +101,7 @@ impl Scraper {
 }
 
 /// One pattern in whole lines; tells where the line of each measurement begins.
-fn search(pattern: &Pattern, block: &[u8], mut tell: impl FnMut(usize, Found)) {
+fn search(pattern: &Pattern, block: &[u8], mut tell: impl FnMut(usize, Result<Found, String>)) {
     let mut line_at = |start: usize, end: usize| {
         let mut at = start;
         while at < end {
@@ -274,6 +292,20 @@ mod tests {
     }
 
     #[test]
+    fn a_match_that_is_no_number_is_complained_of_once() {
+        let patterns = patterns(&["loss=loss: (\\S+)", "acc=acc: (\\S+) at (?P<step>\\S+)", "x=x: ([0-9]*)"]);
+        let (mut scraper, mut hits) = (Scraper::default(), Vec::new());
+        scraper.feed(&patterns, b"loss: 0.5, acc: 0.9 at 1.5\nloss: 0.4,\nloss: 0.3\nx: \n", &mut hits);
+        assert_eq!(hits.iter().map(|(_, found)| found.value).collect::<Vec<_>>(), [0.3]);
+        let complaints: Vec<String> = std::iter::from_fn(|| scraper.complaint(&patterns)).collect();
+        assert_eq!(complaints.len(), 2, "{complaints:?}");
+        assert!(complaints[0].contains("loss: the value \"0.5,\""), "{complaints:?}");
+        assert!(complaints[1].contains("acc: the step \"1.5\""), "{complaints:?}");
+        scraper.feed(&patterns, b"loss: 0.2,\n", &mut hits);
+        assert_eq!(scraper.complaint(&patterns), None);
+    }
+
+    #[test]
     fn measurements_come_in_the_order_of_lines_then_of_patterns() {
         let texts = ["a=a=([0-9]+)", "b=b=([0-9]+)"];
         let output = b"b=1 a=2\na=3\nb=4\n";
@@ -288,7 +320,7 @@ mod tests {
         let of_line = |line: &[u8]| -> Vec<(usize, f64)> {
             let each = patterns.iter().enumerate();
             let mut found = Vec::new();
-            each.for_each(|(which, p)| p.find(line, |f| found.push((which, f.value))));
+            each.for_each(|(which, p)| p.find(line, |f| found.extend(f.map(|f| (which, f.value)))));
             found
         };
         plain.split(|b| is_end(*b)).flat_map(of_line).collect()

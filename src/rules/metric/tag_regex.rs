@@ -16,7 +16,7 @@ mod tests {
     fn the_first_equals_sign_ends_the_tag() {
         let pattern = read(" f1 =f1=(.*)").expect("this form").expect("a pattern");
         let mut values = Vec::new();
-        pattern.find(b"f1=0.5", |found| values.push(found.value));
+        pattern.find(b"f1=0.5", |found| values.extend(found.map(|f| f.value)));
         assert_eq!((pattern.tag(), values), (Some("f1"), vec![0.5]));
         assert!(read("loss").is_none());
     }
