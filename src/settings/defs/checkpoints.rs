@@ -62,7 +62,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::CHECKPOINT,
         "3",
-        "Committed checkpoints to keep in the store, beside the one that the trainer itself calls its best (Hugging Face); push deletes none where this is not given",
+        "Committed checkpoints to keep in the store, beside the one that the trainer itself calls its best (Hugging Face); push deletes none where neither this nor --keep-every is given",
     ),
     one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N"),
     one(

@@ -33,12 +33,11 @@ impl Keeper {
 
     /// The last commit of the run. Nobody of ours writes any more. `silent`: what the store was found to be already.
     pub(super) async fn flush(&mut self, by: Option<Duration>, silent: Option<String>) {
-        let patience = patience(by);
         let vigil = self.vigil();
         let silence = async {
             match (silent, vigil) {
                 (Some(silent), _) => silent,
-                (None, Some(vigil)) => vigil.silence(patience).await,
+                (None, Some(vigil)) => vigil.silence(by).await,
                 (None, None) => std::future::pending().await,
             }
         };
@@ -50,7 +49,7 @@ impl Keeper {
                 let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
                 Ok(Flushed::Failed(format!("{why}; the newest checkpoint is not committed; {stands}; see that it can be reached from here, then start again")))
             }
-            flushed = self.commit_the_last(by, patience) => flushed,
+            flushed = self.commit_the_last(by) => flushed,
         };
         self.tell_notes();
         match flushed {
@@ -60,8 +59,9 @@ impl Keeper {
     }
 
     /// Errors: the newer run that has taken over.
-    async fn commit_the_last(&mut self, by: Option<Duration>, patience: Duration) -> Result<Flushed, Attempt> {
-        let (mut looks, patience) = (0, self.clock.now() + patience);
+    async fn commit_the_last(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
+        // A store that answers nobody is the vigil's, which begins a little later.
+        let (mut looks, patience) = (0, self.clock.now() + patience(by) + 2 * PROBE_PAUSE);
         loop {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             return Ok(match self.commit(None, left).await {
@@ -110,15 +110,11 @@ pub(super) struct Vigil {
 }
 
 impl Vigil {
-    /// The same for a last commit that was asked for with this end.
-    pub(super) async fn silence_before(&self, by: Option<Duration>) -> String {
-        self.silence(patience(by)).await
-    }
-
-    /// Comes back when the store has not answered for so long, with what to say; as long as it does, never.
-    async fn silence(&self, patience: Duration) -> String {
+    /// Comes back when the store has not answered for longer than a last commit with this end waits, with what to say; as
+    /// long as it does, never.
+    pub(super) async fn silence(&self, by: Option<Duration>) -> String {
         let Vigil { store, address, clock } = self;
-        let mut since = None;
+        let (mut since, patience) = (None, patience(by));
         loop {
             if since.is_none() {
                 tokio::time::sleep(PROBE_PAUSE).await;

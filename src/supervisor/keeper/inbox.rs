@@ -65,7 +65,7 @@ impl Inbox {
         let mut flush = Some(flush);
         let silence = async {
             match (vigil, flushes.await) {
-                (Some(vigil), Ok(by)) => vigil.silence_before(by).await,
+                (Some(vigil), Ok(by)) => vigil.silence(by).await,
                 _ => std::future::pending().await,
             }
         };
