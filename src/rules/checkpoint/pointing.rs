@@ -42,7 +42,7 @@ fn pointer(scan: &Scan, unit: &Candidate, entry: &Entry) -> Option<Pointer> {
         }
         Kind::File if entry.size <= LONGEST && !unit.paths.contains(&path) => {
             let content = scan.text(&path)?;
-            let said = content.trim().trim_end_matches('/');
+            let said = Some(content.trim().trim_end_matches('/')).filter(|said| !said.contains('\n'))?;
             let at = content.find(said)? + said.len() - name_of(said).len();
             let said = name_of(said);
             let names = said == name || unit.step.is_some_and(|step| said.parse() == Ok(step));
@@ -140,6 +140,7 @@ mod tests {
         for (path, content) in [
             ("latest", "epoch-90"),
             ("latest", "step-100\nstep-90"),
+            ("latest", "seen\n/out/step-100"),
             ("latest", "step"),
             ("latest", "80"),
             ("latest", "-> step"),
