@@ -88,7 +88,7 @@ pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(),
     let same_again = [&deepspeed::DEEPSPEED, &megatron::MEGATRON, &dlrover::DLROVER, &accelerate::ACCELERATE];
     let is_same_again =
         same_again.iter().chain(&[&huggingface::HUGGINGFACE, &dcp::DCP]).any(|l| l.name == found.layout.name);
-    if is_same_again { parts::as_before(scan, candidate, &found.candidates) } else { Ok(()) }
+    parts::as_before(scan, candidate, &found.candidates, !is_same_again)
 }
 
 /// The pointers that shall name this unit: those of its layout, and any beside it that already do.

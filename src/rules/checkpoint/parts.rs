@@ -7,6 +7,7 @@ use regex::Regex;
 
 use super::check::is_weights;
 use super::listing::{Entry, Kind, join, parent_of};
+use super::siblings;
 use super::unit::{Candidate, Scan};
 
 /// What is made of a checkpoint some time after it was saved, or only of some of them.
@@ -61,11 +62,15 @@ pub(super) fn all_counted(scan: &Scan, candidate: &Candidate) -> Result<(), Stri
 }
 
 /// Nothing is missing that the step before has, and each other step beside it too: what is still being written, or was
-/// cut off, looks so. A trainer that leaves something out for good shows it by the next step without.
-pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate]) -> Result<(), String> {
+/// cut off, looks so. A trainer that leaves something out for good shows it by the next step without. Where the trainer is
+/// free to leave out what it likes, only the files of its ranks may not be missing.
+pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate], is_free: bool) -> Result<(), String> {
+    let Some(step) = candidate.step else { return Ok(()) };
     let is_directory = |c: &Candidate| scan.listing.file(&c.unit).is_none();
-    let Some(step) = candidate.step.filter(|_| is_directory(candidate)) else { return Ok(()) };
-    let is_alike = |other: &Candidate| parent_of(&other.unit) == parent_of(&candidate.unit) && is_directory(other);
+    let (inside, home) = (is_directory(candidate), siblings::without_ranks(parent_of(&candidate.unit)));
+    let is_alike =
+        |other: &Candidate| is_directory(other) == inside && siblings::without_ranks(parent_of(&other.unit)) == home;
+    let only_ranks = is_free || !inside;
     let earlier = all.iter().filter(|other| other.step < Some(step));
     let nearer = |nearest: Option<u64>, other: &Candidate| if is_alike(other) { other.step } else { nearest };
     let before = earlier.fold(None, |nearest, o| if o.step > nearest { nearer(nearest, o) } else { nearest });
@@ -73,9 +78,11 @@ pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate]) -
     // There may be several of one step.
     let saved = |step: u64| {
         let units = all.iter().filter(move |o| o.step == Some(step) && is_alike(o));
-        let files =
-            units.flat_map(|o| o.entries(scan.listing).filter(matters).filter_map(|f| f.path.get(o.unit.len() + 1..)));
-        Saved { names: files.collect(), step }
+        let files = units.flat_map(|o| {
+            let from = if inside { o.unit.len() + 1 } else { 0 };
+            o.entries(scan.listing).filter(matters).filter_map(move |f| f.path.get(from..))
+        });
+        Saved { names: files.filter(|name| !only_ranks || siblings::is_of_a_rank(name)).collect(), step }
     };
     let (ours, theirs) = (saved(step), saved(before));
     let mut lacking = ours.lacks(&theirs);
@@ -115,18 +122,19 @@ impl<'a> Saved<'a> {
     }
 }
 
-/// The name, with its step left out.
+/// The name, with its step left out. A rank is none.
 fn like(name: &str, step: u64) -> String {
-    let is_digit = |c: char| c.is_ascii_digit();
-    let (mut like, mut rest) = (String::new(), name);
-    while let Some(from) = rest.find(is_digit) {
-        let digits = &rest[from..];
-        let to = digits.find(|c| !is_digit(c)).unwrap_or(digits.len());
-        like.push_str(&rest[..from]);
-        like.push_str(if digits[..to].parse() == Ok(step) { "#" } else { &digits[..to] });
-        rest = &digits[to..];
+    let (ranks, is_digit) = (siblings::ranks(name), |c: char| c.is_ascii_digit());
+    let (mut like, mut at) = (String::new(), 0);
+    while let Some(digits) = name[at..].find(is_digit) {
+        let from = at + digits;
+        let to = name[from..].find(|c| !is_digit(c)).map_or(name.len(), |digits| from + digits);
+        let is_step = name[from..to].parse() == Ok(step) && !ranks.iter().any(|rank| rank.contains(&from));
+        like.push_str(&name[at..from]);
+        like.push_str(if is_step { "#" } else { &name[from..to] });
+        at = to;
     }
-    like + rest
+    like + &name[at..]
 }
 
 fn matters(entry: &&Entry) -> bool {
@@ -211,12 +219,45 @@ mod tests {
             &["G_1.pth", "D_1.pth", "G_2.pth"][..],
             &["step-1/model.pt", "step-1/optim.pt", "step-2/model.pt"],
             &["epoch_1.pth", "best_epoch_1.pth", "epoch_2.pth"],
+            &["net_1_rank0.pt", "net_1_rank1.pt", "model_2_rank0.pt"],
+            &["a/step_1_rank0.pt", "a/step_1_rank1.pt", "step_2_rank0.pt"],
+            &["step-1/model.pt", "step-1/best_rank1.pt", "step-2/model.pt"],
             &["a/step-1/model.pt", "a/step-1/optim.pt", "step-2/model.pt"],
             &["dlrover_latest.txt", "optim_1.pt", "model_1.pt", "model_2.pt"],
         ] {
             let last = names[names.len() - 1];
             let newest = last.split('/').next().expect("a name has a part");
             assert_eq!(whole(&saved(names))[0], newest, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_the_step_before_has_is_still_writing_until_another_step_lacks_it_too() {
+        for [rank, other] in [
+            ["ckpt_#_rank0.pt", "ckpt_#_rank1.pt"],
+            ["ckpt-#/rank_0.pth", "ckpt-#/rank_1.pth"],
+            ["global_step_#/actor/model_world_size_2_rank_0.pt", "global_step_#/actor/model_world_size_2_rank_1.pt"],
+            ["mp_rank_00/step=#.ckpt", "mp_rank_01/step=#.ckpt"],
+        ] {
+            let of = |steps: &[(u64, &[&str])]| {
+                let files = steps.iter().flat_map(|(step, parts)| parts.iter().map(move |part| (step, part)));
+                let names: Vec<String> = files.map(|(step, part)| part.replace('#', &step.to_string())).collect();
+                saved(&names.iter().map(String::as_str).collect::<Vec<_>>())
+            };
+            let (both, unit) = ([rank, other], |step: &str| {
+                let unit = rank.replace('#', step);
+                unit.strip_suffix(rank.split_once("#/").map_or("", |(_, inside)| inside))
+                    .unwrap_or(&unit)
+                    .trim_end_matches('/')
+                    .to_owned()
+            });
+            assert_eq!(whole(&of(&[(0, &both), (1, &both)])), [unit("1"), unit("0")], "{rank}");
+            let torn = of(&[(0, &both), (1, &[rank])]);
+            assert_eq!(whole(&torn), [unit("0")], "{rank}");
+            assert!(reason(&torn, &unit("1")).contains("still being written"), "{rank}");
+            let fewer = of(&[(0, &both), (1, &[rank]), (2, &[rank])]);
+            assert_eq!(whole(&fewer), [unit("2"), unit("1"), unit("0")], "there are fewer ranks now: {rank}");
+            assert_eq!(whole(&of(&[(0, &[rank]), (1, &both)])), [unit("1"), unit("0")], "there are more now: {rank}");
         }
     }
 

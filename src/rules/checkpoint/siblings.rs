@@ -1,7 +1,9 @@
 //! Checkpoints of several files side by side, each with the step in its name: `G_1000.pth` and `D_1000.pth`, a model and its
 //! replay buffer. They are one unit, called by the shortest of their names.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -20,7 +22,7 @@ pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidat
     let mut steps: BTreeMap<_, Vec<Candidate>> = BTreeMap::new();
     for part in parts {
         let name = name_of(&part.unit);
-        let own = if part.step.is_none() { SHARD.replace_all(name, "") } else { "".into() };
+        let own = if part.step.is_none() { without_ranks(name) } else { "".into() };
         steps.entry((parent_of(&part.unit).to_owned(), part.step, own.into_owned())).or_default().push(part);
     }
     for mut files in steps.into_values() {
@@ -44,7 +46,7 @@ pub(super) fn of_ranks(units: Vec<Candidate>) -> Vec<Candidate> {
     let mut at: BTreeMap<String, usize> = BTreeMap::new();
     for unit in units {
         let (home, name) = (parent_of(&unit.unit), name_of(&unit.unit));
-        let save = format!("{}/{name}", SHARD.replace_all(home, "/"));
+        let save = format!("{}/{name}", without_ranks(home));
         match at.get(&save).and_then(|at| saves.get_mut(*at)) {
             Some(first) if name_of(home).contains("rank") => {
                 first.unit = std::cmp::min(&first.unit, &unit.unit).clone();
@@ -115,9 +117,22 @@ static SHARD: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&format!("(?:{words})[=_-]*[0-9]+(?:{of}[0-9]+)?|0[0-9]{{4}}{of}0[0-9]{{4}}")).unwrap()
 });
 
+/// Where a name says which rank's or shard it is.
+pub(super) fn ranks(name: &str) -> Vec<Range<usize>> {
+    SHARD.find_iter(name).map(|found| found.range()).collect()
+}
+
+pub(super) fn is_of_a_rank(name: &str) -> bool {
+    SHARD.is_match(name)
+}
+
+pub(super) fn without_ranks(path: &str) -> Cow<'_, str> {
+    SHARD.replace_all(path, "")
+}
+
 /// The name without its numbers, but for a rank's or a shard's.
 fn kind(name: &str) -> String {
-    let shards: Vec<_> = SHARD.find_iter(name).map(|found| found.range()).collect();
+    let shards = ranks(name);
     let stays = |(at, c): &(usize, char)| !c.is_ascii_digit() || shards.iter().any(|shard| shard.contains(at));
     name.char_indices().filter(stays).map(|(_, c)| c).collect()
 }
