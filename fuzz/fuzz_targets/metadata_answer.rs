@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
+use trainit::rules::env::Env;
 use trainit::rules::preempt::{Answer, Leads, SOURCES};
 
 libfuzzer_sys::fuzz_target!(|answers: Vec<(u16, &str, &str, &str, bool)>| {
     for source in SOURCES {
-        for mut watch in (source.watches)(&Leads::default()) {
+        for mut watch in (source.watches)(&Leads::default(), &Env::default()) {
             for (status, header, value, body, came) in &answers {
                 let question = watch.question();
                 assert!(question.path.starts_with('/') && question.timeout <= Duration::from_secs(600));

@@ -73,7 +73,11 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         Err(unmet) => return not_started(&unmet, settings.verdict_file.as_deref(), &["gpu_demand"]),
     };
     let sources = preempt::pick(settings.preemption, &env, &machine::local_facts);
-    let lookout = (!sources.is_empty()).then_some(Lookout { sources, leads: settings.leads });
+    let watches = sources.into_iter().flat_map(|(source, endpoint)| {
+        (source.watches)(&settings.leads, &env).into_iter().map(move |watch| (watch, endpoint.clone()))
+    });
+    let watches: Vec<_> = watches.collect();
+    let lookout = (!watches.is_empty()).then_some(Lookout { watches });
     let now = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     settings.policy.seed = Some(now.as_nanos() as u64);
     if resolved.spec.platform == Platform::Slurm {

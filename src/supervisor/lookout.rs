@@ -3,24 +3,19 @@
 
 use crate::edge::clock::{self, Clock};
 use crate::edge::http;
-use crate::rules::preempt::{Leads, Source, Watch, Word};
+use crate::rules::preempt::{Watch, Word};
 
 /// What to watch.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Lookout {
-    /// The sources, each with its endpoint.
-    pub sources: Vec<(&'static Source, String)>,
-    /// What a notice without a time means.
-    pub leads: Leads,
+    /// Each loop of questions, and the endpoint it asks.
+    pub watches: Vec<(Box<dyn Watch>, String)>,
 }
 
 impl Lookout {
-    /// Watches every loop of each source; `tell` is called with all but remarks, which are logged. Never returns.
+    /// Goes on with every loop; `tell` is called with all but remarks, which are logged. Never returns.
     pub(super) async fn watch(self, tell: impl Fn(Word) + Clone + 'static) {
-        let all = self.sources.iter().flat_map(|(source, endpoint)| {
-            let watches = (source.watches)(&self.leads).into_iter();
-            watches.map(|watch| follow(watch, endpoint.clone(), tell.clone()))
-        });
+        let all = self.watches.into_iter().map(|(watch, endpoint)| follow(watch, endpoint, tell.clone()));
         futures_util::future::join_all(all).await;
     }
 }

@@ -2,8 +2,8 @@
 //! recommendation and scheduled maintenance, asked every 5 s as AWS advises; there is no hanging GET.
 //!
 //! Example: `PUT /latest/api/token` answers a token; `GET /latest/meta-data/spot/instance-action` with it answers 404, or
-//! `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`. Deliberately absent: version 1 without a token, which a
-//! machine that answers at all does not need, and SageMaker, which says it by SIGTERM.
+//! `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`. A proxy that hands out no tokens is asked by version 1, without
+//! one. Deliberately absent: SageMaker, which says it by SIGTERM.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -21,7 +21,10 @@ pub(super) const SOURCE: Source = Source {
     named_endpoint: |env| env.given("AWS_EC2_METADATA_SERVICE_ENDPOINT").and_then(endpoint_of),
     default_endpoint,
     is_here,
-    watches: |_| vec![Box::new(Imds::default())],
+    watches: |_, env| {
+        let is_forbidden = env.given("AWS_EC2_METADATA_V1_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
+        vec![Box::new(Imds { is_v1_allowed: !is_forbidden, ..Imds::default() })]
+    },
 };
 
 /// Between two rounds of questions.
@@ -31,6 +34,8 @@ const SLOW_ROUNDS: u64 = 12;
 /// What a token is asked to live, and how long before that it is renewed.
 const TOKEN_TTL_SECS: u64 = 3600;
 const RENEW_BEFORE_SECS: u64 = 15;
+/// How long questions go without a token before one is asked for again.
+const TOKENLESS: Duration = Duration::from_secs(60);
 /// The longest that each kind of notice is documented to run ahead.
 const SPOT_LEAD: Duration = Duration::from_secs(120);
 const MAINTENANCE_LEAD: Duration = Duration::from_secs(60 * 24 * 3600);
@@ -63,6 +68,8 @@ enum Step {
 struct Imds {
     step: Step,
     token: Option<String>,
+    /// Whether version 1, which has no tokens, will do where none is to be had.
+    is_v1_allowed: bool,
     /// Seconds until the token is renewed, counted down by what questions and pauses take.
     token_left: Duration,
     /// A token was refused in this round; a second one would be too.
@@ -92,6 +99,7 @@ impl Default for Imds {
         Imds {
             step: Step::Token,
             token: None,
+            is_v1_allowed: true,
             token_left: Duration::ZERO,
             was_refused: false,
             round: 0,
@@ -137,6 +145,7 @@ impl Imds {
         Heard { words: words.into_iter().collect(), pause }
     }
 
+    /// Whether the questions may go on, with a token or without.
     fn take_token(&mut self, answer: &Answer) -> bool {
         let token = answer.body.trim();
         let is_token = answer.status == 200
@@ -149,7 +158,12 @@ impl Imds {
             self.token_left = Duration::from_secs(ttl.saturating_sub(RENEW_BEFORE_SECS).max(1));
             self.token = Some(token.to_owned());
         }
-        is_token
+        // Who answers so knows no tokens; a server that wants one says it by 401.
+        let is_tokenless = self.is_v1_allowed && !self.was_refused && matches!(answer.status, 403..=405);
+        if is_tokenless {
+            (self.token, self.token_left) = (None, TOKENLESS);
+        }
+        is_token || is_tokenless
     }
 
     /// What was not told yet of a good answer to the present question, and what it no longer says.

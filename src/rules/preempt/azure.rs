@@ -19,7 +19,7 @@ pub(super) const SOURCE: Source = Source {
     named_endpoint: |env| env.given("TRAINIT_AZURE_METADATA_ENDPOINT").and_then(endpoint_of),
     default_endpoint: |_| "169.254.169.254:80".to_owned(),
     is_here: |_, facts| is_azure(facts),
-    watches: |_| vec![Box::new(Events::default())],
+    watches: |_, _| vec![Box::new(Events::default())],
 };
 
 /// What Azure gives every machine as its chassis' tag.

@@ -17,7 +17,7 @@ pub(super) const SOURCE: Source = Source {
     named_endpoint,
     default_endpoint: |_| "169.254.169.254:80".to_owned(),
     is_here,
-    watches: |leads| {
+    watches: |leads, _| {
         [PREEMPTED, MAINTENANCE, UPCOMING]
             .into_iter()
             .map(|meaning| Box::new(Key::new(meaning, *leads)) as Box<dyn Watch>)

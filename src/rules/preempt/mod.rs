@@ -56,7 +56,7 @@ pub struct Source {
     /// Whether this machine shows that it is this cloud's, and nothing says to leave the server alone.
     pub is_here: fn(&Env, &LocalFacts) -> bool,
     /// Loops of questions that run beside each other.
-    pub watches: fn(&Leads) -> Vec<Box<dyn Watch>>,
+    pub watches: fn(&Leads, &Env) -> Vec<Box<dyn Watch>>,
 }
 
 /// Every source there is. A new one is a file and a line here.

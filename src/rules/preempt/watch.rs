@@ -106,7 +106,7 @@ impl Heard {
 }
 
 /// One loop of questions to one source.
-pub trait Watch: Send {
+pub trait Watch: Send + std::fmt::Debug {
     /// What to ask next.
     fn question(&self) -> Question;
     /// Takes an answer (`None`: there was none in time), how long it took, and a random number from 0 to 1.

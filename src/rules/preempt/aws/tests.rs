@@ -159,6 +159,33 @@ fn a_refused_token_is_renewed_once_and_only_once_a_round() {
 }
 
 #[test]
+fn who_hands_out_no_tokens_is_asked_without_unless_that_is_forbidden_or_wants_one() {
+    let going = with("instance-action", r#"{"action": "terminate", "time": "2017-09-18T08:22:00Z"}"#);
+    for status in [403, 404, 405] {
+        let tokenless = |path: &str| if path.contains("api/token") { answer(status, "") } else { going(path) };
+        let watch = |env: &[(&str, &str)]| {
+            let env = Env::from_pairs(env.iter().copied());
+            (SOURCE.watches)(&super::super::Leads::default(), &env).remove(0)
+        };
+        let mut imds = Imds::default();
+        let (asked, words) = round(&mut imds, &tokenless);
+        assert_eq!(asked, ["token", "instance-action", "termination-time", "rebalance", "scheduled"], "{status}");
+        assert_eq!(notices(&Heard { words, pause: SOON }), [("aws spot terminate".into(), 120)]);
+        assert_eq!(imds.question().headers, []);
+        let asked: Vec<String> = (0..12).flat_map(|_| round(&mut imds, &tokenless).0).collect();
+        assert_eq!(asked.iter().filter(|key| *key == "token").count(), 1, "once a minute");
+        for (value, forbidden) in [("true", true), ("True", true), ("false", false), ("", false)] {
+            let mut imds = watch(&[("AWS_EC2_METADATA_V1_DISABLED", value)]);
+            let pause = imds.heard(Some(&tokenless("/latest/api/token")), SOON, 0.5).pause;
+            assert_eq!(!pause.is_zero(), forbidden, "{value}");
+        }
+        let strict = |path: &str| answer(if path.contains("api/token") { status } else { 401 }, "");
+        let (asked, _) = round(&mut Imds::default(), &strict);
+        assert_eq!(asked, ["token", "instance-action", "token"], "it is not asked for ever");
+    }
+}
+
+#[test]
 fn a_token_is_renewed_before_its_end() {
     let mut imds = Imds::default();
     let short = |path: &str| {
