@@ -195,6 +195,21 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
+    /// `FROM:TO` as often as given. Of what stands twice, only one could hold.
+    pub fn each_from<F: Copy + PartialEq, T: PartialEq>(
+        &mut self,
+        name: &str,
+        parse: impl Fn(&str) -> Result<(F, T), String>,
+    ) -> Vec<(F, T)> {
+        let texts = self.values.get(name).map(|g| g.values.clone()).unwrap_or_default();
+        let pairs = self.each(name, parse);
+        let is_again = |at: usize| pairs[..at].iter().any(|(from, to)| *from == pairs[at].0 && *to != pairs[at].1);
+        if (0..pairs.len()).any(is_again) {
+            self.complain(name, format!("expected each FROM once, found {}", texts.join(" and ")));
+        }
+        pairs
+    }
+
     /// A path. An empty one names nothing, and is rarely meant: a variable in a script was not set.
     pub fn path(&mut self, name: &str) -> Option<PathBuf> {
         self.parse(name, |text| match text.trim() {

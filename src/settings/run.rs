@@ -77,8 +77,8 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         suspend_at_signal: reader
             .choice("suspend", &[("command", false), ("signal", true)])
             .unwrap_or(signal_target == Target::Group),
-        rewrite: reader.each("rewrite-signal", rewrite),
-        remap_exit: reader.each("remap-exit", remap),
+        rewrite: reader.each_from("rewrite-signal", rewrite),
+        remap_exit: reader.each_from("remap-exit", remap),
         stopped_code: reader
             .choice("stopped-exit-code", &[("143", StoppedCode::Always143), ("child", StoppedCode::Child)])
             .unwrap_or(StoppedCode::Always143),
@@ -184,7 +184,13 @@ fn status_addr(text: &str) -> Result<SocketAddr, String> {
 fn rewrite(text: &str) -> Result<(Signal, Option<Signal>), String> {
     let (from, to) =
         text.split_once(':').ok_or_else(|| format!("expected FROM:TO such as TERM:INT, found {text:?}"))?;
-    Ok((signal(from)?, signal_or_none(to)?))
+    let (from, to) = (signal(from)?, signal_or_none(to)?);
+    if [Signal::KILL, Signal::STOP].contains(&from) {
+        return Err(format!(
+            "expected FROM to be a signal that a process can hear, found {text:?}: {from} comes to nobody"
+        ));
+    }
+    Ok((from, to))
 }
 
 fn remap(text: &str) -> Result<(u8, u8), String> {
@@ -232,6 +238,20 @@ mod tests {
         assert_eq!(read_from(&[("TRAINIT_CHECKPOINT_DIR", "/c")]).0.policy.max_restarts, 3);
         let given = [("TRAINIT_CHECKPOINT_DIR", "/c"), ("TRAINIT_MAX_RESTARTS", "0")];
         assert_eq!(read_from(&given).0.policy.max_restarts, 0);
+    }
+
+    #[test]
+    fn what_nobody_hears_is_not_rewritten_and_nothing_is_made_two_things() {
+        for (variable, value, found) in [
+            ("TRAINIT_REWRITE_SIGNAL", "KILL:TERM", "KILL"),
+            ("TRAINIT_REWRITE_SIGNAL", "STOP:TERM", "STOP"),
+            ("TRAINIT_REWRITE_SIGNAL", "TERM:INT\nTERM:HUP", "each FROM once"),
+            ("TRAINIT_REMAP_EXIT", "143:0\n143:1", "143:0 and 143:1"),
+        ] {
+            let (_, complaints) = read_from(&[(variable, value)]);
+            assert!(complaints.len() == 1 && complaints[0].contains(found), "{complaints:?}");
+        }
+        assert_eq!(read_from(&[("TRAINIT_REMAP_EXIT", "143:0\n143:0")]).1, Vec::<String>::new());
     }
 
     #[test]

@@ -97,10 +97,12 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
         );
     }
     // It must be there already: making one would only litter.
-    if let Ok(mut log) =
-        fs::OpenOptions::new().write(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(TERMINATION_LOG)
-    {
-        let _ = log.write_all(shortened(&verdict).as_bytes());
+    let log = fs::OpenOptions::new().write(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(TERMINATION_LOG);
+    let written = log.and_then(|mut log| log.write_all(shortened(&verdict).as_bytes()));
+    if let Err(error) = written.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) }) {
+        tracing::warn!(
+            "the verdict could not be written to {TERMINATION_LOG}: {error}; Kubernetes will not show why it ended, the last log line does; make it writable for this user"
+        );
     }
     let level = match outcome.reason {
         Reason::Finished | Reason::Stopped | Reason::Preempted => Level::INFO,
