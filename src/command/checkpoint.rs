@@ -60,7 +60,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         Err(error) => return fail(&MirrorError { message: format!("cannot start: {error}"), code: 1 }),
     };
     let (settle, restore, has_dir) = (settings.settle, settings.restore, settings.dir.is_some());
-    let config = |claim| MirrorConfig { dry, ..mirror_config(settings.clone(), 0, claim, env) };
+    let config = |claim| MirrorConfig { dry, only_sends: claim, ..mirror_config(settings.clone(), 0, claim, env) };
     let done = runtime.block_on(async {
         if deed == "push" {
             let mut looking = Mirror::open_to_look(config(false)).await?;

@@ -141,6 +141,7 @@ pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: 
         job: env.given("CLOUD_ML_JOB_ID").unwrap_or_default().to_owned(),
         node,
         claim,
+        only_sends: false,
         faults: Faults::parse(env.given("TRAINIT_TEST_FAULT")),
     }
 }

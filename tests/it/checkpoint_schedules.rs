@@ -95,6 +95,7 @@ fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> MirrorConfig {
         job: String::new(),
         node: 0,
         claim,
+        only_sends: false,
         faults: Faults::default(),
         pace: Arc::new(Mutex::new(Pace::new(None))),
     }

@@ -230,9 +230,30 @@ fn what_may_not_be_read_or_written_is_named_in_one_line() {
     fs::remove_dir_all(place.store().join(".trainit")).unwrap();
     let done = as_nobody(&place, "push").output().expect_code(204);
     assert!(done.err().contains("Permission denied") && done.err().lines().count() == 1, "{}", done.err());
+    fs::set_permissions(place.store(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::remove_dir_all(place.store().join("step-1")).unwrap();
+    fs::set_permissions(place.local().join("step-1/weights.bin"), fs::Permissions::from_mode(0o644)).unwrap();
     fs::set_permissions(place.local(), fs::Permissions::from_mode(0o555)).unwrap();
     fs::remove_dir_all(place.local().join(".trainit")).unwrap();
-    let done = as_nobody(&place, "push").output().expect_code(125);
+    as_nobody(&place, "push").output().expect_code(0);
+    assert_eq!(place.steps(), [1], "what can be read can be sent");
+}
+
+#[test]
+fn a_directory_that_can_only_be_read_can_be_pushed_and_a_run_that_would_restore_into_it_is_125() {
+    let place = Place::new();
+    place.save(1);
+    let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && shift && exec \"$@\"";
+    let (local, url) = (place.local(), place.url());
+    let prefix = ["unshare", "-rm", "sh", "-c", script, "sh", local.to_str().unwrap()];
+    let places = ["--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap()];
+    let read_only =
+        |command: &[&str], operands: &[&str]| Trainit::through(&prefix, [command, &places, operands].concat()).output();
+    let done = read_only(&["checkpoint", "push"], &[]).expect_code(0);
+    assert_eq!(done.err(), "");
+    assert!(read_only(&["checkpoint", "push"], &[]).expect_code(0).out().contains("nothing to push"));
+    assert_eq!(place.steps(), [1]);
+    let done = read_only(&["run"], &["--", "true"]).expect_code(125);
     assert!(done.err().contains("cannot use the checkpoint directory"), "{}", done.err());
 }
 

@@ -47,7 +47,7 @@ impl Keeper {
                 // What it holds on to is let go of.
                 let _ = self.commit(None, Some(Duration::ZERO)).await;
                 let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
-                Ok(Flushed::Failed(format!("{why}; the newest checkpoint is not committed; {stands}; see that it can be reached from here, then start again")))
+                Ok(Flushed::Failed(format!("{why}; the newest checkpoint is not committed; {stands}; see that it is well and can be reached from here, then start again")))
             }
             flushed = self.commit_the_last(by) => flushed,
         };

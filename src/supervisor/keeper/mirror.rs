@@ -71,6 +71,8 @@ pub struct MirrorConfig {
     pub node: u32,
     /// Whether to claim an attempt, so as to commit; else the store is only read.
     pub claim: bool,
+    /// Whether nothing is ever restored, so that a directory which can only be read will do.
+    pub only_sends: bool,
     /// For tests.
     pub faults: Faults,
 }
@@ -250,10 +252,13 @@ impl Mirror {
         }
         if self.config.claim {
             let beneath = Beneath::create(&dir).map_err(refused)?;
-            beneath.create_directory(OWN).map_err(refused)?;
             // A run that is still committing to this store has lost it to this one.
-            beneath.remove_tree(&self.pins()).map_err(refused)?;
-            self.sweep(&beneath);
+            let ready = beneath.create_directory(OWN).and_then(|()| beneath.remove_tree(&self.pins()));
+            match ready {
+                Ok(()) => self.sweep(&beneath),
+                Err(error) if self.config.only_sends && is_read_only(&error) => {}
+                Err(error) => return Err(refused(error)),
+            }
         }
         Ok(())
     }
@@ -324,6 +329,10 @@ impl Mirror {
     }
 }
 
+fn is_read_only(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM))
+}
+
 /// Runs file work off the runtime's one thread.
 pub(crate) async fn blocking<T: Send + 'static>(
     deed: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -351,7 +360,7 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
         Trouble::NoBucket => "make the bucket, or name the right one and its region",
         // The error says it.
         Trouble::NoCredentials => "then start again",
-        Trouble::Unreachable => "see that it can be reached from here, then start again",
+        Trouble::Unreachable => "see that it is well and can be reached from here, then start again",
         Trouble::NoDirectory => "name a directory, or one to be made",
         Trouble::Absent | Trouble::Unsupported | Trouble::Other => "see that the store is there, then start again",
     }
