@@ -5,7 +5,6 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -116,14 +115,12 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
 
 /// On a thread, since a file system that hangs must not keep us; a FIFO that nobody reads is an error at once.
 fn write_in_time(path: &Path, text: String) -> io::Result<()> {
-    let (told, hears) = mpsc::channel();
     let path = path.to_owned();
-    signals::deaf_thread("verdict", move || {
+    signals::in_time("verdict", FILE_PATIENCE, move || {
         let mut open = fs::OpenOptions::new();
         let file = open.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let _ = told.send(file.and_then(|mut file| file.write_all(text.as_bytes())));
-    })?;
-    hears.recv_timeout(FILE_PATIENCE).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        file.and_then(|mut file| file.write_all(text.as_bytes()))
+    })
 }
 
 /// The verdict within the kubelet's limit: first the sentence is cut, then the metrics go.

@@ -14,6 +14,8 @@ const QUICK_LIMIT: u32 = 3;
 const USAGE: u8 = 2;
 /// What TensorFlow's preemption handler leaves with: it saved and asks for a restart.
 const ASKS_FOR_RESTART: [u8; 2] = [42, exit::STOPPED];
+/// What passes: EX_TEMPFAIL, and SIGINT from somebody else.
+const PASSES: [u8; 2] = [75, 130];
 /// ILL, BUS and FPE come from the program or from a full disk; a second time they come from the program.
 const ONCE: [u8; 3] = [132, 135, 136];
 const BUS: u8 = 135;
@@ -52,6 +54,12 @@ impl Failure {
 
     fn is_killed_from_outside(&self) -> bool {
         self.end == End::Signal(Signal::KILL) && !self.oom && !self.hung
+    }
+
+    /// Whether another try is asked for, or may end otherwise, however often it came at this step.
+    fn is_passing(&self) -> bool {
+        let code = self.end.code();
+        !self.oom && !self.hung && (ASKS_FOR_RESTART.contains(&code) || PASSES.contains(&code))
     }
 }
 
@@ -159,7 +167,7 @@ impl Memory {
             self.fell_back = true;
             return Answer::Older(self.pause(policy, failure));
         }
-        if again && let Some(step) = failure.step.filter(|_| !outside) {
+        if again && let Some(step) = failure.step.filter(|_| !outside && !failure.is_passing()) {
             return Answer::No(format!("the same failure ({}) twice at step {step}", this.0));
         }
         if let Some(why) = self.is_once_too_often(failure) {
@@ -288,6 +296,23 @@ mod tests {
         let (policy, mut memory) = (policy(5), Memory::default());
         after(memory.judge(&policy, crash(1, Some(10), 100)));
         assert!(matches!(memory.judge(&policy, crash(1, Some(10), 100)), Answer::No(why) if why.contains("step 10")));
+    }
+
+    #[test]
+    fn who_asks_for_a_restart_or_says_that_it_passes_is_tried_again_at_one_step_as_long_as_the_budget_lasts() {
+        for code in [42, 75, 130, 143] {
+            let (policy, mut memory) = (policy(3), Memory::default());
+            for _ in 0..3 {
+                after(memory.judge(&policy, crash(code, Some(10), 100)));
+            }
+            assert!(
+                matches!(memory.judge(&policy, crash(code, Some(10), 100)), Answer::No(why) if why.contains("budget"))
+            );
+            let hung = Failure { hung: true, ..crash(code, Some(10), 100) };
+            let mut memory = Memory::default();
+            after(memory.judge(&policy, hung));
+            assert!(matches!(memory.judge(&policy, hung), Answer::No(why) if why.contains("twice at step 10")));
+        }
     }
 
     #[test]
