@@ -18,14 +18,18 @@ pub mod status;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::cli::{self, Parsed, Refusal};
-use crate::edge::signals::Mask;
+use crate::edge::signals::{self, Mask};
 use crate::edge::stdio;
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::settings::{Complaint, ConfigFile, Values, left_out, platform};
+
+/// What reading the configuration file may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 const DEFAULT_CONFIG: &str = "/etc/trainit/config.toml";
 
@@ -77,7 +81,15 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
         .map(|path| ("--config", PathBuf::from(path)))
         .or_else(|| env.given("TRAINIT_CONFIG").map(|path| ("TRAINIT_CONFIG", PathBuf::from(path))));
     let path = named.as_ref().map_or(Path::new(DEFAULT_CONFIG), |(_, path)| path);
-    match std::fs::read_to_string(path) {
+    let read = match (parsed.command, &named) {
+        // It holds signals back, and must not for as long as a file system hangs or nobody writes to a FIFO.
+        ("run", Some(_)) => {
+            let path = path.to_owned();
+            signals::in_time("config", PATIENCE, move || std::fs::read_to_string(path))
+        }
+        _ => std::fs::read_to_string(path),
+    };
+    match read {
         Ok(text) => Ok(Some(ConfigFile { path: path.to_owned(), text })),
         Err(_) if path.as_os_str().is_empty() => {
             Err(Complaint { place: "--config".to_owned(), message: "expected a file, found nothing".to_owned() })

@@ -6,7 +6,9 @@ use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use crate::rules::signal::Signal;
 
@@ -50,6 +52,19 @@ pub fn deaf_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Resu
     });
     block_all();
     started.map(drop)
+}
+
+/// Does it on a thread of its own, since a file system that hangs must not keep us. Errors: its own; it took too long.
+pub fn in_time<T: Send + 'static>(
+    name: &str,
+    patience: Duration,
+    deed: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (told, hears) = mpsc::channel();
+    deaf_thread(name, move || {
+        let _ = told.send(deed());
+    })?;
+    hears.recv_timeout(patience).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Whether this signal, which is blocked, has arrived and was not read yet.

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::sync::{Notify, mpsc as orders};
 
@@ -15,7 +15,7 @@ use super::keeper::Keep;
 use super::lookout::Lookout;
 use super::page::{Page, Question};
 use super::peers::Peers;
-use crate::edge::clock::Clock;
+use crate::edge::clock::{self, Clock};
 use crate::edge::signals;
 use crate::edge::wake::{Bell, Farewell};
 use crate::rules::exit;
@@ -44,6 +44,8 @@ pub(super) enum Order {
     Restore,
     Refresh,
     FallBack,
+    /// The trainer was cut off then, nanoseconds since 1970; what was written longer before is not in doubt.
+    Doubt(i64, Duration),
     Publish,
     /// The last commit; when it must be through, by the thread's clock.
     Flush(Option<Duration>),
@@ -231,7 +233,14 @@ impl Background {
         self.order(Order::Flush(by));
     }
 
-    /// These two have no answer, and without a thread no sense.
+    /// These three have no answer, and without a thread no sense.
+    pub(super) fn doubt(&mut self, ago: Duration, most: Duration) {
+        let at = clock::wall().checked_sub(ago).and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+        if let Some(thread) = &self.thread {
+            let _ = thread.orders.send(Order::Doubt(i64::try_from(at.as_nanos()).unwrap_or(i64::MAX), most));
+        }
+    }
+
     pub(super) fn hurry(&mut self, left: Duration) {
         if let Some(thread) = &self.thread {
             let _ = thread.orders.send(Order::Hurry(thread.clock.now() + left));

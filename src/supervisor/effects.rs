@@ -114,6 +114,7 @@ impl Effects {
             Action::Refresh => self.background.refresh(),
             Action::Publish => self.background.publish(),
             Action::FallBack => self.background.fall_back(),
+            Action::Doubt { at, most } => self.background.doubt(now.saturating_sub(at), most),
             Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
             Action::Hasten { notice } => self.background.hasten(notice),
             Action::Flush { deadline, leaving } => {

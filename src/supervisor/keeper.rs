@@ -5,6 +5,7 @@
 pub mod audit;
 mod claim;
 pub mod commit;
+mod doubt;
 mod fall_back;
 mod fetch;
 mod flush;
@@ -37,6 +38,7 @@ use super::background::{Order, Teller};
 use crate::edge::clock::Clock;
 use crate::rules::job::{Event, Flushed};
 use commit::Outcome;
+use doubt::CutOff;
 use inbox::Inbox;
 use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
@@ -101,6 +103,7 @@ struct Keeper {
     settle: Duration,
     interval: Duration,
     mirror: Option<Mirror>,
+    cut_off: Arc<CutOff>,
     teller: Teller,
     clock: Clock,
     /// The last complaint and how far behind the store was, so that a store that stays away is one line now and then and
@@ -121,6 +124,7 @@ impl Keeper {
             settle,
             interval,
             mirror: None,
+            cut_off: Arc::default(),
             teller,
             clock,
             said: Default::default(),
@@ -133,7 +137,7 @@ impl Keeper {
         let mut pause = self.interval;
         let mut is_training = false;
         let pace = self.checkpoints.as_ref().map(|c| Arc::clone(&c.mirror.pace));
-        let mut inbox = Inbox::new(self.clock, pace);
+        let mut inbox = Inbox::new(self.clock, pace, Arc::clone(&self.cut_off));
         loop {
             let order = if let Some(order) = inbox.next() {
                 Some(order)
@@ -157,6 +161,7 @@ impl Keeper {
                     self.hasten(notice);
                     pause = Duration::ZERO;
                 }
+                Some(Order::Doubt(at_ns, most)) => self.doubt(at_ns, most).await,
                 // What was to be through earlier is through already.
                 Some(Order::Hurry(_)) => {}
                 Some(Order::Restore) => {
@@ -192,6 +197,15 @@ impl Keeper {
         }
     }
 
+    async fn doubt(&mut self, at_ns: i64, most: Duration) {
+        self.cut_off.note(at_ns);
+        let Some(mirror) = &mut self.mirror else { return };
+        if let Err(error) = mirror.doubt(self.settle.min(most)).await {
+            mirror.note(format!("what the command was writing when it was cut off cannot be looked at: {error}"));
+        }
+        self.tell_notes();
+    }
+
     fn hasten(&mut self, notice: bool) {
         if notice {
             if let Some(mirror) = &self.mirror {
@@ -213,6 +227,7 @@ impl Keeper {
         let has_store = checkpoints.mirror.store.is_some();
         let restored = async {
             let mut mirror = Mirror::open(checkpoints.mirror).await?;
+            mirror.cut_off = Arc::clone(&self.cut_off);
             mirror.hear_restore(Box::new(log_lines("restoring the checkpoint")));
             mirror.hear_behind(self.behind());
             let teller = self.teller.clone();

@@ -88,3 +88,16 @@ fn the_first_mistakes_of_a_newcomer_are_one_line_with_the_way_out() {
         assert!(said.lines().count() == 1 && said.contains(way_out) && !said.contains("tip"), "{args:?}: {said}");
     }
 }
+
+#[test]
+fn a_configuration_that_nobody_writes_holds_up_no_run_for_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let done = Trainit::new(["run", "--config", path.to_str().unwrap(), "--", "true"]).output().expect_code(125);
+    assert!(done.err().contains("--config: cannot read") && done.err().contains("timed out"), "{}", done.err());
+    let (path, writes) = (path.clone(), path.clone());
+    let writer = std::thread::spawn(move || std::fs::write(writes, "stop-grace = \"3s\"\n"));
+    Trainit::new(["run", "--config", path.to_str().unwrap(), "--", "true"]).output().expect_code(0);
+    writer.join().unwrap().unwrap();
+}

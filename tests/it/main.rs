@@ -10,6 +10,8 @@ mod support;
 #[cfg(feature = "store")]
 mod checkpoint_by_hand;
 #[cfg(feature = "store")]
+mod checkpoint_cut_off;
+#[cfg(feature = "store")]
 mod checkpoint_faults;
 #[cfg(feature = "store")]
 mod checkpoint_hashes;

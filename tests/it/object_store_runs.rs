@@ -106,7 +106,8 @@ fn a_stop_while_the_store_is_away_is_told_at_once_and_waits_no_half_minute() {
     let stopped = |fault: fn() -> Fault, interval: &str| {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
-        let going = run(&place, &["--mirror-interval", interval]);
+        // What dies of the stop was not saving then.
+        let going = run(&place, &["--mirror-interval", interval, "--settle", "0s"]);
         going.after_log("started sh");
         bucket.misbehave(move |_| Some(fault()));
         bucket.forget();

@@ -51,6 +51,18 @@ pub fn is_weights(name: &str) -> bool {
     EXTENSIONS.split(' ').any(|known| known == extension) || name.contains(".data-")
 }
 
+/// Whether a file of this type that passes its check surely was not cut short.
+pub(super) fn shows_its_end(peek: &dyn Peek, file: &Entry) -> bool {
+    let extension = file.name().rsplit_once('.').map_or("", |(_, extension)| extension);
+    let starts_with = |magic: &[u8]| peek.read(&file.path, 0, magic.len()).is_some_and(|head| head == magic);
+    match extension {
+        "keras" | "npz" | "zip" | "safetensors" | "h5" | "hdf5" | "json" | "ubj" | "npy" => true,
+        "pkl" | "pickle" if !starts_with(TORCH_PICKLE) => true,
+        "pt" | "pth" | "ckpt" | "tar" | "bin" => starts_with(b"PK\x03\x04"),
+        _ => false,
+    }
+}
+
 fn starts_as_torchs(peek: &dyn Peek, file: &Entry) -> bool {
     let head = peek.read(&file.path, 0, TORCH_PICKLE.len()).unwrap_or_default();
     let start = &head[..head.len().min(4)];

@@ -88,7 +88,20 @@ pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(),
     let same_again = [&deepspeed::DEEPSPEED, &megatron::MEGATRON, &dlrover::DLROVER, &accelerate::ACCELERATE];
     let is_same_again =
         same_again.iter().chain(&[&huggingface::HUGGINGFACE, &dcp::DCP]).any(|l| l.name == found.layout.name);
-    parts::as_before(scan, candidate, &found.candidates, !is_same_again)
+    let is_file = scan.listing.file(&candidate.unit).is_some();
+    parts::as_before(scan, candidate, &found.candidates, is_file || !is_same_again)
+}
+
+/// Whether one that passes for complete surely is, although its writer was cut off after `since_ns` (since 1970): its layout
+/// says when it is through, or each file written since shows its own end and nothing is missing that the step before has.
+pub fn is_sure(found: &Found, scan: &Scan, candidate: &Candidate, since_ns: i64) -> bool {
+    let is_anybodys = is_of_files(found.layout) || found.layout.name == generic::GENERIC.name;
+    if !is_anybodys || scan.options.marker.is_some() {
+        return true;
+    }
+    let mut late = candidate.files(scan.listing).filter(|f| f.mtime_ns > since_ns && !unit::is_bystander(f.name()));
+    late.all(|f| check::shows_its_end(scan.peek, f))
+        && parts::as_before(scan, candidate, &found.candidates, false).is_ok()
 }
 
 /// The pointers that shall name this unit: those of its layout, and any beside it that already do.
@@ -188,6 +201,36 @@ mod tests {
         let found = recognise(&scan).expect("something is recognised");
         let candidate = found.candidates.iter().find(|c| c.unit == unit).expect("the unit is found");
         complete(&found, &scan, candidate).expect_err("it is not complete")
+    }
+
+    #[test]
+    fn one_whose_writer_was_cut_off_is_sure_only_where_it_shows_its_own_end_and_lacks_nothing() {
+        let whole = check::tests::zip_of(b"w", b"");
+        let legacy = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.tensors".to_vec();
+        let of =
+            |files: &[(&str, &[u8])]| files.iter().fold(Memory::default(), |m, (name, bytes)| m.with(name, *bytes));
+        let sure = |memory: &Memory, since: i64| {
+            let (listing, options) = (memory.listing(), Options::default());
+            let scan = Scan { listing: &listing, peek: memory, options: &options };
+            let found = recognise(&scan).expect("something is recognised");
+            complete(&found, &scan, &found.candidates[0]).expect("it passes for complete");
+            is_sure(&found, &scan, &found.candidates[0], since)
+        };
+        for (files, expected) in [
+            (&[("ckpt_2.pt", &whole[..])][..], true),
+            (&[("ckpt_2.pt", &legacy[..])], false),
+            (&[("step-2.json", b"{}")], true),
+            (&[("step-2/model.bin", b"weights")], false),
+            (&[("step-2/weights", b"weights")], false),
+            (&[("step-2/a.npz", &whole), ("step-2/train.log", b"x")], true),
+            (&[("step-1/a.npz", &whole), ("step-1/b.npz", &whole), ("step-2/a.npz", &whole)], false),
+            (&[("D_1.pth", &whole), ("G_1.pth", &whole), ("G_2.pth", &whole)], false),
+            (&[("epoch=0-step=1.ckpt", &whole), ("epoch=1-step=2.ckpt", &whole)], true),
+        ] {
+            assert_eq!(sure(&of(files), -1), expected, "{:?}", files[files.len() - 1].0);
+        }
+        let before = of(&[("step-2/model.bin", b"weights")]);
+        assert!(sure(&before, i64::MAX), "it was written long before");
     }
 
     #[test]

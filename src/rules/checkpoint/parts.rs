@@ -62,15 +62,14 @@ pub(super) fn all_counted(scan: &Scan, candidate: &Candidate) -> Result<(), Stri
 }
 
 /// Nothing is missing that the step before has, and each other step beside it too: what is still being written, or was
-/// cut off, looks so. A trainer that leaves something out for good shows it by the next step without. Where the trainer is
-/// free to leave out what it likes, only the files of its ranks may not be missing.
-pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate], is_free: bool) -> Result<(), String> {
+/// cut off, looks so. A trainer that leaves something out for good shows it by the next step without. `only_ranks`: the
+/// trainer is free to leave out what it likes, but for the files of its ranks.
+pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate], only_ranks: bool) -> Result<(), String> {
     let Some(step) = candidate.step else { return Ok(()) };
     let is_directory = |c: &Candidate| scan.listing.file(&c.unit).is_none();
     let (inside, home) = (is_directory(candidate), siblings::without_ranks(parent_of(&candidate.unit)));
     let is_alike =
         |other: &Candidate| is_directory(other) == inside && siblings::without_ranks(parent_of(&other.unit)) == home;
-    let only_ranks = is_free || !inside;
     let earlier = all.iter().filter(|other| other.step < Some(step));
     let nearer = |nearest: Option<u64>, other: &Candidate| if is_alike(other) { other.step } else { nearest };
     let before = earlier.fold(None, |nearest, o| if o.step > nearest { nearer(nearest, o) } else { nearest });

@@ -268,6 +268,13 @@ pub enum Action {
         /// Whether the job was told to stop: then nothing old is deleted.
         leaving: bool,
     },
+    /// The trainer was cut off: what it may have been writing then is no checkpoint, unless that shows that it is whole.
+    Doubt {
+        /// When it was.
+        at: Uptime,
+        /// What was written longer before is not in doubt.
+        most: Duration,
+    },
     /// Copy the finished model; answer with `Flushed`.
     Publish,
     /// The commit under way must be through earlier than was said.

@@ -338,9 +338,11 @@ impl Machine {
         if self.state != State::Draining {
             return Vec::new();
         }
+        let doubt = self.doubt(now);
         (self.killing, self.sweep_at) = (false, None);
         let mut actions: Vec<Action> =
             [Timer::Grace, Timer::Stuck, Timer::Sweep].into_iter().map(Action::Disarm).collect();
+        actions.extend(doubt);
         if let Some((code, detail)) = self.not_started.take() {
             return self.exit(Reason::NotStarted, code, detail);
         }
@@ -395,6 +397,7 @@ impl Machine {
             (Timer::Sweep, State::Draining) => vec![Action::TermTree, self.sweep(now + TERM_SWEEP)],
             (Timer::Stuck, State::Launching | State::Running | State::Draining) => {
                 let mut actions = vec![Action::NameStuck, Action::Disarm(Timer::Sweep)];
+                actions.extend(self.doubt(now));
                 // Whatever is stuck cannot write a checkpoint any more: go on as if it were gone, but never restart.
                 actions.extend(self.flush(now));
                 actions

@@ -275,6 +275,9 @@ impl Mirror {
         let left = settle.saturating_sub(now.saturating_sub(since));
         if !left.is_zero() {
             tokio::time::sleep(left).await;
+            if self.cut_off.is_noted() {
+                return Err(Stop::Changed("the command was cut off before it had lain still".to_owned()));
+            }
             // A newer one may have come meanwhile: this one is safe first, or none ever would be where saves come fast.
             let unit = &local.candidate.unit;
             match self.entries_of(unit).await.map_err(|error| self.unreadable(&error))? {

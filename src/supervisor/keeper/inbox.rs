@@ -8,6 +8,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
 use super::super::background::Order;
+use super::doubt::CutOff;
 use super::flush::Vigil;
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::pace::Pace;
@@ -19,12 +20,13 @@ pub(super) struct Inbox {
     /// What was found out of a store that the last commit waits for.
     silent: Option<String>,
     pace: Option<Arc<Mutex<Pace>>>,
+    cut_off: Arc<CutOff>,
 }
 
 impl Inbox {
-    /// An empty one; `pace` is the commits' own.
-    pub(super) fn new(clock: Clock, pace: Option<Arc<Mutex<Pace>>>) -> Inbox {
-        Inbox { clock, held: VecDeque::new(), silent: None, pace }
+    /// An empty one; `pace` and `cut_off` are the commits' own.
+    pub(super) fn new(clock: Clock, pace: Option<Arc<Mutex<Pace>>>, cut_off: Arc<CutOff>) -> Inbox {
+        Inbox { clock, held: VecDeque::new(), silent: None, pace, cut_off }
     }
 
     /// The order that has waited longest.
@@ -84,6 +86,9 @@ impl Inbox {
                     }
                     if matches!(order, Order::Refresh) {
                         self.rest(true);
+                    }
+                    if let Order::Doubt(at_ns, _) = order {
+                        self.cut_off.note(at_ns);
                     }
                     if vain && matches!(order, Order::Flush(_)) {
                         self.held.push_back(order);

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::claim::claim;
+use super::doubt::CutOff;
 use super::known::Known;
 use super::nook::sweep;
 use super::restore::Brought;
@@ -158,6 +159,7 @@ pub struct Mirror {
     pub(crate) brought: Cell<Option<Brought>>,
     /// Whether it was said that the trainer writes below what is committed.
     pub(crate) told_outranked: bool,
+    pub(super) cut_off: Arc<CutOff>,
     notes: RefCell<Vec<String>>,
 }
 
@@ -216,6 +218,7 @@ impl Mirror {
             waiting: None,
             brought: Cell::new(None),
             told_outranked: false,
+            cut_off: Arc::default(),
             notes: RefCell::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };

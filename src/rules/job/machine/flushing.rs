@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Cause, Machine, State, Stop};
-use crate::rules::exit;
+use crate::rules::exit::{self, End};
 use crate::rules::job::event::{Action, Flushed, Timer, Uptime};
 use crate::rules::job::verdict::Reason;
 
@@ -12,7 +12,27 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(300);
 /// What the commit's own word may take after its time is up.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
+/// Nobody answers a signal in so short a time.
+const AT_ONCE: Duration = Duration::from_millis(50);
+/// Who dies of the signal that ends the job was mostly doing something else than saving: only what was written just then is
+/// in doubt.
+const JUST_THEN: Duration = Duration::from_millis(500);
+
 impl Machine {
+    /// Where the trainer was killed rather than that it left: what it was saving then may be torn.
+    pub(super) fn doubt(&self, now: Uptime) -> Option<Action> {
+        let (end, _) = self.ended.filter(|_| self.policy.checkpoints)?;
+        let is_asked = self.stop.is_some() || self.answered_a_request(now);
+        let (at, most) = match end {
+            _ if self.killing || self.hung.is_some() => (now, Duration::MAX),
+            End::Signal(_) if !is_asked => (self.ended_at, Duration::MAX),
+            // A shell around the trainer dies of what the trainer answers.
+            End::Signal(_) if now.saturating_sub(self.ended_at) < AT_ONCE => (self.ended_at, JUST_THEN),
+            _ => return None,
+        };
+        Some(Action::Doubt { at, most })
+    }
+
     /// The tree is empty for good.
     pub(super) fn flush(&mut self, now: Uptime) -> Vec<Action> {
         let fenced = matches!(self.stop, Some(Stop { cause: Cause::Fenced { .. }, .. }));
@@ -91,5 +111,47 @@ impl Machine {
         // An attempt that went back may have left a newer commit behind, and made none.
         let is_old = step == self.resumed.as_ref().and_then(|r| r.step);
         self.committed = if is_old { self.committed.max(step) } else { step.or(self.committed) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{ended, running, secs, term};
+    use super::*;
+    use crate::rules::job::{Event, Policy};
+    use crate::rules::signal::Signal;
+
+    fn doubts(actions: &[Action]) -> Vec<(Uptime, Duration)> {
+        let doubt = |action: &Action| if let Action::Doubt { at, most } = action { Some((*at, *most)) } else { None };
+        actions.iter().filter_map(doubt).collect()
+    }
+
+    fn keeps() -> Machine {
+        running(Policy { checkpoints: true, store: true, ..Policy::default() })
+    }
+
+    fn dies(machine: &mut Machine, at: f64, end: Event, empty: f64) -> Vec<(Uptime, Duration)> {
+        machine.step(secs(at), end);
+        doubts(&machine.step(secs(empty), Event::TreeEmpty))
+    }
+
+    #[test]
+    fn what_a_trainer_wrote_as_it_was_killed_is_in_doubt_and_not_what_it_left_behind() {
+        let signalled = |signal| Event::MainEnded { local_rank: 0, end: End::Signal(signal), oom: false };
+        for (end, doubtful) in [(ended(0), false), (ended(1), false), (signalled(Signal::KILL), true)] {
+            let expected = if doubtful { vec![(secs(3.0), Duration::MAX)] } else { vec![] };
+            assert_eq!(dies(&mut keeps(), 3.0, end, 5.0), expected);
+        }
+        let stopped = || {
+            let mut machine = keeps();
+            machine.step(secs(1.0), term());
+            machine
+        };
+        assert_eq!(dies(&mut stopped(), 2.0, ended(143), 2.1), []);
+        assert_eq!(dies(&mut stopped(), 2.0, signalled(Signal::TERM), 2.01), [(secs(2.0), JUST_THEN)]);
+        assert_eq!(dies(&mut stopped(), 2.0, signalled(Signal::TERM), 9.0), [], "a shell, before its trainer");
+        let mut machine = stopped();
+        machine.step(secs(26.0), Event::Due(Timer::Grace));
+        assert_eq!(dies(&mut machine, 26.0, signalled(Signal::KILL), 26.1), [(secs(26.1), Duration::MAX)]);
     }
 }

@@ -1,0 +1,64 @@
+//! What a trainer that was cut off had under its hands. Nobody writes any more, so it lies still as a finished one does; where
+//! its format does not tell the two apart, it is passed over until it is written again.
+
+use std::io;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::look::walked;
+use super::mirror::{Mirror, blocking};
+use crate::edge::beneath::Beneath;
+use crate::edge::links::Files;
+use crate::rules::checkpoint::{Scan, complete, is_sure, recognise};
+
+/// When the trainer was cut off, nanoseconds since 1970; zero: it was not, or what it left was looked at since.
+#[derive(Debug, Default)]
+pub(super) struct CutOff(AtomicI64);
+
+impl CutOff {
+    pub(super) fn note(&self, at_ns: i64) {
+        self.0.store(at_ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_noted(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl Mirror {
+    /// Passes over what was written less than `settle` before the trainer was cut off and need not be whole. Errors: as
+    /// stat(2), and of the note about it in the directory.
+    pub(super) async fn doubt(&mut self, settle: Duration) -> io::Result<()> {
+        let at = self.cut_off.0.swap(0, Ordering::Relaxed);
+        let since = at.saturating_sub(i64::try_from(settle.as_nanos()).unwrap_or(i64::MAX));
+        // Who says 0 knows that nobody writes.
+        if at == 0 || settle.is_zero() {
+            return Ok(());
+        }
+        let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
+        let doubtful = blocking(move || {
+            let (listing, beneath) = (walked(&dir, &options)?, Beneath::open(&dir)?);
+            let peek = Files { beneath: &beneath, listing: &listing };
+            let scan = Scan { listing: &listing, peek: &peek, options: &options };
+            let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
+            let units = found.candidates.iter().map(|unit| (unit, unit.newest_ns(&listing)));
+            let doubtful = units.filter(|(unit, newest)| {
+                *newest > since && complete(&found, &scan, unit).is_ok() && !is_sure(&found, &scan, unit, since)
+            });
+            Ok(doubtful.map(|(unit, newest)| (unit.unit.clone(), newest)).collect())
+        });
+        let before = self.ignored.clone();
+        for (unit, newest) in doubtful.await? {
+            let is_safe = self.committed.as_ref().is_some_and(|c| c.unit == unit && c.age.newest_ns == newest);
+            if !is_safe && self.ignored.insert(unit.clone(), newest) != Some(newest) {
+                self.note(format!(
+                    "{unit} was written as the command was cut off, and how it is written does not show whether it is whole: it is passed over for the one before it; if it is whole, touch it, and save so that it shows (under another name that is changed at the end, or with --marker)"
+                ));
+            }
+        }
+        if self.ignored != before && self.attempt.is_some() {
+            self.write_lineage(&Beneath::open(&self.config.dir)?, self.lineage.clone())?;
+        }
+        Ok(())
+    }
+}
