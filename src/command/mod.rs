@@ -26,6 +26,7 @@ use crate::edge::stdio;
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 use crate::rules::exit;
+use crate::settings::layers::unknown_variables;
 use crate::settings::{Complaint, ConfigFile, Values, left_out, platform};
 
 /// What reading the configuration file may take.
@@ -69,6 +70,12 @@ pub fn values(parsed: &Parsed, env: &Env) -> (Values, Vec<Complaint>) {
         }
     };
     let mut values = Values::gather(parsed.on, parsed.flags.clone(), env, file.as_ref(), &mut complaints);
+    // These tell it with all else they warn of; under a run, that has told it.
+    if !["run", "inspect", "env"].contains(&parsed.command) && env.given("TRAINIT_ATTEMPT").is_none() {
+        for unknown in unknown_variables(env) {
+            stdio::complain(&format!("trainit: warning: {unknown}"));
+        }
+    }
     left_out::refuse(&mut values, &mut complaints);
     platform::imply(&mut values, env);
     (values, complaints)

@@ -49,6 +49,8 @@ struct Open {
     at: u64,
     /// What stands before `at`.
     mark: Vec<u8>,
+    /// All of it was there before the first look, and nothing was told.
+    is_passed_over: bool,
     /// When it was written last, as the look before saw it, in seconds and nanoseconds.
     written: (i64, i64),
 }
@@ -74,6 +76,7 @@ impl Named {
                 if is_new {
                     open.at = open.file.metadata()?.len();
                     open.note(&[])?;
+                    open.is_passed_over = true;
                 }
                 self.open = Some(open);
             }
@@ -85,8 +88,21 @@ impl Named {
                 Ok(there) if identity(&there) != open.identity => {
                     // What came between the last byte read and the new file.
                     while open.read(&mut tell)? {}
-                    tell(Seen::End);
-                    self.open = None;
+                    let (at, mark) = (open.at, std::mem::take(&mut open.mark));
+                    self.open = self.open()?;
+                    // Whoever replaces it by a longer one each time has written the beginning anew.
+                    let goes_on = match &mut self.open {
+                        Some(new) if at > 0 => {
+                            (new.at, new.mark) = (at, mark);
+                            let size = new.file.metadata()?.len();
+                            new.is_where_it_was(size)?
+                        }
+                        _ => false,
+                    };
+                    if !goes_on {
+                        tell(Seen::End);
+                        self.open.iter_mut().for_each(Open::from_the_start);
+                    }
                 }
                 _ => return Ok(false),
             }
@@ -102,7 +118,7 @@ impl Named {
                     return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
                 }
                 let (identity, written) = (identity(&metadata), written(&metadata));
-                Ok(Some(Open { file, identity, at: 0, mark: Vec::new(), written }))
+                Ok(Some(Open { file, identity, at: 0, mark: Vec::new(), is_passed_over: false, written }))
             }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(error),
@@ -116,11 +132,13 @@ impl Open {
         let now = self.file.metadata()?;
         let size = now.len();
         let is_touched = size != self.at || std::mem::replace(&mut self.written, written(&now)) != written(&now);
-        if is_touched && !self.is_where_it_was(size)? {
+        // What an earlier run left may be written anew word for word.
+        let is_again = |open: &Open| open.is_passed_over && open.at == size;
+        if is_touched && (is_again(self) || !self.is_where_it_was(size)?) {
             tell(Seen::End);
-            self.at = 0;
-            self.mark.clear();
+            self.from_the_start();
         }
+        self.is_passed_over &= self.at == size;
         let mut buffer = vec![0; SLICE_BYTES.min(size.saturating_sub(self.at) as usize)];
         let end = self.at.saturating_add(LOOK_BYTES);
         while self.at < end {
@@ -133,6 +151,11 @@ impl Open {
             self.note(&buffer[..count])?;
         }
         Ok(true)
+    }
+
+    fn from_the_start(&mut self) {
+        (self.at, self.is_passed_over) = (0, false);
+        self.mark.clear();
     }
 
     /// Whether what was read still stands before the place where reading goes on.
@@ -366,6 +389,47 @@ mod tests {
         assert_eq!(look(&mut named), "|something longer\n");
         fs::write(&path, "something longer\nand more\n").expect("writes");
         assert_eq!(look(&mut named), "and more\n");
+    }
+
+    #[test]
+    fn what_was_there_and_is_written_anew_is_told_though_it_is_the_same() {
+        let (_dir, path) = place();
+        append(&path, "one\n");
+        let mut named = Named::new(path.clone());
+        assert_eq!(look(&mut named), "");
+        let again = || {
+            fs::write(&path, "one\n").expect("writes");
+            let written = fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("a time");
+            let later = written + std::time::Duration::from_secs(1);
+            File::options().append(true).open(&path).and_then(|file| file.set_modified(later)).expect("touches");
+        };
+        again();
+        assert_eq!(look(&mut named), "|one\n");
+        again();
+        assert_eq!(look(&mut named), "", "once");
+        append(&path, "two\n");
+        assert_eq!(look(&mut named), "two\n");
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_by_a_longer_one_goes_on_and_by_another_begins_anew() {
+        let (dir, path) = place();
+        let mut named = Named::new(path.clone());
+        assert_eq!(look(&mut named), "");
+        let replace = |text: &str| {
+            fs::write(dir.path().join("new"), text).expect("writes");
+            fs::rename(dir.path().join("new"), &path).expect("renames");
+        };
+        replace("one\n");
+        assert_eq!(look(&mut named), "one\n");
+        replace("one\ntwo\n");
+        assert_eq!(look(&mut named), "two\n");
+        replace("one\ntwo\n");
+        assert_eq!(look(&mut named), "");
+        replace("two\n");
+        assert_eq!(look(&mut named), "|two\n");
+        replace("three\nfour\n");
+        assert_eq!(look(&mut named), "|three\nfour\n");
     }
 
     #[test]

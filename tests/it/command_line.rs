@@ -101,3 +101,19 @@ fn a_configuration_that_nobody_writes_holds_up_no_run_for_long() {
     Trainit::new(["run", "--config", path.to_str().unwrap(), "--", "true"]).output().expect_code(0);
     writer.join().unwrap().unwrap();
 }
+
+#[test]
+fn a_variable_that_nothing_reads_is_told_where_something_is_deleted_too_and_once_in_a_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = format!("file://{}", dir.path().display());
+    let prune = ["checkpoint", "prune", "--checkpoint-store", &store];
+    let done = Trainit::new(prune).env("TRAINIT_KEEP_LSAT", "10").output().expect_code(0);
+    let warning = "trainit: warning: TRAINIT_KEEP_LSAT: no such setting, ignored; did you mean TRAINIT_KEEP_LAST?\n";
+    assert_eq!(done.err(), warning);
+    let file = dir.path().join("metrics").display().to_string();
+    let report = ["report-metric", "loss", "1", "--file", &file];
+    let script = "exec \"$@\"";
+    let run = [&["run", "--", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_trainit")][..], &report].concat();
+    let done = Trainit::new(run).env("TRAINIT_KEEEP", "10").output().expect_code(0);
+    assert_eq!(done.err().matches("TRAINIT_KEEEP: no such setting").count(), 1, "{}", done.err());
+}
