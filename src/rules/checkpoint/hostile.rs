@@ -1,17 +1,23 @@
 //! What a hostile manifest may not say of paths, and how long its lists may be: a longer one is refused while it is
 //! read, not when it has filled the memory.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
+use super::listing::parent_of;
 use super::names::{FRESH, OWN, is_storable};
 
 /// Longest list.
 const MOST: usize = 1_000_000;
 const MAX_DEPTH: usize = 64;
 const MAX_NAME: usize = 255;
+/// So many links the kernel goes through before it gives up.
+const MOST_HOPS: u32 = 40;
+/// Parts of targets, of all links together.
+const MOST_STEPS: u32 = 10_000_000;
 /// Characters of a message.
 const LONGEST_LINE: usize = 300;
 
@@ -52,6 +58,44 @@ fn beneath(text: &str, deepest: usize) -> Result<(), String> {
         }
     }
     if text.split('/').next() == Some(OWN) { bad("lies in trainit's own corner") } else { Ok(()) }
+}
+
+/// Whether every link ends in the unit whatever other links it goes through; each by itself is known to. One that leads in a
+/// circle ends nowhere. Errors: which does not.
+pub(super) fn links(targets: &BTreeMap<&str, &str>, unit: &str) -> Result<(), String> {
+    let mut steps = 0;
+    for (path, target) in targets {
+        let mut at: Vec<&str> = parent_of(path).split('/').filter(|part| !part.is_empty()).collect();
+        let mut left: Vec<&str> = target.rsplit('/').collect();
+        let mut hops = 0;
+        while let Some(part) = left.pop() {
+            steps += 1;
+            if steps > MOST_STEPS {
+                return Err("the manifest's links lead through too many others".to_owned());
+            }
+            match part {
+                "" | "." => continue,
+                ".." if at.pop().is_none() => {
+                    return Err(format!("the manifest's link {path:?} leads outside through others"));
+                }
+                ".." => continue,
+                part => at.push(part),
+            }
+            if let Some(through) = targets.get(at.join("/").as_str()) {
+                hops += 1;
+                if hops > MOST_HOPS {
+                    break;
+                }
+                at.pop();
+                left.extend(through.rsplit('/'));
+            }
+        }
+        let is_inside = at.join("/").strip_prefix(unit).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if hops <= MOST_HOPS && !is_inside {
+            return Err(format!("the manifest's link {path:?} leads outside through others"));
+        }
+    }
+    Ok(())
 }
 
 /// As much of a message that quotes the hostile as fits a log line.

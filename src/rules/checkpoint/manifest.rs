@@ -246,6 +246,9 @@ impl Manifest {
             item(file, &self.unit)?;
             total = total.checked_add(file.size).ok_or("the sizes in the manifest overflow")?;
         }
+        let links = self.files.iter().filter(|f| f.kind == ItemKind::Symlink);
+        let links = links.filter_map(|link| Some((link.path.as_str(), link.target.as_deref()?)));
+        super::hostile::links(&links.collect(), &self.unit)?;
         for pointer in &self.pointers {
             super::hostile::pointer(&pointer.path)?;
             let leaves = pointer.symlink && !link_stays(&pointer.path, &pointer.content);

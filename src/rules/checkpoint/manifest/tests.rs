@@ -180,6 +180,22 @@ fn links_that_leave_the_unit_are_refused() {
 }
 
 #[test]
+fn links_that_leave_the_unit_only_through_each_other_are_refused_and_circles_end_nowhere() {
+    let with = |links: &[(&str, &str)]| {
+        altered(|v| {
+            for (path, target) in links {
+                let mut link = v["files"][2].clone();
+                (link["path"], link["target"]) = (json!(path), json!(target));
+                v["files"].as_array_mut().expect("a list").push(link);
+            }
+        })
+    };
+    assert!(with(&[("u/d/d/up", "../../"), ("u/d/d/out", "up/../etc/passwd")]).is_err_and(|why| why.contains("out")));
+    assert!(with(&[("u/d/d/up", "../.."), ("u/d/d/out", "up/../../../x")]).is_err());
+    assert_eq!(with(&[("u/d/d/up", "../../"), ("u/d/d/in", "up/d/x"), ("u/x1", "x2"), ("u/x2", "x1")]).err(), None);
+}
+
+#[test]
 fn what_no_file_system_or_store_takes_is_refused() {
     let long = "a/".repeat(2048);
     assert!(altered(|v| v["files"][2]["target"] = json!(long)).is_err_and(|why| why.contains("too long")));
