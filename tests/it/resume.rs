@@ -292,3 +292,19 @@ fn no_process_of_the_old_attempt_is_left_when_the_last_commit_begins() {
     eventually("the trainer is gone", || !is_alive(pid_in(&line)));
     drop(done);
 }
+
+#[test]
+fn a_checkpoint_that_is_there_and_not_complete_is_named_before_a_start_from_scratch() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("ckpt-5.json"), "{\"w\": 1").unwrap();
+    let run = |args: &[&str]| {
+        let places = ["run", "--checkpoint-dir", dir.path().to_str().unwrap()];
+        Trainit::new(places).args(args).args(["--", "sh", "-c", "echo from ${TRAINIT_RESUME_FROM:-scratch}"]).output()
+    };
+    let done = run(&[]).expect_code(0);
+    assert_eq!(done.out(), "from scratch\n");
+    let (before, _) = done.err().split_once("started sh").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    assert!(before.contains("passed over: ckpt-5.json is not complete"), "{before}");
+    let done = run(&["--restore", "required"]).expect_code(204);
+    assert!(done.err().contains("ckpt-5.json is not complete"), "{}", done.err());
+}

@@ -24,7 +24,7 @@ impl Mirror {
         let ignored = self.ignored.insert(unit.clone(), bad.age.newest_ns);
         let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
         let found = match self.store.clone() {
-            None => self.local_only(look.newest.clone(), &[]),
+            None => self.local_only(&look),
             Some(store) => {
                 let chosen = self.choose(&store, &look, Which::Older).await;
                 if let (Ok(Some(_)), Some(committed)) = (&chosen, &committed) {

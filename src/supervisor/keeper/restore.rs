@@ -64,7 +64,7 @@ impl Mirror {
             None
         } else {
             match self.store.clone() {
-                None => self.local_only(look.newest.clone(), &look.passed),
+                None => self.local_only(&look),
                 Some(store) => {
                     let which = if first { Which::First(step) } else { Which::Later };
                     let chosen = match self.still_ours(&store).await {
@@ -76,7 +76,7 @@ impl Mirror {
             }
         };
         if resume.is_none() && (self.config.restore == Restore::Required || step.is_some()) {
-            return Err(self.nothing_there(step).await);
+            return Err(self.nothing_there(step, &look).await);
         }
         let on_purpose = never || step.is_some();
         self.settle_account(&look, resume.as_ref(), on_purpose).await.map_err(|error| self.unusable(&error))?;
@@ -107,7 +107,7 @@ impl Mirror {
     }
 
     /// What must be restored is not there.
-    async fn nothing_there(&self, step: Option<u64>) -> MirrorError {
+    async fn nothing_there(&self, step: Option<u64>, look: &Look) -> MirrorError {
         let what = step.map_or("no complete checkpoint".to_owned(), |s| format!("no complete checkpoint of step {s}"));
         let place = self.config.store.as_ref().map_or(String::new(), |s| format!(" or {s}"));
         let names = match &self.store {
@@ -123,7 +123,9 @@ impl Mirror {
             }
         };
         let dir = self.config.dir.display();
-        MirrorError::store(format!("there is {what} in {dir}{place}; nothing was started; {way_out}"))
+        let why =
+            look.passed.first().filter(|_| look.layout.is_some()).map_or(String::new(), |why| format!(" ({why})"));
+        MirrorError::store(format!("there is {what} in {dir}{place}{why}; nothing was started; {way_out}"))
     }
 
     /// Something may not be moved from where the restore puts the path, or to there.
@@ -162,9 +164,10 @@ impl Mirror {
         MirrorError { message, code }
     }
 
-    pub(super) fn local_only(&mut self, newest: Option<Local>, passed: &[String]) -> Option<Resume> {
-        passed.iter().filter(|_| newest.is_some()).for_each(|why| self.note(format!("passed over: {why}")));
-        newest.map(|local| self.resume(&local.candidate.unit, local.age, None))
+    pub(super) fn local_only(&mut self, look: &Look) -> Option<Resume> {
+        let is_any = look.layout.is_some();
+        look.passed.iter().filter(|_| is_any).take(NAMED).for_each(|why| self.note(format!("passed over: {why}")));
+        look.newest.as_ref().map(|local| self.resume(&local.candidate.unit, local.age, None))
     }
 
     /// A store that does not show our claim is not the one that we claimed, or does not show what it holds.
@@ -217,7 +220,7 @@ impl Mirror {
                 && !(may_be_it(local) && holds(&self.config.dir, &manifest, &look.listing).await)
             {
                 self.go_from(which, &name.stamp);
-                return Ok(self.local_only(Some(local.clone()), &look.passed));
+                return Ok(self.local_only(look));
             }
             if let Some(local) = &look.newest
                 && local.age.step > manifest.step
@@ -261,7 +264,7 @@ impl Mirror {
         if look.newest.is_none() && which != Which::Older && had_one {
             return Err(self.none_good(which, names.len(), refused.first()));
         }
-        Ok(self.local_only(look.newest.clone(), &look.passed))
+        Ok(self.local_only(look))
     }
 
     /// There are commits and none that can be restored, or there were some.
