@@ -140,13 +140,13 @@ impl Imds {
         ROUND
     }
 
-    /// Begins again with a new token, after a pause.
-    fn failed(&mut self, random: f64) -> Heard {
-        let is_token = std::mem::replace(&mut self.step, Step::Token) == Step::Token;
+    /// Begins again with a new token, after a pause. `is_lost`: the token did not come in time.
+    fn failed(&mut self, random: f64, is_lost: bool) -> Heard {
+        self.step = Step::Token;
         let (pause, is_the_one) = self.failures.another(random);
         let hint = "; in a container the answer may get lost on the way: raise HttpPutResponseHopLimit to 2";
         let words = is_the_one.then(|| match unheard("aws", "spot/instance-action") {
-            Word::Remark(text) if is_token => Word::Remark(format!("{text}{hint}")),
+            Word::Remark(text) if is_lost => Word::Remark(format!("{text}{hint}")),
             other => other,
         });
         Heard { words: words.into_iter().collect(), pause }
@@ -157,6 +157,7 @@ impl Imds {
         let token = answer.body.trim();
         let is_token = answer.status == 200
             && !token.is_empty()
+            && !token.starts_with('<')
             && token.len() <= 4096
             && token.bytes().all(|b| b.is_ascii_graphic());
         if is_token {
@@ -304,21 +305,23 @@ impl Watch for Imds {
 
     fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard {
         self.token_left = self.token_left.saturating_sub(took);
-        let Some(answer) = answer else { return self.failed(random) };
         if self.step == Step::Token {
-            if !self.take_token(answer) {
-                return self.failed(random);
+            if !answer.is_some_and(|answer| self.take_token(answer)) {
+                // A refused connection takes no time, and is no answer that got lost.
+                return self.failed(random, answer.is_none() && took >= PLAIN_TIMEOUT);
             }
             return Heard::nothing(self.next());
         }
-        if answer.status == 401 && !self.was_refused {
+        if answer.is_some_and(|answer| answer.status == 401) {
+            if self.was_refused {
+                return self.failed(random, false);
+            }
             self.was_refused = true;
             self.step = Step::Token;
             return Heard::nothing(Duration::ZERO);
         }
-        let said = match self.read(answer) {
-            Some(said) => said,
-            None if answer.status == 401 => return self.failed(random),
+        let (answer, said) = match answer.and_then(|answer| Some((answer, self.read(answer)?))) {
+            Some(read) => read,
             // The others may be well all the same.
             None => {
                 let is_the_one = self.step == Step::SpotAction && self.actionless.another(random).1;

@@ -295,6 +295,63 @@ fn a_black_hole_is_one_remark_with_the_way_out_and_a_try_a_minute() {
 }
 
 #[test]
+fn only_a_token_that_does_not_come_in_time_has_the_hint_of_the_hop_limit() {
+    let refused = (None, SOON);
+    let broken = (Some(answer(500, "")), SOON);
+    let page = (Some(answer(200, "<html></html>")), SOON);
+    let slow_page = (Some(answer(200, "<html></html>")), PLAIN_TIMEOUT);
+    let lost = (None, PLAIN_TIMEOUT);
+    for ((token, took), is_hinted) in
+        [(refused, false), (broken, false), (page, false), (slow_page, false), (lost, true)]
+    {
+        let mut imds = Imds::default();
+        let words: Vec<Word> = (0..5).flat_map(|_| imds.heard(token.as_ref(), took, 0.5).words).collect();
+        let is_it = |text: &str| text.contains("HttpPutResponseHopLimit") == is_hinted;
+        assert!(matches!(&words[..], [Word::Remark(text)] if is_it(text)), "{token:?}: {words:?}");
+    }
+}
+
+#[test]
+fn a_key_that_hangs_hides_no_other_one() {
+    for hangs in ["instance-action", "termination-time", "rebalance", "scheduled"] {
+        let mut imds = Imds::default();
+        let mut hear = |rounds: usize| {
+            let (mut asked, mut words) = (Vec::new(), Vec::new());
+            for _ in 0..rounds {
+                loop {
+                    let path = imds.question().path;
+                    let key = path.rsplit('/').next().unwrap_or_default().to_owned();
+                    let answer = match &*key {
+                        key if key == hangs => None,
+                        "termination-time" => Some(answer(200, "2017-09-18T08:22:00Z")),
+                        _ => Some(healthy(&path)),
+                    };
+                    asked.push(key);
+                    let heard = imds.heard(answer.as_ref(), if answer.is_none() { PLAIN_TIMEOUT } else { SOON }, 0.5);
+                    words.extend(heard.words);
+                    if !heard.pause.is_zero() {
+                        break;
+                    }
+                }
+            }
+            (asked, words)
+        };
+        let (asked, words) = hear(1);
+        assert_eq!(asked, ["token", "instance-action", "termination-time", "rebalance", "scheduled"], "{hangs}");
+        let told = usize::from(hangs != "termination-time");
+        assert_eq!(notices(&Heard { words, pause: SOON }).len(), told, "{hangs}");
+        let (asked, words) = hear(10);
+        assert!(!asked.contains(&"token".to_owned()), "{hangs}: {asked:?}");
+        let is_it = |text: &str| text.contains("instance-action") && !text.contains("HttpPutResponseHopLimit");
+        match (hangs, &words[..]) {
+            ("instance-action", [Word::Remark(text)]) if is_it(text) => {}
+            (_, []) if hangs != "instance-action" => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_day_of_watching_by_a_fake_clock_is_a_round_every_five_seconds_and_no_word() {
     let (mut imds, mut asked) = (Imds::default(), 0);
     for _ in 0..24 * 3600 / ROUND.as_secs() {
