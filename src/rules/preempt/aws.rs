@@ -11,14 +11,14 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
-use super::{LocalFacts, Source, endpoint_of};
+use super::{LocalFacts, Source};
 use crate::rules::env::Env;
 use crate::rules::when;
 
 /// The line in the list.
 pub(super) const SOURCE: Source = Source {
     name: "aws",
-    named_endpoint: |env| env.given("AWS_EC2_METADATA_SERVICE_ENDPOINT").and_then(endpoint_of),
+    named_by: &["AWS_EC2_METADATA_SERVICE_ENDPOINT"],
     default_endpoint,
     is_here,
     watches: |_, env| {
