@@ -266,7 +266,7 @@ fn maintenance(body: &str, answer: &Answer, stands: impl Fn(&str) -> bool) -> Op
         if lead.is_zero() && !stands(&id) {
             // Nobody takes it off the list: the machine stands, and so it may for the next run, and the one after it.
             return Some(Word::Soon(format!(
-                "AWS lists a {code} of this machine whose time was past already when it was first seen"
+                "AWS lists maintenance of this machine ({code}) whose time was past already when it was first seen"
             )));
         }
         Some(Word::Leaving(Notice { id, source, lead: lead.min(MAINTENANCE_LEAD) }))
