@@ -10,11 +10,12 @@ use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 use crate::rules::framework::Resolved;
 use crate::rules::gpu::Discovery;
+use crate::rules::preempt;
 use crate::settings::cluster::peers as read_peers;
 use crate::settings::gpus::Gpus;
 use crate::settings::metrics::{Collected, collected};
 use crate::settings::run::{RunSettings, read as read_run};
-use crate::settings::{Reader, gpus};
+use crate::settings::{Complaint, Reader, gpus};
 
 /// The settings of `run`, by topic.
 pub(super) struct Asked {
@@ -43,14 +44,18 @@ pub(super) fn writers(resolved: &Resolved) -> Option<u32> {
 impl Asked {
     /// Reads them for a subcommand (a bit of [`crate::settings::defs::on`]); mistakes go to the reader.
     pub(super) fn read(reader: &mut Reader<'_>, sub: u8, env: &Env) -> Asked {
-        Asked {
+        let asked = Asked {
             run: read_run(reader),
             keeping: Keeping::read(reader),
             cluster: Wanted::read(reader),
             wait: read_peers(reader),
             gpus: gpus::read(reader, sub, env),
             collected: collected(reader, env),
-        }
+        };
+        // Whoever named an address wants no other one to be asked.
+        let unusable = preempt::unusable(asked.run.preemption, env);
+        reader.complaints.extend(unusable.map(|(name, message)| Complaint { place: name.to_owned(), message }));
+        asked
     }
 
     /// Finds this replica's place; `discover` is asked only where it matters. Errors: all that is wrong with this start,

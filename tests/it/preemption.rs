@@ -121,6 +121,30 @@ fn preemption_off_asks_nobody() {
     assert!(listener.accept().is_err(), "somebody was asked");
 }
 
+#[test]
+fn a_named_endpoint_that_cannot_be_used_is_refused_by_run_and_inspect_and_nobody_is_asked_in_its_place() {
+    for (cloud, variable, value, shown) in [
+        ("aws", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "https://127.0.0.1:1", "which has another scheme than http"),
+        ("gce", "GCE_METADATA_HOST", "127.0.0.1:99999", "which has no port from 1 to 65535"),
+        ("gce", "GCE_METADATA_HOST", "http://user:s3cret@127.0.0.1:1", "has a '@' in it"),
+        ("azure", "TRAINIT_AZURE_METADATA_ENDPOINT", "bad host", "has a ' ' in it"),
+    ] {
+        let trainit = |args: &[&str]| Trainit::new(args).env(variable, value).output();
+        for preemption in ["auto", cloud] {
+            let run = trainit(&["run", "--preemption", preemption, "--", "sh", "-c", "echo started"]).expect_code(125);
+            assert_eq!(run.verdict()["reason"], "not_started");
+            let inspect = trainit(&["inspect", "--preemption", preemption]).expect_code(125);
+            for done in [run, inspect] {
+                let (out, err) = (done.out(), done.err());
+                assert!(err.contains(&format!("{variable}: expected")) && err.contains(shown), "{err}");
+                assert!(!out.contains("started") && !out.contains("s3cret") && !err.contains("s3cret"), "{out}{err}");
+            }
+        }
+        trainit(&["run", "--preemption", "off", "--", "true"]).expect_code(0);
+        trainit(&["inspect", "--preemption", "off"]).expect_code(0);
+    }
+}
+
 /// IMDSv2: no key without the token that belongs to the stage; a new stage makes the old token void.
 fn imds(key: &'static str, body: &'static str) -> impl Fn(&Request, &Stage<'_>) -> Reply {
     move |request, stage| {

@@ -153,9 +153,12 @@ impl Watch {
         self.sign = sign;
     }
 
-    /// The machine stands still for so long.
-    pub(super) fn frozen(&mut self, now: Uptime, length: Duration) {
-        self.alive(now + length + AFTER_FREEZE, "that the machine stood still");
+    /// The machine stands still until then, which may be past.
+    pub(super) fn frozen(&mut self, until: Uptime) {
+        let over = until + AFTER_FREEZE;
+        if over > self.last {
+            self.alive(over, "that the machine stood still");
+        }
     }
 
     fn due(&self) -> Uptime {
@@ -235,7 +238,7 @@ mod tests {
     #[test]
     fn a_frozen_machine_is_given_its_time_and_half_a_minute() {
         let mut watch = watch();
-        watch.frozen(secs(200.0), secs(9.0));
+        watch.frozen(secs(200.0 + 9.0));
         assert_eq!(silent_until(&mut watch, secs(200.0)), secs(200.0 + 9.0 + 30.0 + 80.0));
     }
 

@@ -124,6 +124,8 @@ pub struct Machine {
     held: Vec<Signal>,
     memory: Memory,
     watch: Option<Watch>,
+    /// Until when the machine was said to stand still. It is said once, whether an attempt runs then or not.
+    frozen_until: Option<Uptime>,
     /// The copy of the finished model was begun.
     published: bool,
     /// Why this attempt was ended as hung.
@@ -162,6 +164,7 @@ impl Machine {
             held: Vec::new(),
             memory: Memory::default(),
             watch: None,
+            frozen_until: None,
             hung: None,
             published: false,
             gave_up: String::new(),

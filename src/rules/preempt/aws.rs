@@ -11,14 +11,14 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
-use super::{LocalFacts, Source, endpoint_of};
+use super::{LocalFacts, Source};
 use crate::rules::env::Env;
 use crate::rules::when;
 
 /// The line in the list.
 pub(super) const SOURCE: Source = Source {
     name: "aws",
-    named_endpoint: |env| env.given("AWS_EC2_METADATA_SERVICE_ENDPOINT").and_then(endpoint_of),
+    named_by: &["AWS_EC2_METADATA_SERVICE_ENDPOINT"],
     default_endpoint,
     is_here,
     watches: |_, env| {
@@ -84,6 +84,13 @@ struct Imds {
     standing: Vec<Standing>,
 }
 
+/// What a well-formed answer says.
+struct Said {
+    words: Vec<Word>,
+    /// Nothing of it was passed over, which might have been about any notice.
+    is_whole: bool,
+}
+
 /// A notice as it was told.
 #[derive(Debug, PartialEq, Eq)]
 struct Standing {
@@ -133,13 +140,13 @@ impl Imds {
         ROUND
     }
 
-    /// Begins again with a new token, after a pause.
-    fn failed(&mut self, random: f64) -> Heard {
-        let is_token = std::mem::replace(&mut self.step, Step::Token) == Step::Token;
+    /// Begins again with a new token, after a pause. `is_lost`: the token did not come in time.
+    fn failed(&mut self, random: f64, is_lost: bool) -> Heard {
+        self.step = Step::Token;
         let (pause, is_the_one) = self.failures.another(random);
         let hint = "; in a container the answer may get lost on the way: raise HttpPutResponseHopLimit to 2";
         let words = is_the_one.then(|| match unheard("aws", "spot/instance-action") {
-            Word::Remark(text) if is_token => Word::Remark(format!("{text}{hint}")),
+            Word::Remark(text) if is_lost => Word::Remark(format!("{text}{hint}")),
             other => other,
         });
         Heard { words: words.into_iter().collect(), pause }
@@ -150,6 +157,7 @@ impl Imds {
         let token = answer.body.trim();
         let is_token = answer.status == 200
             && !token.is_empty()
+            && !token.starts_with('<')
             && token.len() <= 4096
             && token.bytes().all(|b| b.is_ascii_graphic());
         if is_token {
@@ -167,11 +175,14 @@ impl Imds {
     }
 
     /// What was not told yet of a good answer to the present question, and what it no longer says.
-    fn news(&mut self, words: Vec<Word>, body: &str) -> Vec<Word> {
+    fn news(&mut self, said: Said, body: &str) -> Vec<Word> {
+        let Said { words, is_whole } = said;
         let is_said = |id: &str| words.iter().any(|word| matches!(word, Word::Leaving(notice) if notice.id == id));
+        let is_over = |of: &str| words.iter().any(|word| matches!(word, Word::Withdrawn { id, .. } if id == of));
+        let is_left = |id: &str| is_said(id) || !is_whole && !is_over(id);
         let mut news = Vec::new();
         self.standing.retain(|notice| {
-            let stands = notice.step != self.step || is_said(&notice.id);
+            let stands = notice.step != self.step || is_left(&notice.id);
             if !stands {
                 news.push(Word::Withdrawn { id: notice.id.clone(), source: notice.source.clone() });
             }
@@ -186,30 +197,36 @@ impl Imds {
                 self.standing.push(now);
                 is_new
             }
+            Word::Withdrawn { .. } => false,
             other => self.told.insert(format!("{other:?}")),
         }));
         news
     }
 
     /// What a good answer to the present question says; `None` where it is not well formed.
-    fn read(&self, answer: &Answer) -> Option<Vec<Word>> {
+    fn read(&self, answer: &Answer) -> Option<Said> {
         let body = answer.body.trim();
-        match (self.step, answer.status) {
-            (Step::Maintenance, 200) => maintenance(body, answer),
-            (Step::SpotAction, 200) => spot_action(body, answer).map(|word| vec![word]),
+        let words = match (self.step, answer.status) {
+            (Step::Maintenance, 200) => {
+                return maintenance(body, answer, |id| self.standing.iter().any(|notice| notice.id == id));
+            }
+            // Its empty value is a list.
+            (Step::Maintenance, _) => return None,
+            (Step::SpotAction, 200) => vec![spot_action(body, answer)?],
             (Step::TerminationTime, 200) => {
                 let lead = answer.until(when::any(body)?).min(SPOT_LEAD);
                 let source = "aws spot/termination-time".to_owned();
-                Some(vec![Word::Leaving(Notice { id: source.clone(), source, lead })])
+                vec![Word::Leaving(Notice { id: source.clone(), source, lead })]
             }
             (Step::Rebalance, 200) => {
                 let json: Json = serde_json::from_str(body).ok()?;
                 json.get("noticeTime")?.as_str()?;
-                Some(vec![Word::Soon("AWS sees a higher risk of interruption for this Spot instance".to_owned())])
+                vec![Word::Soon("AWS sees a higher risk of interruption for this Spot instance".to_owned())]
             }
-            (_, 404) => Some(Vec::new()),
-            _ => None,
-        }
+            (_, 404) => Vec::new(),
+            _ => return None,
+        };
+        Some(Said { words, is_whole: true })
     }
 }
 
@@ -227,9 +244,10 @@ fn spot_action(body: &str, answer: &Answer) -> Option<Word> {
     Some(Word::Leaving(Notice { id, source, lead }))
 }
 
-fn maintenance(body: &str, answer: &Answer) -> Option<Vec<Word>> {
+/// Each event's word; `stands` tells which notices do.
+fn maintenance(body: &str, answer: &Answer, stands: impl Fn(&str) -> bool) -> Option<Said> {
     let events: Vec<Json> = serde_json::from_str(body).ok()?;
-    let words = events.iter().filter_map(|event| {
+    let word = |event: &Json| {
         let field = |name: &str| event.get(name).and_then(Json::as_str);
         let code = field("Code").filter(|code| {
             matches!(
@@ -237,16 +255,28 @@ fn maintenance(body: &str, answer: &Answer) -> Option<Vec<Word>> {
                 "instance-stop" | "system-reboot" | "instance-reboot" | "instance-retirement" | "system-maintenance"
             )
         })?;
-        let is_over = field("State").is_some_and(|state| matches!(state, "completed" | "canceled"));
+        let (id, source) = (format!("aws {}", field("EventId").unwrap_or(code)), format!("aws {code}"));
+        if field("State").is_some_and(|state| matches!(state, "completed" | "canceled")) {
+            return Some(Word::Withdrawn { id, source });
+        }
         let begins = when::any(field("NotBefore")?)?;
         let ends = field("NotAfter").and_then(when::any).unwrap_or(begins);
         // Else every run on a machine whose window is open would end at its first look.
         let lead = Some(answer.until(begins)).filter(|lead| !lead.is_zero()).unwrap_or_else(|| answer.until(ends));
-        let lead = lead.min(MAINTENANCE_LEAD);
-        let id = format!("aws {}", field("EventId").unwrap_or(code));
-        (!is_over).then(|| Word::Leaving(Notice { id, source: format!("aws {code}"), lead }))
-    });
-    Some(words.collect())
+        if lead.is_zero() && !stands(&id) {
+            // Nobody takes it off the list: the machine stands, and so it may for the next run, and the one after it.
+            return Some(Word::Soon(format!(
+                "AWS lists maintenance of this machine ({code}) whose time was past already when it was first seen"
+            )));
+        }
+        Some(Word::Leaving(Notice { id, source, lead: lead.min(MAINTENANCE_LEAD) }))
+    };
+    let mut words: Vec<Word> = events.iter().filter_map(word).collect();
+    let odd = events.len() - words.len();
+    if odd > 0 {
+        words.push(Word::Remark(format!("AWS tells of maintenance that cannot be read ({odd}), which is passed over")));
+    }
+    Some(Said { words, is_whole: odd == 0 })
 }
 
 impl Watch for Imds {
@@ -275,21 +305,23 @@ impl Watch for Imds {
 
     fn heard(&mut self, answer: Option<&Answer>, took: Duration, random: f64) -> Heard {
         self.token_left = self.token_left.saturating_sub(took);
-        let Some(answer) = answer else { return self.failed(random) };
         if self.step == Step::Token {
-            if !self.take_token(answer) {
-                return self.failed(random);
+            if !answer.is_some_and(|answer| self.take_token(answer)) {
+                // A refused connection takes no time, and is no answer that got lost.
+                return self.failed(random, answer.is_none() && took >= PLAIN_TIMEOUT);
             }
             return Heard::nothing(self.next());
         }
-        if answer.status == 401 && !self.was_refused {
+        if answer.is_some_and(|answer| answer.status == 401) {
+            if self.was_refused {
+                return self.failed(random, false);
+            }
             self.was_refused = true;
             self.step = Step::Token;
             return Heard::nothing(Duration::ZERO);
         }
-        let words = match self.read(answer) {
-            Some(words) => words,
-            None if answer.status == 401 => return self.failed(random),
+        let (answer, said) = match answer.and_then(|answer| Some((answer, self.read(answer)?))) {
+            Some(read) => read,
             // The others may be well all the same.
             None => {
                 let is_the_one = self.step == Step::SpotAction && self.actionless.another(random).1;
@@ -301,7 +333,7 @@ impl Watch for Imds {
         if self.step == Step::SpotAction {
             self.actionless.over();
         }
-        let words = self.news(words, answer.body.trim());
+        let words = self.news(said, answer.body.trim());
         Heard { words, pause: self.next() }
     }
 }

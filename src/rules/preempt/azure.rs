@@ -10,13 +10,13 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
-use super::{LocalFacts, Source, endpoint_of};
+use super::{LocalFacts, Source};
 use crate::rules::when;
 
 /// The line in the list.
 pub(super) const SOURCE: Source = Source {
     name: "azure",
-    named_endpoint: |env| env.given("TRAINIT_AZURE_METADATA_ENDPOINT").and_then(endpoint_of),
+    named_by: &["TRAINIT_AZURE_METADATA_ENDPOINT"],
     default_endpoint: |_| "169.254.169.254:80".to_owned(),
     is_here: |_, facts| is_azure(facts),
     watches: |_, _| vec![Box::new(Events::default())],

@@ -8,13 +8,13 @@ use std::time::Duration;
 use serde_json::Value as Json;
 
 use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
-use super::{Leads, LocalFacts, Source, endpoint_of};
+use super::{Leads, LocalFacts, Source};
 use crate::rules::env::Env;
 
 /// The line in the list.
 pub(super) const SOURCE: Source = Source {
     name: "gce",
-    named_endpoint,
+    named_by: &["GCE_METADATA_HOST", "GCE_METADATA_IP"],
     default_endpoint: |_| "169.254.169.254:80".to_owned(),
     is_here,
     watches: |leads, _| {
@@ -31,11 +31,6 @@ const SERVER_WAIT: Duration = Duration::from_secs(120);
 const HANGING_TIMEOUT: Duration = Duration::from_secs(130);
 /// A server that does not wait must not be asked in a tight loop.
 const SHORTEST_ROUND: Duration = Duration::from_secs(1);
-
-/// The SDKs' variables, host with or without a port.
-fn named_endpoint(env: &Env) -> Option<String> {
-    env.given("GCE_METADATA_HOST").or_else(|| env.given("GCE_METADATA_IP")).and_then(endpoint_of)
-}
 
 fn is_here(_: &Env, facts: &LocalFacts) -> bool {
     matches!(facts.product_name.trim(), "Google Compute Engine" | "Google")

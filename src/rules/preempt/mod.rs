@@ -12,6 +12,8 @@ use std::time::Duration;
 
 pub use watch::{Answer, Heard, Method, Notice, Question, Watch, Word};
 
+use super::cluster::address::Address;
+use super::cluster::spec::quote;
 use super::env::Env;
 
 /// What can be known of the machine without asking anybody over a network: files of `/sys/class/dmi/id`.
@@ -48,10 +50,9 @@ impl Default for Leads {
 pub struct Source {
     /// Its name in `--preemption`.
     pub name: &'static str,
-    /// `host:port`, and a path before all others where there is one, that the environment names, as the vendor's own
-    /// SDKs read it.
-    pub named_endpoint: fn(&Env) -> Option<String>,
-    /// The same where the environment names none.
+    /// Variables that name whom to ask, as the vendor's own SDKs read them; the first that is given counts.
+    pub named_by: &'static [&'static str],
+    /// `host:port`, and a path before all others where there is one, where the environment names none.
     pub default_endpoint: fn(&Env) -> String,
     /// Whether this machine shows that it is this cloud's, and nothing says to leave the server alone.
     pub is_here: fn(&Env, &LocalFacts) -> bool,
@@ -82,44 +83,80 @@ pub fn choice(name: &str) -> Option<Choice> {
     }
 }
 
-/// The sources to watch and their endpoints; none when nobody is to be asked.
+/// An endpoint that the environment names: the variable, and what it means or why it means nothing.
+type NamedBy = (&'static str, Result<String, String>);
+
+impl Source {
+    fn named(&self, env: &Env) -> Option<NamedBy> {
+        self.named_by.iter().find_map(|name| Some((*name, endpoint_of(env.given(name)?))))
+    }
+}
+
+/// Variables that name an endpoint of a chosen source and cannot be used, each with what is wrong with it.
+pub fn unusable(choice: Choice, env: &Env) -> impl Iterator<Item = (&'static str, String)> {
+    let is_chosen = move |source: &&Source| match choice {
+        Choice::Auto => true,
+        Choice::Off => false,
+        Choice::Named(name) => source.name == name,
+    };
+    SOURCES.iter().filter(is_chosen).filter_map(|source| {
+        let (name, endpoint) = source.named(env)?;
+        Some((name, endpoint.err()?))
+    })
+}
+
+/// The sources to watch and their endpoints; none when nobody is to be asked. Where a name is [`unusable`] nobody is asked
+/// in its place.
 pub fn pick(choice: Choice, env: &Env, facts: &dyn Fn() -> LocalFacts) -> Vec<(&'static Source, String)> {
-    let endpoint = |source: &Source| (source.named_endpoint)(env);
     let anywhere = |source: &'static Source| {
-        let at = endpoint(source).unwrap_or_else(|| (source.default_endpoint)(env));
-        (source, at)
+        let at = source.named(env).map_or_else(|| Ok((source.default_endpoint)(env)), |(_, at)| at);
+        Some((source, at.ok()?))
     };
     match choice {
         Choice::Off => Vec::new(),
-        Choice::Named(name) => SOURCES.iter().filter(|s| s.name == name).map(anywhere).collect(),
+        Choice::Named(name) => SOURCES.iter().filter(|s| s.name == name).filter_map(anywhere).collect(),
         Choice::Auto => {
-            let named: Vec<_> = SOURCES.iter().filter_map(|source| Some((source, endpoint(source)?))).collect();
-            if !named.is_empty() {
-                return named;
+            let mut named = SOURCES.iter().filter(|source| source.named(env).is_some()).peekable();
+            if named.peek().is_some() {
+                return named.filter_map(anywhere).collect();
             }
             let facts = facts();
-            SOURCES.iter().find(|s| (s.is_here)(env, &facts)).map(anywhere).into_iter().collect()
+            SOURCES.iter().find(|s| (s.is_here)(env, &facts)).and_then(anywhere).into_iter().collect()
         }
     }
 }
 
-/// `host:port/path` of a URL or of a host with or without a port; `None` for another scheme than http.
-fn endpoint_of(text: &str) -> Option<String> {
+/// `host:port/path` of a URL or of a host with or without a port. Errors: what was expected and what is wrong, never with
+/// what may be a password.
+fn endpoint_of(text: &str) -> Result<String, String> {
     let text = text.trim();
+    read_endpoint(text).map_err(|wrong| {
+        let may_be_secret = text.contains(['@', '?']);
+        let found = if may_be_secret { "what is not shown here".to_owned() } else { quote(text) };
+        format!(
+            "expected the metadata server's host, host:port or http:// address without a user and a query, such as \
+             169.254.169.254 or http://127.0.0.1:8080, found {found}, which {wrong}; correct it, take it away, or ask \
+             nobody by --preemption off"
+        )
+    })
+}
+
+fn read_endpoint(text: &str) -> Result<String, String> {
     let rest = match text.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-        Some(_) => return None,
+        Some(_) => return Err("has another scheme than http".to_owned()),
         None => text,
     };
+    if let Some(odd) = rest.chars().find(|c| !c.is_ascii_graphic() || matches!(c, '@' | '?' | '#')) {
+        return Err(format!("has a {odd:?} in it"));
+    }
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let path = path.trim_matches('/');
     // Colons within the brackets of an IPv6 address are no port.
     let has_port = host.rsplit(']').next().is_some_and(|end| end.contains(':'));
     let host = if has_port { host.to_owned() } else { format!("{host}:80") };
-    if host.starts_with(':') {
-        return None;
-    }
-    Some(if path.is_empty() { host } else { format!("{host}/{path}") })
+    Address::parse(&host)?;
+    Ok(if path.is_empty() { host } else { format!("{host}/{path}") })
 }
 
 #[cfg(test)]
@@ -171,6 +208,40 @@ mod tests {
     }
 
     #[test]
+    fn a_named_endpoint_that_cannot_be_used_leads_to_no_other_address_and_is_complained_of_by_name() {
+        let amazon = LocalFacts { sys_vendor: "Amazon EC2".into(), ..LocalFacts::default() };
+        for (name, cloud, value) in [
+            ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "aws", "https://127.0.0.1:1"),
+            ("GCE_METADATA_HOST", "gce", ":80"),
+            ("GCE_METADATA_IP", "gce", "127.0.0.1:99999"),
+            ("TRAINIT_AZURE_METADATA_ENDPOINT", "azure", "::1"),
+        ] {
+            let choice = choice(cloud).unwrap();
+            let env = [(name, value)];
+            let wrong = |choice| unusable(choice, &Env::from_pairs(env)).collect::<Vec<_>>();
+            for choice in [choice, Choice::Auto] {
+                assert_eq!(picked_with(choice, &env, &amazon), NOBODY, "{name}");
+                let wrong = wrong(choice);
+                assert!(matches!(&wrong[..], [(n, why)] if *n == name && why.contains(value)), "{wrong:?}");
+            }
+            let other = if cloud == "gce" { "aws" } else { "gce" };
+            for choice in [Choice::Off, super::choice(other).unwrap()] {
+                assert_eq!(wrong(choice), [], "{name}");
+            }
+        }
+        let env = Env::from_pairs([("GCE_METADATA_HOST", "::1"), ("AWS_EC2_METADATA_SERVICE_ENDPOINT", "[::1]")]);
+        assert_eq!(unusable(Choice::Auto, &env).count(), 1);
+    }
+
+    #[test]
+    fn a_password_in_an_endpoint_is_never_shown() {
+        for text in ["http://u:s3cret@127.0.0.1:1", "u:s3/cret@h", "h/?token=s3cret", "https://u:s3cret@h"] {
+            let why = endpoint_of(text).unwrap_err();
+            assert!(!why.contains("s3") && !why.contains("cret"), "{why}");
+        }
+    }
+
+    #[test]
     fn off_asks_nobody_whatever_the_evidence() {
         assert_eq!(picked(Choice::Off, &[("GCE_METADATA_HOST", "127.0.0.1")], "Google Compute Engine"), NOBODY);
     }
@@ -194,10 +265,21 @@ mod tests {
             ("http://[fd00:ec2::254]", Some("[fd00:ec2::254]:80")),
             ("HTTP://[::1]:9/", Some("[::1]:9")),
             ("http://127.0.0.1:1338/base/", Some("127.0.0.1:1338/base")),
+            ("metadata.google.internal.", Some("metadata.google.internal.:80")),
             ("https://127.0.0.1", None),
             ("http://", None),
+            (":80", None),
+            ("::1", None),
+            ("[::1", None),
+            ("127.0.0.1:", None),
+            ("127.0.0.1:0", None),
+            ("127.0.0.1:99999", None),
+            ("bad host", None),
+            ("127.0.0.1/bad path", None),
+            ("127.0.0.1/?x", None),
+            ("user@127.0.0.1", None),
         ] {
-            assert_eq!(endpoint_of(text).as_deref(), expected, "{text}");
+            assert_eq!(endpoint_of(text).ok().as_deref(), expected, "{text}");
         }
     }
 }

@@ -13,6 +13,9 @@ impl Machine {
     /// An attempt runs: watch it, if that was asked for.
     pub(super) fn watch(&mut self, now: Uptime) -> Option<Action> {
         let mut watch = Watch::begin(self.policy.hang?, now);
+        if let Some(until) = self.frozen_until {
+            watch.frozen(until);
+        }
         let at = watch.next_look(now);
         self.watch = Some(watch);
         Some(Action::Arm(Timer::Pulse, at))
@@ -30,8 +33,10 @@ impl Machine {
     }
 
     pub(super) fn on_frozen(&mut self, now: Uptime, length: Duration) -> Vec<Action> {
-        if let Some(watch) = &mut self.watch {
-            watch.frozen(now, length);
+        let until = self.frozen_until.max(Some(now + length));
+        self.frozen_until = until;
+        if let (Some(watch), Some(until)) = (&mut self.watch, until) {
+            watch.frozen(until);
         }
         Vec::new()
     }

@@ -111,3 +111,81 @@ fn a_commit_and_a_frozen_machine_are_no_silence() {
         assert!((90.0 + silent..90.0 + silent + 10.1).contains(&hung), "{hung}");
     }
 }
+
+/// Said once: the machine will stand still within the next ten minutes.
+fn freeze() -> Event {
+    Event::Frozen { length: secs(600.0), why: String::new() }
+}
+
+/// An attempt that has run since `start` shows no sign of life; a freeze was heard of.
+fn assert_hangs_after_the_freeze(machine: &mut Machine, start: f64, heard: f64) {
+    let (hung, _) = silence(machine, start);
+    let due = (heard + 600.0 + 30.0 + 80.0).max(start + 100.0);
+    assert!((due..due + 10.1).contains(&hung), "hung at {hung}, due at {due}");
+}
+
+#[test]
+fn a_freeze_heard_before_the_first_attempt_holds_in_it() {
+    let restored = || Event::Restored { resume: None, committed: None };
+    let peers = Some("h0:1".to_owned());
+    for (policy, before, after) in [
+        (watched(0), vec![], vec![]),
+        (watched(0), vec![Event::Started], vec![]),
+        (Policy { checkpoints: true, ..watched(0) }, vec![Event::Started], vec![restored()]),
+        (Policy { peers, ..watched(0) }, vec![Event::Started], vec![Event::PeersReached]),
+    ] {
+        let mut machine = Machine::new(policy);
+        let is_begun = !before.is_empty();
+        feed(&mut machine, 1.0, before);
+        let state = machine.state().clone();
+        assert_eq!(machine.step(secs(1.0), freeze()), []);
+        let started = (!is_begun).then_some(Event::Started);
+        feed(&mut machine, 5.0, started.into_iter().chain(after));
+        machine.step(secs(5.0), Event::Spawned { pids: vec![7] });
+        assert_eq!(machine.state(), &State::Running, "{state:?}");
+        assert_hangs_after_the_freeze(&mut machine, 5.0, 1.0);
+    }
+}
+
+#[test]
+fn a_freeze_heard_between_two_attempts_holds_in_the_next_one() {
+    let restored = || Event::Restored { resume: None, committed: None };
+    let with_checkpoints = Policy { checkpoints: true, ..watched(1) };
+    for (policy, before, expected, after) in [
+        (watched(1), vec![ended(1)], State::Draining, vec![Event::TreeEmpty]),
+        (watched(1), vec![ended(1), Event::TreeEmpty], State::Waiting, vec![]),
+        (with_checkpoints, vec![ended(1), Event::TreeEmpty], State::Refreshing, vec![restored()]),
+    ] {
+        let mut machine = running(policy);
+        feed(&mut machine, 20.0, before);
+        assert_eq!(machine.state(), &expected);
+        machine.step(secs(20.0), freeze());
+        feed(&mut machine, 21.0, after);
+        feed(&mut machine, 25.0, [Event::Due(Timer::Backoff), Event::Spawned { pids: vec![8] }]);
+        assert_eq!((machine.state(), machine.attempt()), (&State::Running, 2), "{expected:?}");
+        assert_hangs_after_the_freeze(&mut machine, 25.0, 20.0);
+    }
+}
+
+#[test]
+fn a_freeze_outlives_a_restart_within_it_and_no_attempt_after_it() {
+    for (restart, heard) in [(30.0, 20.0), (640.0, 20.0), (2000.0, 20.0)] {
+        let mut machine = running(watched(1));
+        machine.step(secs(heard), freeze());
+        feed(&mut machine, restart, [ended(1), Event::TreeEmpty]);
+        feed(&mut machine, restart + 1.0, [Event::Due(Timer::Backoff), Event::Spawned { pids: vec![8] }]);
+        assert_hangs_after_the_freeze(&mut machine, restart + 1.0, heard);
+    }
+}
+
+#[test]
+fn a_shorter_freeze_does_not_end_a_longer_one_early() {
+    let short = Event::Frozen { length: secs(10.0), why: String::new() };
+    let mut machine = running(watched(0));
+    feed(&mut machine, 1.0, [freeze(), short.clone()]);
+    assert_hangs_after_the_freeze(&mut machine, 0.1, 1.0);
+    let mut machine = running(watched(1));
+    feed(&mut machine, 1.0, [freeze(), short, ended(1), Event::TreeEmpty]);
+    feed(&mut machine, 2.0, [Event::Due(Timer::Backoff), Event::Spawned { pids: vec![8] }]);
+    assert_hangs_after_the_freeze(&mut machine, 2.0, 1.0);
+}

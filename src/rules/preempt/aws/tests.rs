@@ -138,14 +138,89 @@ fn maintenance_whose_window_is_open_is_due_at_the_windows_other_end() {
     for (window, expected) in [
         (r#""NotBefore": "18 Sep 2017 08:10:00 GMT", "NotAfter": "18 Sep 2017 10:20:00 GMT""#, 7200),
         (r#""NotBefore": "18 Sep 2017 09:20:00 GMT", "NotAfter": "18 Sep 2017 10:20:00 GMT""#, 3600),
-        (r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "18 Sep 2017 08:10:00 GMT""#, 0),
-        (r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "x""#, 0),
-        (r#""NotBefore": "18 Sep 2017 08:00:00 GMT""#, 0),
     ] {
         let body = format!(r#"[{{{window}, "Code": "instance-reboot", "EventId": "e", "State": "active"}}]"#);
         let words = round(&mut Imds::default(), &with("scheduled", body.leak())).1;
         assert_eq!(notices(&Heard { words, pause: SOON }), [("aws instance-reboot".into(), expected)], "{window}");
     }
+}
+
+#[test]
+fn maintenance_whose_time_was_past_before_it_was_seen_stops_no_run_and_asks_for_a_checkpoint_once() {
+    for window in [
+        r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "18 Sep 2017 08:10:00 GMT""#,
+        r#""NotBefore": "18 Sep 2017 08:00:00 GMT", "NotAfter": "x""#,
+        r#""NotBefore": "18 Sep 2017 08:00:00 GMT""#,
+        r#""NotBefore": "18 Sep 2017 08:20:00 GMT""#,
+    ] {
+        let mut imds = Imds::default();
+        let body: &str =
+            format!(r#"[{{{window}, "Code": "system-reboot", "EventId": "e", "State": "active"}}]"#).leak();
+        let words = round(&mut imds, &with("scheduled", body)).1;
+        assert!(matches!(&words[..], [Word::Soon(text)] if text.contains("system-reboot")), "{window}: {words:?}");
+        for body in [body, "[]"] {
+            imds.round = 0;
+            assert_eq!(round(&mut imds, &with("scheduled", body)).1, [], "{window}");
+        }
+    }
+}
+
+#[test]
+fn maintenance_that_was_seen_before_its_time_stays_a_notice_when_that_passes() {
+    let event = r#"{"NotBefore": "18 Sep 2017 08:22:00 GMT", "Code": "instance-stop", "EventId": "e"}"#;
+    let mut imds = Imds::default();
+    let words = round(&mut imds, &with("scheduled", format!("[{event}]").leak())).1;
+    assert_eq!(notices(&Heard { words, pause: SOON }), [("aws instance-stop".into(), 120)]);
+    let later = |body: &'static str| {
+        move |path: &str| {
+            let mut answer = with("scheduled", body)(path);
+            answer.headers = vec![("date".into(), "Mon, 18 Sep 2017 08:30:00 GMT".into())];
+            answer
+        }
+    };
+    imds.round = 0;
+    assert_eq!(round(&mut imds, &later(format!("[{event}]").leak())).1, []);
+    imds.round = 0;
+    assert_eq!(withdrawn(&round(&mut imds, &later("[]")).1), ["aws e"]);
+}
+
+#[test]
+fn maintenance_that_cannot_be_read_any_more_is_not_withdrawn() {
+    let event = |id: &str, at: &str, code: &str, state: &str| {
+        format!(r#"{{"NotBefore": "{at}", "Code": "{code}", "EventId": "{id}", "State": "{state}"}}"#)
+    };
+    const AT: &str = "18 Sep 2017 10:20:00 GMT";
+    let stop = |id: &str, state: &str| event(id, AT, "instance-stop", state);
+    let list = |events: &[String]| answer(200, &format!("[{}]", events.join(",")));
+    let odd = [
+        (list(&[event("e1", "soon", "instance-stop", "active")]), 1),
+        (list(&[event("e1", AT, "party", "active")]), 1),
+        (list(&["null".to_owned()]), 1),
+        (list(&["7".to_owned(), "{}".to_owned()]), 1),
+        (answer(200, "{}"), 0),
+        (answer(200, ""), 0),
+        (answer(404, "<html>"), 0),
+        (answer(404, ""), 0),
+        (answer(500, "[]"), 0),
+    ];
+    for (odd, remarks) in odd {
+        let mut imds = Imds::default();
+        let mut hear = |now: &Answer| {
+            imds.round = 0;
+            round(&mut imds, &|path: &str| if path.ends_with("scheduled") { now.clone() } else { healthy(path) }).1
+        };
+        assert_eq!(notices(&Heard { words: hear(&list(&[stop("e1", "active")])), pause: SOON }).len(), 1);
+        let words = hear(&odd);
+        let is_remark = |word: &Word| matches!(word, Word::Remark(text) if text.contains("cannot be read"));
+        assert!(words.len() == remarks && words.iter().all(is_remark), "{odd:?}: {words:?}");
+        assert_eq!(hear(&odd), [], "once");
+        assert_eq!(withdrawn(&hear(&list(&[]))), ["aws e1"], "{odd:?}");
+    }
+    let mut imds = Imds::default();
+    round(&mut imds, &with("scheduled", list(&[stop("e1", "active"), stop("e2", "active")]).body.leak()));
+    imds.round = 0;
+    let words = round(&mut imds, &with("scheduled", list(&[stop("e1", "canceled"), "null".into()]).body.leak())).1;
+    assert_eq!(withdrawn(&words), ["aws e1"], "what can be read is taken at its word");
 }
 
 #[test]
@@ -217,6 +292,63 @@ fn a_black_hole_is_one_remark_with_the_way_out_and_a_try_a_minute() {
     let words: Vec<&Word> = heard.iter().flat_map(|h| &h.words).collect();
     assert!(matches!(words[..], [Word::Remark(text)] if text.contains("HttpPutResponseHopLimit")), "{words:?}");
     assert_eq!(heard[49].pause, Duration::from_secs(60));
+}
+
+#[test]
+fn only_a_token_that_does_not_come_in_time_has_the_hint_of_the_hop_limit() {
+    let refused = (None, SOON);
+    let broken = (Some(answer(500, "")), SOON);
+    let page = (Some(answer(200, "<html></html>")), SOON);
+    let slow_page = (Some(answer(200, "<html></html>")), PLAIN_TIMEOUT);
+    let lost = (None, PLAIN_TIMEOUT);
+    for ((token, took), is_hinted) in
+        [(refused, false), (broken, false), (page, false), (slow_page, false), (lost, true)]
+    {
+        let mut imds = Imds::default();
+        let words: Vec<Word> = (0..5).flat_map(|_| imds.heard(token.as_ref(), took, 0.5).words).collect();
+        let is_it = |text: &str| text.contains("HttpPutResponseHopLimit") == is_hinted;
+        assert!(matches!(&words[..], [Word::Remark(text)] if is_it(text)), "{token:?}: {words:?}");
+    }
+}
+
+#[test]
+fn a_key_that_hangs_hides_no_other_one() {
+    for hangs in ["instance-action", "termination-time", "rebalance", "scheduled"] {
+        let mut imds = Imds::default();
+        let mut hear = |rounds: usize| {
+            let (mut asked, mut words) = (Vec::new(), Vec::new());
+            for _ in 0..rounds {
+                loop {
+                    let path = imds.question().path;
+                    let key = path.rsplit('/').next().unwrap_or_default().to_owned();
+                    let answer = match &*key {
+                        key if key == hangs => None,
+                        "termination-time" => Some(answer(200, "2017-09-18T08:22:00Z")),
+                        _ => Some(healthy(&path)),
+                    };
+                    asked.push(key);
+                    let heard = imds.heard(answer.as_ref(), if answer.is_none() { PLAIN_TIMEOUT } else { SOON }, 0.5);
+                    words.extend(heard.words);
+                    if !heard.pause.is_zero() {
+                        break;
+                    }
+                }
+            }
+            (asked, words)
+        };
+        let (asked, words) = hear(1);
+        assert_eq!(asked, ["token", "instance-action", "termination-time", "rebalance", "scheduled"], "{hangs}");
+        let told = usize::from(hangs != "termination-time");
+        assert_eq!(notices(&Heard { words, pause: SOON }).len(), told, "{hangs}");
+        let (asked, words) = hear(10);
+        assert!(!asked.contains(&"token".to_owned()), "{hangs}: {asked:?}");
+        let is_it = |text: &str| text.contains("instance-action") && !text.contains("HttpPutResponseHopLimit");
+        match (hangs, &words[..]) {
+            ("instance-action", [Word::Remark(text)]) if is_it(text) => {}
+            (_, []) if hangs != "instance-action" => {}
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]
