@@ -282,7 +282,8 @@ pub fn render(status: &Value) -> String {
         let committed =
             step("committed_step").map_or("nothing committed".to_owned(), |n| format!("step {n} committed"));
         let resumed = step("resumed_step").map(|n| format!(", resumed from step {n}")).unwrap_or_default();
-        let lag = checkpoint.get("lag_seconds").and_then(Value::as_f64).map(|s| format!(", {} ago", span(s)));
+        let since = if step("committed_step").is_some() { "ago" } else { "of training would be lost by now" };
+        let lag = checkpoint.get("lag_seconds").and_then(Value::as_f64).map(|s| format!(", {} {since}", span(s)));
         let behind = step("lag_steps").filter(|n| *n > 0).map(|n| format!(", {n} steps behind"));
         line("checkpoint", format!("{committed}{}{}{resumed}", lag.unwrap_or_default(), behind.unwrap_or_default()));
     }

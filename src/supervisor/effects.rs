@@ -317,6 +317,12 @@ impl Effects {
                     "cannot execute {name}: its interpreter or dynamic loader is missing in this image; install it or build for this image"
                 ),
             ),
+            Some(libc::ENOENT | libc::ENOTDIR) if name.starts_with('-') => (
+                exit::NOT_FOUND,
+                format!(
+                    "command not found: {name}; what follows trainit run -- is the command: give a flag of trainit's before the --, or as its variable (TRAINIT_HANG_TIMEOUT for --hang-timeout)"
+                ),
+            ),
             Some(libc::ENOENT | libc::ENOTDIR) => {
                 (exit::NOT_FOUND, format!("command not found: {name}; check the spelling and PATH in the image"))
             }

@@ -26,6 +26,12 @@ fn a_command_killed_by_a_signal_is_128_and_its_number() {
 }
 
 #[test]
+fn a_flag_where_the_command_belongs_is_127_and_says_where_flags_go() {
+    let done = Trainit::run(["--hang-timeout", "5s", "--", "true"]).output().expect_code(127);
+    assert!(done.err().contains("command not found: --hang-timeout; what follows trainit run -- is"), "{}", done.err());
+}
+
+#[test]
 fn a_missing_command_is_127_and_says_what_to_do() {
     let done = Trainit::run(["no-such-command"]).output().expect_code(127);
     let verdict = done.verdict();

@@ -202,7 +202,7 @@ fn metrics_are_those_of_local_rank_0() {
 #[test]
 fn a_command_that_is_not_there_is_said_once_and_nobody_is_left() {
     let done = Trainit::new(["run", "--nproc", "3", "--", "no-such-trainer"]).output().expect_code(127);
-    assert!(done.err().contains("command not found: no-such-trainer"), "{}", done.err());
+    assert!(done.err().contains("command not found: no-such-trainer; check the spelling"), "{}", done.err());
 }
 
 #[test]

@@ -56,6 +56,12 @@ fn a_running_job_says_where_it_stands() {
 }
 
 #[test]
+fn before_the_first_commit_the_lag_is_what_would_be_lost() {
+    let shown = render(&object(&Told { committed_step: None, ..told() }, &facts()));
+    assert!(shown.contains("checkpoint  nothing committed, 35s of training would be lost by now"), "{shown}");
+}
+
+#[test]
 fn the_lag_begins_with_the_attempt_where_nothing_was_committed_since() {
     let lag = |committed_at, is_running| {
         let tally = Tally { committed_at, ..Tally::default() };

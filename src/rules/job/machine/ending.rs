@@ -20,6 +20,9 @@ impl Machine {
             None if self.attempt == 0 => "the command had not been started".to_owned(),
             None => "the command could not be ended".to_owned(),
         };
+        if self.policy.model && matches!(self.ended, Some((End::Code(0), _))) {
+            ended.push_str("; its model is not copied, as the job was told to stop before it finished");
+        }
         if !self.gave_up.is_empty() {
             ended = format!("{ended}; {}", self.gave_up);
         }

@@ -41,7 +41,9 @@ fn a_model_that_is_not_safe_is_204() {
 fn who_failed_or_was_stopped_leaves_no_model() {
     let mut machine = leaving(true);
     feed(&mut machine, 1.0, [term(), ended(0), Event::TreeEmpty]);
-    assert_eq!(outcome(machine.step(secs(2.0), SAFE)).exit_code, 143);
+    let end = outcome(machine.step(secs(2.0), SAFE));
+    assert_eq!(end.exit_code, 143);
+    assert!(end.detail.contains("its model is not copied"), "{}", end.detail);
     let mut machine = running(Policy { model: true, max_restarts: 0, ..with_store() });
     feed(&mut machine, 1.0, [ended(3), Event::TreeEmpty]);
     assert_eq!(outcome(machine.step(secs(2.0), SAFE)).exit_code, 3);
