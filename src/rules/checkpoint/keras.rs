@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::beside::Beside;
 use super::listing::{join, parent_of};
+use super::siblings::together;
 use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
 use super::{check, order};
 
@@ -37,7 +38,8 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let models = scan.listing.files().filter(|f| is_model(f.name()));
     // `.weights.h5`: the 5 is no step, nor is anything of a name like `best.weights.h5`.
     let step = |name: &str| step_in(name.strip_suffix(".h5").unwrap_or(name));
-    models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?))).collect()
+    let models = models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?)));
+    together(scan.listing, models.collect())
 }
 
 fn backup(scan: &Scan, weights: &str) -> Option<Candidate> {

@@ -212,8 +212,16 @@ mod tests {
             &["model_20.tar", "optim_20.tar"],
             &["model_20.joblib", "state_20.pkl.gz"],
             &["net_20", "opt_20"],
+            &["disc_20.keras", "gen_20.keras"],
+            &["actor_20.weights.h5", "critic_20.weights.h5"],
+            &["a_20.ubj", "b_20.ubj"],
         ] {
-            let memory = saved(step);
+            let bytes = |name: &str| match name.rsplit('.').next() {
+                Some("h5") => hdf5_of(2, b"w", 0),
+                Some("ubj") => b"{}".to_vec(),
+                _ => zip_of(b"w", b""),
+            };
+            let memory = step.iter().fold(Memory::default(), |memory, name| memory.with(name, bytes(name)));
             assert_eq!((complete_units(&memory).len(), newest(&memory).len()), (1, step.len()), "{step:?}");
         }
     }

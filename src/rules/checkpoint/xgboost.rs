@@ -2,6 +2,7 @@
 //! type decide.
 
 use super::beside::Beside;
+use super::siblings::together;
 use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
@@ -13,7 +14,8 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let endings: &[&str] = if scan.options.format.is_some() { &[".ubj", ".json", ".pkl"] } else { &[".ubj"] };
     let is_model = |name: &str| endings.iter().any(|e| name.ends_with(e)) && !is_temporary(name);
     let models = scan.listing.files().filter(|f| is_model(f.name()));
-    models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step_in(f.name()))?))).collect()
+    let models = models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step_in(f.name()))?)));
+    together(scan.listing, models.collect())
 }
 
 fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
