@@ -101,7 +101,11 @@ impl Watch {
             Line::Event { index: Some(gpu), kind, data, recovery_action, .. } => {
                 self.introduce();
                 match *kind {
-                    event::XID => self.ledger.xid(now, *gpu, *data, *recovery_action),
+                    event::XID => {
+                        let mut findings = self.ledger.xid(now, *gpu, *data, *recovery_action);
+                        findings.extend(self.ledger.undecided(*gpu, *data));
+                        findings
+                    }
                     _ => self.ledger.action(now, *gpu, *recovery_action),
                 }
             }

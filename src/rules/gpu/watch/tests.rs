@@ -39,6 +39,21 @@ fn a_finding_names_the_gpu_by_uuid() {
 }
 
 #[test]
+fn an_xid_that_cannot_be_judged_yet_is_told_at_once_and_once() {
+    for (number, by) in [(48, "64, 94, 95"), (145, "recovery action")] {
+        let mut watch = started(2, WatchPolicy::default());
+        let findings = watch.line(SECOND, &xid(1, number, Some(0)));
+        assert!(findings[0].class == Class::Note && findings.len() == 1, "{findings:?}");
+        let text = &findings[0].text;
+        assert!(text.starts_with(&format!("GPU 1 (GPU-1): XID {number}, ")), "{text}");
+        assert!(text.contains("within 5 s") && text.contains(by), "{text}");
+        assert_eq!(watch.line(2 * SECOND, &xid(1, number, Some(0))), [], "a flood of it is no news");
+        assert_eq!(watch.due(6 * SECOND).len(), 1, "the decision comes as ever");
+        assert_eq!(watch.line(7 * SECOND, &xid(0, 79, None)).len(), 1, "what is decided at once is told once");
+    }
+}
+
+#[test]
 fn a_lost_gpu_leaves_at_once_and_is_told_once() {
     let mut watch = started(2, WatchPolicy::default());
     assert_eq!(watch.line(SECOND, &lost(1, 15))[0].class, Class::Leave);
