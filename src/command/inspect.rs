@@ -101,12 +101,14 @@ fn object(resolved: &Resolved, values: &Values, discovery: &Discovery, unmet: &[
 }
 
 fn of_cluster(spec: &ClusterSpec) -> Value {
+    let is_guess = spec.process.as_ref().is_some_and(|process| process.node_guessed);
+    let known = |place: Option<u32>| place.filter(|_| !is_guess);
     json!({
         "platform": spec.platform.word(),
         "role": spec.role.word(),
         "is_chief": spec.is_chief,
-        "node_rank": spec.node_rank,
-        "num_nodes": spec.num_nodes,
+        "node_rank": known(spec.node_rank),
+        "num_nodes": known(spec.num_nodes),
         "leader": spec.leader.as_ref().map(|l| json!({ "host": l.host, "port": l.port })),
         "hosts": spec.hosts,
         "trial": spec.trial,

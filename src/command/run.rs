@@ -14,6 +14,7 @@ use crate::edge::signals::Mask;
 use crate::edge::{gpu, limits, machine, process, reaper, stdio};
 use crate::rules::cluster::spec::{ClusterError, Platform};
 use crate::rules::env::Env;
+use crate::rules::exit;
 use crate::rules::framework::Launch;
 use crate::rules::gpu::Discovery;
 use crate::rules::job::{ChildFacts, Processes, Reason};
@@ -70,7 +71,13 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.peers = peers.as_ref().map(Peers::name);
     let gpu_count = match gpu_count(&gpus, &env, found) {
         Ok(count) => count,
-        Err(unmet) => return not_started(&unmet, settings.verdict_file.as_deref(), &["gpu_demand"]),
+        Err(Unmet { demands, by_faults: true }) => {
+            let detail = format!("{} (host {})", demands.join("; "), host());
+            let outcome = verdict::broken_gpus(settings.policy.remapped(exit::GPU), detail);
+            verdict::publish(&outcome, &Facts::default(), settings.verdict_file.as_deref(), Some("gpu_demand"));
+            return outcome.exit_code;
+        }
+        Err(unmet) => return not_started(&unmet.demands, settings.verdict_file.as_deref(), &["gpu_demand"]),
     };
     let sources = preempt::pick(settings.preemption, &env, &machine::local_facts);
     let watches = sources.into_iter().flat_map(|(source, endpoint)| {
@@ -184,15 +191,26 @@ fn names(processes: Processes) -> Vec<String> {
         .collect()
 }
 
+/// The demands on the GPUs that are not met.
+struct Unmet {
+    demands: Vec<String>,
+    /// Only because GPUs are broken: another machine may meet them.
+    by_faults: bool,
+}
+
 /// How many GPUs the command is told of: the device nodes, known at once; or, where something is demanded of them or their
 /// number was asked for, what NVML says. Errors: the demands that are not met.
-fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env, found: Option<Discovery>) -> Result<usize, Vec<String>> {
+fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env, found: Option<Discovery>) -> Result<usize, Unmet> {
     if found.is_none() && !gpus.demands.any() {
         return Ok(gpu::device_count() as usize);
     }
     let found = found.unwrap_or_else(|| gpu::discover(gpus.timeout, env));
-    let unmet = gpus.demands.unmet(&found, env.get("CUDA_VISIBLE_DEVICES"));
-    if unmet.is_empty() { Ok(found.gpus.len()) } else { Err(unmet) }
+    let visible = env.get("CUDA_VISIBLE_DEVICES");
+    let demands = gpus.demands.unmet(&found, visible);
+    if demands.is_empty() {
+        return Ok(found.gpus.len());
+    }
+    Err(Unmet { demands, by_faults: gpus.demands.unmet_by_faults(&found, visible) })
 }
 
 /// The GPUs to watch while the command runs, where there are any or somebody names a library for them.
@@ -200,8 +218,12 @@ fn watched(gpus: settings::gpus::Gpus, env: &Env) -> Option<(GpuWatch, String)> 
     let is_worth_it = gpu::device_count() > 0 || env.given("TRAINIT_NVML_LIBRARY").is_some();
     is_worth_it.then(|| {
         let watch = GpuWatch::new(gpus.timeout, gpus.interval, gpus.policy, env);
-        (watch, limits::hostname().unwrap_or_else(|| "unknown".to_owned()))
+        (watch, host())
     })
+}
+
+fn host() -> String {
+    limits::hostname().unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// One mistake is the verdict's own line; several come before it, a line each. The verdict has the code of the first; what

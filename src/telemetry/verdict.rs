@@ -84,6 +84,11 @@ pub fn not_started(detail: String) -> Outcome {
     }
 }
 
+/// An outcome for a job that did not begin because of broken GPUs: another machine may succeed.
+pub fn broken_gpus(exit_code: u8, detail: String) -> Outcome {
+    Outcome { reason: Reason::Gpu, exit_code, ..not_started(detail) }
+}
+
 /// Publishes the verdict everywhere it goes; the log line is the last one. `code` names the mistake, if it was one.
 pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Option<&str>) {
     let verdict = object(outcome, facts);

@@ -44,6 +44,20 @@ fn what_takes_the_gpu_away_is_told_once_though_the_trainer_dies_of_it() {
 }
 
 #[test]
+fn an_event_channel_that_fails_is_one_warning_in_a_job_and_no_reason_to_leave() {
+    let fake = FakeNvml::new(&["nvmlEventSetWait_v2 return 999"]);
+    let flags = ["--max-restarts", "1", "--restart-backoff", "1ms"];
+    let running = run(&fake, &flags, &format!("trap 'exit 9' USR1; echo ready-$TRAINIT_ATTEMPT; {LOOP}")).start();
+    running.after_line("ready-1");
+    running.after_log("XIDs cannot be seen: nvmlEventSetWait_v2 failed with 999");
+    running.signal(libc::SIGUSR1);
+    running.after_line("ready-2");
+    running.signal(libc::SIGUSR1);
+    let done = running.finish().expect_code(9);
+    assert_eq!(done.err().matches("XIDs cannot be seen").count(), 1, "{}", done.err());
+}
+
+#[test]
 fn a_gpu_that_is_gone_at_a_restart_is_noticed_at_once() {
     let fake = FakeNvml::new(&[]);
     let flags = ["--max-restarts", "1", "--restart-backoff", "1ms", "--gpu-interval", "60s"];

@@ -217,6 +217,59 @@ fn a_driver_that_counts_without_end_or_never_waits_does_not_keep_the_watch_busy(
 }
 
 #[test]
+fn an_event_channel_that_fails_is_told_once_and_blames_no_gpu_that_answers() {
+    for line in [
+        "nvmlEventSetWait_v2 return 999",
+        "nvmlEventSetWait_v2 return 2",
+        "nvmlEventSetCreate return 999",
+        "nvmlDeviceRegisterEvents return 2",
+        "nvmlDeviceGetSupportedEventTypes return 999",
+    ] {
+        let fake = FakeNvml::new(&[line]);
+        let mut turns = Loop::new(&fake, 50);
+        let call = line.split(' ').next().unwrap();
+        let finding = turns.until_finding(&format!("XIDs cannot be seen: {call} failed with"));
+        assert_eq!(finding.class, Class::Note);
+        let rounds = |events: &[GpuEvent]| events.iter().filter(|event| **event == GpuEvent::Round).count();
+        let before = rounds(&turns.events);
+        turns.until("more rounds", |events| (rounds(events) > before + 5).then_some(()));
+        assert_eq!(findings(&turns.events).count(), 1, "{:?}", turns.events);
+        let now = turns.clock.now();
+        assert_eq!(turns.watch.watch().death(now), None, "{line}");
+    }
+}
+
+#[test]
+fn a_loss_that_the_wait_for_events_tells_is_a_reason_to_leave_and_the_gpu_is_named_where_it_can_be() {
+    for code in [15, 16] {
+        let fake = FakeNvml::new(&[]);
+        let mut turns = Loop::new(&fake, 50);
+        turns.until_found();
+        fake.play(&[&format!("nvmlEventSetWait_v2 return {code}")]);
+        assert_eq!(turns.until_finding("does not say which").class, Class::Leave);
+    }
+    // The next round of samples is far away: the wait asks for one.
+    let fake = FakeNvml::new(&[]);
+    let mut turns = Loop::new(&fake, 600_000);
+    turns.until_found();
+    fake.play(&["nvmlEventSetWait_v2 return 15", "nvmlDeviceGetTemperature@1 return 15"]);
+    let finding = turns.until_finding("lost");
+    assert!(finding.class == Class::Leave && finding.text.contains("GPU-00000001"), "{finding:?}");
+}
+
+#[test]
+fn devices_that_were_taken_are_found_by_the_wait_that_fails() {
+    let fake = FakeNvml::new(&[]);
+    let mut turns = Loop::new(&fake, 600_000);
+    turns.until_found();
+    let calls = ["nvmlEventSetWait_v2", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"];
+    let lines = calls.map(|call| format!("{call} return 999"));
+    fake.play(&lines.each_ref().map(String::as_str));
+    assert_eq!(turns.until_finding("GPU-00000000").class, Class::Note);
+    assert_eq!(turns.watch.watch().death(PATIENCE).unwrap().class, Class::Leave);
+}
+
+#[test]
 fn a_gpu_that_is_gone_when_the_probe_is_replaced_is_a_reason_to_leave() {
     let fake = FakeNvml::new(&[]);
     let mut turns = Loop::new(&fake, 50);

@@ -467,6 +467,25 @@ fn an_unmet_demand_is_125_before_anything_starts_and_says_what_was_found() {
 }
 
 #[test]
+fn a_demand_that_only_a_broken_gpu_leaves_unmet_is_202_and_names_it() {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for (line, why) in [
+        ("gpu0.recovery 1", "the driver asks for recovery action 1, GPU reset"),
+        ("gpu0.failed 1", "a faulty memory row could not be replaced"),
+        ("nvmlDeviceGetTemperature@0 return 15", "nvmlDeviceGetTemperature failed with 15, GPU is lost"),
+    ] {
+        let fake = FakeNvml::new(&[line]);
+        let run = |count: &str| fake.trainit(&["run", "--require-gpus", count, "--", "echo", "ran"]).output();
+        let done = run("2").expect_code(202);
+        let gpu = "GPU 0 (GPU-00000000-0000-0000-0000-000000000000, 00000000:04:00.0)";
+        let detail = format!("--require-gpus: 2 needed, 1 usable of 2, 1 broken: {gpu}: {why} (host {})", host.trim());
+        assert_eq!((&done.verdict()["reason"], &done.verdict()["detail"]), (&json!("gpu"), &json!(detail)));
+        assert!(done.out().is_empty());
+        assert_eq!(run("3").expect_code(125).verdict()["reason"], "not_started", "whole or not, there are too few");
+    }
+}
+
+#[test]
 fn a_demand_that_is_met_tells_the_command_nvmls_count() {
     let fake = FakeNvml::new(&[]);
     let run = ["run", "--require-gpus", "any", "--min-driver", "550", "--", "sh", "-c", "echo gpus=$TRAINIT_GPU_COUNT"];

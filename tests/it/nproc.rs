@@ -44,6 +44,35 @@ fn alone_they_meet_at_the_loopback_and_one_process_is_as_without_ranks() {
 }
 
 #[test]
+fn a_launchers_world_of_one_leaves_the_ranks_to_nproc() {
+    let mpi = [
+        ("OMPI_COMM_WORLD_RANK", "0"),
+        ("OMPI_COMM_WORLD_SIZE", "1"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+    ];
+    let azure = [&mpi[..], &[("AZ_BATCHAI_MPI_MASTER_NODE", "localhost")]].concat();
+    let torch = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("LOCAL_RANK", "0"),
+        ("LOCAL_WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ];
+    for launcher in [&mpi[..], &azure, &torch] {
+        let run = launcher.iter().fold(ranks("2", &[], SHOW), |run, (name, value)| run.env(name, value));
+        let done = run.output().expect_code(0);
+        for rank in 0..2 {
+            let told = format!("{rank}/2 {rank}/2 0/1 0 127.0.0.1:29500 none {rank}/2");
+            assert_eq!(said(&done, rank), [told], "{launcher:?}");
+        }
+    }
+    let one = mpi.iter().fold(ranks("1", &[], SHOW), |run, (name, value)| run.env(name, value));
+    assert_eq!(one.output().expect_code(0).out(), "0/1 0/1 0/1 0 127.0.0.1:29500 none 0/1\n");
+}
+
+#[test]
 fn a_parameter_server_is_one_process() {
     let spec = r#"{"cluster":{"workerpool0":["a:1"],"workerpool2":["b:1"]},"task":{"type":"workerpool2","index":0}}"#;
     let done = ranks("4", &[], "echo only").env("CLUSTER_SPEC", spec).output().expect_code(0);

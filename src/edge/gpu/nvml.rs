@@ -27,7 +27,7 @@ use crate::rules::env::Env;
 use crate::rules::gpu::Gpu;
 use crate::rules::gpu::answer::code::{
     FUNCTION_NOT_FOUND, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND, OPERATING_SYSTEM, RESET_REQUIRED,
-    UNKNOWN,
+    TIMEOUT, UNKNOWN,
 };
 use crate::rules::gpu::protocol::{INDEX_LIMIT, Line, event};
 
@@ -70,6 +70,8 @@ struct Nvml {
     speech: Speech,
     /// The call that found the GPU at hand gone, and what it returned.
     lost: Option<(&'static str, u32)>,
+    /// What the last waits for events returned, and how many in a row.
+    waits: (u32, u32),
 }
 
 struct Device {
@@ -132,7 +134,7 @@ impl Nvml {
                     let message = format!("{} is the toolkit's link-time stub", path.display());
                     failure.get_or_insert((Some(LIBRARY_NOT_FOUND), message));
                 }
-                Ok(calls) => return Nvml { calls, speech, lost: None }.init(),
+                Ok(calls) => return Nvml { calls, speech, lost: None, waits: (SUCCESS, 0) }.init(),
                 // A file that is there but does not load is worth more words than names that were not found.
                 Err(error) if path.is_absolute() && !named => failure = Some((None, error)),
                 Err(error) => {
@@ -186,9 +188,8 @@ impl Nvml {
         let mut handle: nvmlDevice_t = blank();
         let code = ask!(nvml.nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle));
         if code != SUCCESS {
-            nvml.lost = None;
-            let function = "nvmlDeviceGetHandleByIndex_v2".into();
-            nvml.speech.say(&Line::GpuError { index, uuid: None, function, code });
+            nvml.lost = Some(("nvmlDeviceGetHandleByIndex_v2", code));
+            nvml.report_loss(&Gpu { index, ..Gpu::default() });
             return None;
         }
         let mut identity = Gpu { index, ..Gpu::default() };
@@ -371,22 +372,33 @@ impl Nvml {
 
     /// Subscribes to what each GPU supports of what we understand.
     fn register(&mut self, devices: &[Device]) -> Option<nvmlEventSet_t> {
-        let nvml = self;
-        let mut set: nvmlEventSet_t = blank();
-        if ask!(nvml.nvmlEventSetCreate(&raw mut set)) != SUCCESS {
-            return None;
+        let (nvml, mut set) = (self, blank());
+        let code = ask!(nvml.nvmlEventSetCreate(&raw mut set));
+        nvml.lost = None;
+        if code != SUCCESS {
+            return nvml.deaf("nvmlEventSetCreate", code);
         }
         let mut registered = false;
         for device in devices {
-            let mut supported = 0;
-            let known = ask!(nvml.nvmlDeviceGetSupportedEventTypes(device.handle, &raw mut supported)) == SUCCESS;
+            let (mut supported, mut function) = (0, "nvmlDeviceGetSupportedEventTypes");
+            let mut code = ask!(nvml.nvmlDeviceGetSupportedEventTypes(device.handle, &raw mut supported));
             let wanted = supported & (event::XID | event::UNAVAILABLE | event::RECOVERY_ACTION);
-            if known && wanted != 0 {
-                registered |= ask!(nvml.nvmlDeviceRegisterEvents(device.handle, wanted, set)) == SUCCESS;
+            if code == SUCCESS && wanted != 0 {
+                function = "nvmlDeviceRegisterEvents";
+                code = ask!(nvml.nvmlDeviceRegisterEvents(device.handle, wanted, set));
+                registered |= code == SUCCESS;
             }
-            nvml.report_loss(&device.identity);
+            if !nvml.report_loss(&device.identity) && code != SUCCESS {
+                nvml.deaf(function, code);
+            }
         }
         registered.then_some(set)
+    }
+
+    /// Says that no events can be heard, and so gives no set of them.
+    fn deaf(&mut self, function: &str, code: u32) -> Option<nvmlEventSet_t> {
+        self.speech.say(&Line::Deaf { function: function.to_owned(), code });
+        None
     }
 
     /// Waits for an event and tells it; returns which GPU's recovery action to read again.
@@ -409,6 +421,12 @@ impl Nvml {
                 None => FUNCTION_NOT_FOUND,
             }
         };
+        nvml.waits = if nvml.waits.0 == code { (code, nvml.waits.1.saturating_add(1)) } else { (code, 1) };
+        // Once may be chance. The GPUs themselves say best what is behind it.
+        if !matches!(code, SUCCESS | TIMEOUT) && nvml.waits.1 == 2 {
+            nvml.round(devices);
+            nvml.deaf("nvmlEventSetWait_v2", code);
+        }
         if code != SUCCESS {
             // A driver that does not wait must not keep us busy.
             wake::wait_readable(&[], Some(wait.saturating_sub(begun.now())));

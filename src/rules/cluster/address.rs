@@ -2,7 +2,7 @@
 //!
 //! Deliberately absent: name resolution. Nothing here needs DNS.
 
-use core::net::Ipv6Addr;
+use core::net::{IpAddr, Ipv6Addr};
 use std::fmt;
 
 /// The longest name DNS knows.
@@ -71,6 +71,11 @@ pub fn parse_port(text: &str) -> Result<u16, String> {
     }
 }
 
+/// One spelling for all that name the same host: IP addresses have many, names are the same in any case.
+pub fn canonical(host: &str) -> String {
+    host.parse::<IpAddr>().map_or_else(|_| host.to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
+}
+
 /// The host as it stands before a port: IPv6 in brackets.
 pub fn bracketed(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
@@ -115,6 +120,16 @@ mod tests {
         for text in wrong {
             assert!(Address::parse(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn one_host_in_many_spellings_is_one() {
+        for (one, other) in
+            [("fd00::1", "fd00:0::1"), ("FD00::A", "fd00::a"), ("::ffff:10.0.0.1", "10.0.0.1"), ("A", "a")]
+        {
+            assert_eq!(canonical(one), canonical(other));
+        }
+        assert_ne!(canonical("fd00::1"), canonical("fd00::2"));
     }
 
     #[test]

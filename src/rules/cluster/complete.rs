@@ -27,6 +27,10 @@ pub fn complete(
     }
     overrule(&mut reading, input)?;
     refuse_second_launcher(&reading, input)?;
+    // A launcher's world of one places nobody: the processes that --nproc starts get ranks of their own.
+    if process_count(input)?.is_some_and(|count| count > 1) {
+        reading.process = None;
+    }
     let several_nodes = reading.num_nodes.is_some_and(|n| n > 1);
     if !several_nodes && reading.process.is_none() {
         // What is unknown or alone needs nobody to dial; only --nproc has processes that must meet.

@@ -1,4 +1,8 @@
 //! A child of Open MPI's mpirun: one trainit for each process. On Azure Batch the leader is named, elsewhere it is not.
+//!
+//! No variable names the node. Where ranks are packed (mpirun's default, as many on each node) it can be counted.
+//! Deliberately absent: `OMPI_COMM_WORLD_NODE_RANK`, a rank in the node, and `SLURM_NODEID`, which mpirun's own step counts
+//! without the node that mpirun runs on.
 
 use super::input::{Input, rank, within};
 use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, role_of_rank};
@@ -7,7 +11,7 @@ use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, rol
 const AZURE: [&str; 2] = ["AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"];
 
 /// Reads the process's place.
-pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(own) = input.env.given("OMPI_COMM_WORLD_RANK") else { return Ok(None) };
     let Some(world) = input.count("OMPI_COMM_WORLD_SIZE")? else { return Ok(None) };
     let rank = rank("OMPI_COMM_WORLD_RANK", own)?;
@@ -16,6 +20,17 @@ pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, 
     let size = local_size.unwrap_or(1).min(world);
     let local_rank = input.rank("OMPI_COMM_WORLD_LOCAL_RANK")?.unwrap_or(rank % size);
     within("OMPI_COMM_WORLD_LOCAL_RANK", local_rank, "OMPI_COMM_WORLD_LOCAL_SIZE", size)?;
+    let is_said = input.options.nnodes.is_some() && input.options.node_rank.is_some();
+    let is_packed = size == world || (world.is_multiple_of(size) && rank % size == local_rank);
+    let node_guessed = !is_said && !is_packed;
+    if node_guessed {
+        let message = format!(
+            "OMPI_COMM_WORLD_RANK: rank {rank} of {world}, {local_rank} of {size} on its node, is not packed node by node, so \
+             NODE_RANK, GROUP_RANK and GROUP_WORLD_SIZE are not set (RANK and LOCAL_RANK are right); if the program reads \
+             them, set TRAINIT_NODE_RANK and TRAINIT_NNODES, or start as many ranks on each node, in mpirun's own order"
+        );
+        warnings.push(Warning::new("node_rank_unknown", message));
+    }
     let named = AZURE.iter().find(|name| input.env.given(name).is_some());
     let (host, port) = match named {
         Some(name) => input.endpoint(name)?.map_or((None, None), |(host, port)| (Some(host), port)),
@@ -28,7 +43,7 @@ pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, 
     };
     Ok(Some(Reading {
         is_chief: rank == 0,
-        process: Some(Process { local_rank, local_size: Some(size), rank, world }),
+        process: Some(Process { local_rank, local_size: Some(size), rank, world, node_guessed }),
         leader: Leader { host, port, platform_port: None },
         leader_variable: "MASTER_ADDR",
         ..Reading::of(platform, role_of_rank(rank), rank / size, world.div_ceil(size))

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde_json::Value;
 
-use super::address::Address;
+use super::address::{Address, canonical};
 use super::json;
 use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, TfCluster, quote};
 
@@ -94,7 +94,7 @@ pub fn refuse_duplicates(variable: &str, pools: &[Pool]) -> Result<(), ClusterEr
     let mut seen = HashSet::new();
     for pool in pools {
         for (index, address) in &pool.tasks {
-            if !seen.insert((address.host.to_ascii_lowercase(), address.port)) {
+            if !seen.insert((canonical(&address.host), address.port)) {
                 let message = format!(
                     "cluster.{}[{index}]: {} is there twice; every replica needs an address of its own",
                     pool.name,

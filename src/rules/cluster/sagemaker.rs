@@ -20,6 +20,9 @@ const CHANNELS: &str = "/opt/ml/input/config/inputdataconfig.json";
 /// The port that SageMaker's own launchers use for rendezvous.
 const RENDEZVOUS_PORT: u16 = 7777;
 
+/// The variables that say the same as the file of resources.
+const PLACE: [&str; 3] = ["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"];
+
 /// The port of SageMaker's TensorFlow container.
 const TENSORFLOW_PORT: u16 = 8890;
 
@@ -32,7 +35,7 @@ struct Found {
 }
 
 /// Reads the file, else the variables.
-pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let (found, is_bare) = match input.file(RESOURCES)? {
         Some(text) => (from_file(&text)?, true),
         None => match from_variables(input)? {
@@ -51,6 +54,7 @@ pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, 
     };
     let companions =
         if is_bare { companions(input, &hosts, &current, found.interface.as_deref())? } else { Vec::new() };
+    warnings.extend(conflict(input, &companions));
     Ok(Some(Reading {
         leader: Leader { host: hosts.first().cloned(), platform_port: Some(RENDEZVOUS_PORT), port: None },
         interface: found.interface,
@@ -118,6 +122,22 @@ fn hosts(found: &Found) -> Result<Vec<String>, ClusterError> {
         hosts.push(host);
     }
     Ok(hosts)
+}
+
+/// Variables that say otherwise than the file: the program may read them.
+fn conflict(input: &Input<'_>, companions: &[(String, String)]) -> Option<Warning> {
+    let differs = |(name, value): &(String, String)| {
+        let preset = input.env.given(name).filter(|_| PLACE.contains(&name.as_str()))?;
+        // A list may have blanks.
+        (preset.split_whitespace().collect::<String>() != *value)
+            .then(|| format!("{name} is {} where it says {}", quote(preset), quote(value)))
+    };
+    let pieces: Vec<String> = companions.iter().filter_map(differs).collect();
+    let message = || {
+        let pieces = pieces.join("; ");
+        format!("the cluster was read from {RESOURCES}, but {pieces}; the command gets them as they are: unset them")
+    };
+    (!pieces.is_empty()).then(|| Warning::new("env_conflict", message()))
 }
 
 /// What the toolkit would have set.

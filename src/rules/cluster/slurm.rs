@@ -81,7 +81,7 @@ fn process(input: &Input<'_>, rank: u32, tasks: u32, nodes: u32) -> Result<(u32,
     if let Some(size) = local_size {
         within("SLURM_LOCALID", local_rank, "SLURM_STEP_TASKS_PER_NODE", size)?;
     }
-    Ok((node, Process { local_rank, local_size, rank, world: tasks }))
+    Ok((node, Process { local_rank, local_size, rank, world: tasks, node_guessed: false }))
 }
 
 /// The entry of a node in a list like `4(x2),1`. Errors: `bad_cluster`.

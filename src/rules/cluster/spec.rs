@@ -75,6 +75,8 @@ pub struct Process {
     pub rank: u32,
     /// Processes on all nodes.
     pub world: u32,
+    /// Which node this is, of how many, was only guessed: no process is told so.
+    pub node_guessed: bool,
 }
 
 /// TensorFlow's view: who listens where, by job, and which of them this is.

@@ -74,7 +74,7 @@ fn process(input: &Input<'_>, rank: u32, world: u32) -> Option<(Process, u32, u3
     let local_rank = input.rank("LOCAL_RANK").ok().flatten()?;
     let local_size = input.count("LOCAL_WORLD_SIZE").ok().flatten()?;
     let whole = world.is_multiple_of(local_size) && rank % local_size == local_rank;
-    let process = Process { local_rank, local_size: Some(local_size), rank, world };
+    let process = Process { local_rank, local_size: Some(local_size), rank, world, node_guessed: false };
     whole.then_some((process, rank / local_size, world / local_size))
 }
 

@@ -117,6 +117,7 @@ fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<sp
         local_size: Some(count),
         rank: node_rank.saturating_mul(count).saturating_add(local_rank),
         world: num_nodes.saturating_mul(count),
+        node_guessed: false,
     })
 }
 

@@ -18,7 +18,9 @@ pub fn derive(context: &Context<'_>) -> Derived {
     }
     derived.put("RANK", group.rank, context.of_rank());
     derived.put("WORLD_SIZE", group.world, context.of_world());
-    derived.put("NODE_RANK", group.node_rank, context.of_rank());
+    if !group.process.is_some_and(|process| process.node_guessed) {
+        derived.put("NODE_RANK", group.node_rank, context.of_rank());
+    }
     match group.process {
         Some(_) => of_process(context, &group, &mut derived),
         None => of_node(context, &group, &mut derived),
@@ -45,8 +47,10 @@ fn of_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
 fn of_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
     let Some(process) = group.process else { return };
     derived.put("LOCAL_RANK", process.local_rank, Claim::Ours);
-    derived.put("GROUP_RANK", group.node_rank, Claim::Ours);
-    derived.put("GROUP_WORLD_SIZE", group.num_nodes, Claim::Ours);
+    if !process.node_guessed {
+        derived.put("GROUP_RANK", group.node_rank, Claim::Ours);
+        derived.put("GROUP_WORLD_SIZE", group.num_nodes, Claim::Ours);
+    }
     if let Some(size) = process.local_size {
         derived.put("LOCAL_WORLD_SIZE", size, Claim::Ours);
         if size > 1 && context.options.cores > 0 {

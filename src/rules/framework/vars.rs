@@ -82,7 +82,7 @@ impl Context<'_> {
 
     /// Whether each node has one process, so that what belongs to a node can be given to it.
     pub fn is_one_a_node(&self) -> bool {
-        self.process.is_none_or(|p| Some(p.world) == self.spec.num_nodes)
+        self.process.is_none_or(|p| !p.node_guessed && Some(p.world) == self.spec.num_nodes)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a job demands of its GPUs before it starts: `--require-gpus`, `--min-driver`, `--min-gpu-memory`.
 //!
-//! An unmet demand is permanent on this machine; the job does not start. Deliberately absent: waiting for it.
+//! With an unmet demand the job does not start: for good where what is demanded is not there, elsewhere where it is there
+//! and broken. Deliberately absent: waiting for it.
 
 use super::{Discovery, Gpu, Health};
 
@@ -34,9 +35,10 @@ impl Demands {
     /// trainer cannot see does not count, nor does one that is broken.
     pub fn unmet(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
         let problem = found.problem.as_ref().map(|problem| format!(" ({problem})")).unwrap_or_default();
-        let healthy: Vec<&Gpu> = found.gpus.iter().filter(|gpu| gpu.health != Health::Bad).collect();
-        let broken = found.gpus.len() - healthy.len();
-        let usable = super::cuda::visible_count(&found.gpus, visible).min(healthy.len());
+        let (broken, healthy): (Vec<&Gpu>, Vec<&Gpu>) = found.gpus.iter().partition(|gpu| gpu.health == Health::Bad);
+        let broken_seen = broken.iter().filter(|gpu| gpu.cuda_visible == Some(true)).count();
+        let seen = super::cuda::visible_count(&found.gpus, visible);
+        let usable = seen.saturating_sub(broken_seen).min(healthy.len());
         let mut unmet = Vec::new();
         let wanted = match self.number {
             None => 0,
@@ -44,12 +46,14 @@ impl Demands {
             Some(Number::AtLeast(number)) => number,
         };
         if usable < wanted {
-            let listed = match (found.gpus.len(), broken) {
+            let listed = match (found.gpus.len(), broken.len()) {
                 (0, _) => "none was found".to_owned(),
                 (all, 0) if all > usable => format!("{usable} of {all} is usable (CUDA_VISIBLE_DEVICES)"),
                 (all, 0) => format!("{all} found: {}", names(&found.gpus)),
-                (all, broken) => format!("{usable} usable of {all}, {broken} broken: {}", names(&found.gpus)),
+                (all, bad) => format!("{usable} usable of {all}, {bad} broken: {}", faults(&broken)),
             };
+            // Each fault is told with its GPU.
+            let problem = if broken.is_empty() { problem.as_str() } else { "" };
             unmet.push(format!("--require-gpus: {wanted} needed, {listed}{problem}"));
         }
         if let Some(wanted) = &self.driver {
@@ -77,6 +81,22 @@ impl Demands {
         }
         unmet
     }
+
+    /// Whether nothing but broken GPUs stands in the way of what is unmet: a machine like this one, but whole, would do.
+    pub fn unmet_by_faults(&self, found: &Discovery, visible: Option<&str>) -> bool {
+        let mut mended = found.clone();
+        for gpu in mended.gpus.iter_mut().filter(|gpu| gpu.health == Health::Bad) {
+            gpu.health = Health::Ok;
+            gpu.memory_total_bytes.get_or_insert(u64::MAX);
+        }
+        self.unmet(&mended, visible).is_empty()
+    }
+}
+
+/// Each broken GPU by its names, and what is wrong with it.
+fn faults(broken: &[&Gpu]) -> String {
+    let fault = |gpu: &&Gpu| format!("{}: {}", gpu.label(), gpu.health_reason.as_deref().unwrap_or("broken"));
+    broken.iter().map(fault).collect::<Vec<_>>().join("; ")
 }
 
 fn names(gpus: &[Gpu]) -> String {
@@ -194,9 +214,35 @@ mod tests {
         assert!(demands.unmet(&found(2), Some("1,0")).is_empty());
         let mut broken = found(2);
         broken.gpus[1].health = Health::Bad;
-        assert!(demands.unmet(&broken, None)[0].contains("1 broken"));
+        broken.gpus[1].health_reason = Some("lost".into());
+        let unmet = demands.unmet(&broken, None);
+        assert_eq!(unmet, ["--require-gpus: 2 needed, 1 usable of 2, 1 broken: GPU 1 (GPU-1): lost"]);
+        broken.gpus[0].cuda_visible = Some(false);
+        assert_eq!(
+            self::demands(Some(Number::Any), None, None).unmet(&broken, Some("1")).len(),
+            1,
+            "the only one seen"
+        );
+        broken.gpus[0].cuda_visible = Some(true);
         broken.gpus[1].health = Health::Unknown;
         assert!(demands.unmet(&broken, None).is_empty(), "unknown never stops a job");
+    }
+
+    #[test]
+    fn what_only_faults_stand_in_the_way_of_another_machine_may_meet() {
+        let by_faults = |number, memory, visible: Option<&str>, of: u32| {
+            let mut found = found(of);
+            found.gpus[0].health = Health::Bad;
+            found.gpus[0].memory_total_bytes = None;
+            let demands = demands(Some(Number::AtLeast(number)), None, memory);
+            assert!(!demands.unmet(&found, visible).is_empty());
+            demands.unmet_by_faults(&found, visible)
+        };
+        assert!(by_faults(2, None, None, 2) && by_faults(1, None, None, 1));
+        assert!(by_faults(1, Some("15GiB"), None, 1), "the memory of a lost GPU is not known");
+        assert!(!by_faults(3, None, None, 2), "there are too few, broken or not");
+        assert!(!by_faults(2, None, Some("0"), 2), "one is hidden");
+        assert!(!by_faults(2, Some("40GiB"), None, 2), "the other is too small");
     }
 
     #[test]

@@ -59,6 +59,8 @@ struct Incident {
     /// Whether the action was read when it must have been up to date.
     settled: bool,
     told: bool,
+    /// It was told that it is there, and not decided yet.
+    heard: bool,
     /// A death was put down to it; what it damaged is gone.
     blamed: bool,
 }
@@ -113,12 +115,39 @@ impl Ledger {
         };
         let rule = self.overrides.get(&xid).map_or(row(xid).1, |class| Rule::Always(*class));
         self.remember(
-            Incident { at: now, gpu, xid, rule, action: None, settled: false, told: false, blamed: false },
+            Incident {
+                at: now,
+                gpu,
+                xid,
+                rule,
+                action: None,
+                settled: false,
+                told: false,
+                heard: false,
+                blamed: false,
+            },
             quiet,
         );
         let mut findings = self.note_action(now, gpu, action, false);
         findings.extend(self.due(now));
         findings
+    }
+
+    /// The word that an XID is there whose meaning only what follows tells; once for each incident.
+    pub fn undecided(&mut self, gpu: GpuId, xid: u64) -> Option<Finding> {
+        let is_news = |i: &Incident| (i.gpu, i.xid) == (gpu, xid) && !i.told && !i.heard;
+        let at = self.incidents.iter().position(is_news)?;
+        let by = match self.incidents[at].rule {
+            Rule::DoubleBit => "by the XIDs that come with it (64, 94, 95)",
+            Rule::LinkByAction => "by the recovery action that the driver asks for",
+            _ => return None,
+        };
+        self.incidents[at].heard = true;
+        let (what, seconds) = (self.describe(&self.incidents[at]), PATIENCE.as_secs());
+        Some(Finding {
+            class: Class::Note,
+            text: format!("{what}; whether to go on is decided within {seconds} s, {by}"),
+        })
     }
 
     /// In the place of the last of its kind; one that is not decided yet stays, so that a flood puts nothing off.

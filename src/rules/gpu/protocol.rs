@@ -77,6 +77,14 @@ pub enum Line {
         /// Field 230, read right after the event.
         recovery_action: Option<u32>,
     },
+    /// What happens on the GPUs cannot be heard (watch only).
+    Deaf {
+        /// Which call failed.
+        #[serde(rename = "fn")]
+        function: String,
+        /// NVML's return value.
+        code: u32,
+    },
     /// Nothing can be asked at all.
     Error {
         /// Which call failed: `dlopen`, `exec`, or NVML's.
@@ -136,6 +144,7 @@ impl Line {
                 let (index, gpu_instance, recovery_action) = (it.index, it.gpu_instance, it.recovery_action);
                 Line::Event { index, kind: it.kind?, data: it.data, gpu_instance, recovery_action }
             }
+            "deaf" => Line::Deaf { function: it.function, code: it.code? },
             "error" => Line::Error { function: it.function, code: it.code, message: it.message },
             "end" => Line::End,
             "" => return None,
@@ -313,6 +322,7 @@ impl Findings {
             | Line::Gpu { .. }
             | Line::GpuError { .. }
             | Line::Event { .. }
+            | Line::Deaf { .. }
             | Line::Unknown => {}
         }
     }
@@ -353,6 +363,7 @@ mod tests {
             Line::Gpu { sampled: true, gpu: Box::new(gpu) },
             Line::Event { index: Some(0), kind: 8, data: 79, gpu_instance: None, recovery_action: Some(1) },
             Line::Call { function: "f".into(), wait_ms: Some(3) },
+            Line::Deaf { function: "f".into(), code: 999 },
         ];
         for line in lines {
             let mut text = serde_json::to_vec(&line).unwrap();

@@ -66,13 +66,14 @@ pub struct Watch {
     awaited: Vec<Gpu>,
     /// Whether the ledger has to be told the names anew.
     strangers: bool,
+    deafness_told: bool,
 }
 
 impl Watch {
     /// Nothing is known yet.
     pub fn new(policy: WatchPolicy) -> Watch {
         let ledger = Ledger::new(policy.overrides.iter().copied());
-        Watch { policy, ledger, gpus: BTreeMap::new(), awaited: Vec::new(), strangers: false }
+        Watch { policy, ledger, gpus: BTreeMap::new(), awaited: Vec::new(), strangers: false, deafness_told: false }
     }
 
     /// A new probe begins: it has to name every GPU that there was.
@@ -100,10 +101,15 @@ impl Watch {
             Line::Event { index: Some(gpu), kind, data, recovery_action, .. } => {
                 self.introduce();
                 match *kind {
-                    event::XID => self.ledger.xid(now, *gpu, *data, *recovery_action),
+                    event::XID => {
+                        let mut findings = self.ledger.xid(now, *gpu, *data, *recovery_action);
+                        findings.extend(self.ledger.undecided(*gpu, *data));
+                        findings
+                    }
                     _ => self.ledger.action(now, *gpu, *recovery_action),
                 }
             }
+            Line::Deaf { function, code } => self.deaf(function, *code),
             _ => Vec::new(),
         }
     }
@@ -226,6 +232,32 @@ impl Watch {
         self.ledger.condemn(gpu, class, &why)
     }
 
+    /// Events cannot be heard. What the GPUs answer for themselves has been told before.
+    fn deaf(&mut self, function: &str, code: u32) -> Vec<Finding> {
+        let failure = failure(function, code);
+        match code {
+            code::NOT_SUPPORTED | code::FUNCTION_NOT_FOUND => Vec::new(),
+            code::GPU_IS_LOST | code::RESET_REQUIRED => {
+                self.introduce();
+                let gpus: Vec<GpuId> = self.gpus.keys().copied().collect();
+                if gpus.iter().any(|gpu| self.ledger.condemned(*gpu).is_some()) {
+                    return Vec::new();
+                }
+                let which = if gpus.len() > 1 { ", and the driver does not say which GPU it means" } else { "" };
+                let why = format!("{failure}{which}");
+                gpus.into_iter().flat_map(|gpu| self.ledger.condemn(gpu, Class::Leave, &why)).collect()
+            }
+            _ if std::mem::replace(&mut self.deafness_told, true) => Vec::new(),
+            _ => {
+                let text = format!(
+                    "XIDs cannot be seen: {failure}; training goes on, but a GPU's fault may be missed: if the trainer \
+                     fails, look for XIDs in the host's kernel log, and have its driver updated or the host replaced"
+                );
+                vec![Finding { class: Class::Note, text }]
+            }
+        }
+    }
+
     /// The GPUs as of their last line, with whether the trainer can see them.
     fn marked(&self) -> Vec<Gpu> {
         let mut gpus: Vec<Gpu> = self.gpus.values().map(|seen| seen.gpu.clone()).collect();
@@ -273,165 +305,4 @@ pub fn foreign_memory(gpu: &Gpu) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn gpu(index: u32) -> Gpu {
-        Gpu { index, uuid: Some(format!("GPU-{index}")), name: Some("A".into()), ..Gpu::default() }
-    }
-
-    fn sample(watch: &mut Watch, now: Duration, gpu: Gpu) -> Vec<Finding> {
-        watch.line(now, &Line::Gpu { sampled: true, gpu: Box::new(gpu) })
-    }
-
-    fn started(count: u32, policy: WatchPolicy) -> Watch {
-        let mut watch = Watch::new(policy);
-        for index in 0..count {
-            assert_eq!(sample(&mut watch, Duration::ZERO, gpu(index)), []);
-        }
-        watch
-    }
-
-    fn xid(index: u32, data: u64, action: Option<u32>) -> Line {
-        Line::Event { index: Some(index), kind: event::XID, data, gpu_instance: None, recovery_action: action }
-    }
-
-    fn lost(index: u32, code: u32) -> Line {
-        Line::GpuError { index, uuid: None, function: "nvmlX".into(), code }
-    }
-
-    #[test]
-    fn a_finding_names_the_gpu_by_uuid() {
-        let mut watch = started(2, WatchPolicy::default());
-        let findings = watch.line(SECOND, &xid(1, 79, None));
-        assert_eq!(
-            findings,
-            [Finding { class: Class::Leave, text: "GPU 1 (GPU-1): XID 79, GPU has fallen off the bus".into() }]
-        );
-        assert_eq!(watch.gpus()[1].health, Health::Bad);
-        assert_eq!(watch.gpus()[1].health_reason.as_deref(), Some("XID 79, GPU has fallen off the bus"));
-    }
-
-    #[test]
-    fn a_lost_gpu_leaves_at_once_and_is_told_once() {
-        let mut watch = started(2, WatchPolicy::default());
-        assert_eq!(watch.line(SECOND, &lost(1, 15))[0].class, Class::Leave);
-        assert_eq!(watch.line(11 * SECOND, &lost(1, 15)), []);
-        assert_eq!(watch.line(SECOND, &lost(0, 16))[0].class, Class::Leave);
-        assert_eq!(watch.line(SECOND, &lost(7, 15)), [], "not one of ours");
-    }
-
-    #[test]
-    fn a_gpu_that_the_next_probe_does_not_list_is_gone() {
-        let restarted = |visible: Option<&str>, left: Gpu| {
-            let cuda_visible = visible.map(str::to_owned);
-            let mut watch = started(2, WatchPolicy { cuda_visible, ..WatchPolicy::default() });
-            watch.begin();
-            sample(&mut watch, SECOND, left);
-            let findings = watch.listed();
-            assert_eq!(watch.listed(), []);
-            findings
-        };
-        let gone = restarted(None, gpu(0));
-        assert!(gone[0].class == Class::Leave && gone[0].text.starts_with("GPU 1 (GPU-1): lost"), "{gone:?}");
-        let moved_up = restarted(None, Gpu { index: 0, ..gpu(1) });
-        assert!(moved_up[0].class == Class::Leave && moved_up[0].text.starts_with("GPU 0 (GPU-0)"), "{moved_up:?}");
-        assert_eq!(restarted(Some("0"), gpu(0))[0].class, Class::Note, "the trainer never saw it");
-        let mut refused = started(1, WatchPolicy::default());
-        refused.begin();
-        refused.line(SECOND, &lost(0, 4));
-        assert_eq!(refused.listed(), [], "it is there, and cannot be asked");
-    }
-
-    #[test]
-    fn an_unknown_error_after_a_good_start_leaves_only_a_dead_trainer() {
-        let mut watch = started(1, WatchPolicy::default());
-        assert_eq!(watch.line(SECOND, &lost(0, 999))[0].class, Class::Note);
-        assert_eq!(watch.death(100 * SECOND).unwrap().class, Class::Leave);
-        let mut watch = started(1, WatchPolicy::default());
-        assert_eq!(watch.refused("nvmlInit_v2", 999)[0].class, Class::Note);
-        assert_eq!(watch.death(SECOND).unwrap().class, Class::Leave);
-        assert_eq!(started(1, WatchPolicy::default()).refused("nvmlInit_v2", 9), []);
-    }
-
-    #[test]
-    fn the_recovery_action_of_a_sample_decides_like_an_events() {
-        let mut watch = started(1, WatchPolicy::default());
-        let findings = sample(&mut watch, SECOND, Gpu { recovery_action: Some(1), ..gpu(0) });
-        assert_eq!(findings[0].class, Class::Leave);
-        assert!(findings[0].text.contains("GPU reset"), "{findings:?}");
-        assert_eq!(sample(&mut watch, 2 * SECOND, Gpu { recovery_action: Some(1), ..gpu(0) }), []);
-        let event = |recovery_action| Line::Event {
-            index: Some(0),
-            kind: event::RECOVERY_ACTION,
-            data: 0,
-            gpu_instance: None,
-            recovery_action,
-        };
-        assert_eq!(watch.line(3 * SECOND, &event(Some(2)))[0].class, Class::Leave);
-    }
-
-    #[test]
-    fn drain_p2p_matters_only_to_a_job_with_several_gpus() {
-        let mut one = started(1, WatchPolicy::default());
-        assert_eq!(sample(&mut one, SECOND, Gpu { recovery_action: Some(3), ..gpu(0) })[0].class, Class::Note);
-        let mut two = started(2, WatchPolicy::default());
-        assert_eq!(sample(&mut two, SECOND, Gpu { recovery_action: Some(3), ..gpu(0) })[0].class, Class::Leave);
-        let visible = WatchPolicy { cuda_visible: Some("GPU-0".into()), ..WatchPolicy::default() };
-        let mut hidden = started(2, visible);
-        assert_eq!(sample(&mut hidden, SECOND, Gpu { recovery_action: Some(1), ..gpu(1) })[0].class, Class::Note);
-        assert_eq!(sample(&mut hidden, SECOND, Gpu { recovery_action: Some(3), ..gpu(0) })[0].class, Class::Note);
-    }
-
-    #[test]
-    fn a_slowdown_is_told_once_when_most_of_a_minute_shows_it() {
-        let mut watch = started(1, WatchPolicy::default());
-        let told: Vec<u32> = (1..=30)
-            .filter(|n| {
-                let bits = if *n <= 12 || *n % 3 == 0 { 0x40 } else { 0 } | 0x4;
-                !sample(&mut watch, 10 * *n * SECOND, Gpu { throttle_reasons: Some(bits), ..gpu(0) }).is_empty()
-            })
-            .collect();
-        assert_eq!(told, [6], "a power cap is none, and what lasts is told once");
-    }
-
-    #[test]
-    fn counters_that_rise_are_told_and_those_that_stay_are_not() {
-        let mut watch = Watch::new(WatchPolicy::default());
-        let with = |errors| Gpu { ecc_uncorrected: Some(errors), remap_pending: Some(errors > 2), ..gpu(0) };
-        assert_eq!(sample(&mut watch, SECOND, with(2)), []);
-        assert_eq!(sample(&mut watch, 2 * SECOND, with(2)), []);
-        let findings = sample(&mut watch, 3 * SECOND, with(3));
-        assert_eq!(findings.len(), 2, "{findings:?}");
-        assert!(findings[0].text.contains("1 more uncorrectable"), "{findings:?}");
-        assert_eq!(sample(&mut watch, 4 * SECOND, with(3)), []);
-    }
-
-    #[test]
-    fn a_failed_remap_waits_for_the_next_restart() {
-        let mut watch = started(1, WatchPolicy::default());
-        let findings = sample(&mut watch, SECOND, Gpu { remap_failed: Some(true), ..gpu(0) });
-        assert_eq!(findings[0].class, Class::Note);
-        assert_eq!(watch.death(1000 * SECOND).unwrap().class, Class::Leave);
-    }
-
-    #[test]
-    fn memory_that_others_use_is_told_at_the_start_only() {
-        let mut watch = Watch::new(WatchPolicy::default());
-        let with = |used| Gpu { memory_used_bytes: Some(used), ..gpu(0) };
-        assert!(sample(&mut watch, SECOND, with(2 << 30))[0].text.contains("2048 MiB"));
-        assert_eq!(sample(&mut watch, SECOND, with(9 << 30)), []);
-    }
-
-    #[test]
-    fn the_samples_of_an_hour_are_kept_and_no_more() {
-        let mut watch = started(1, WatchPolicy::default());
-        for n in 0..1000 {
-            sample(&mut watch, n * SECOND, Gpu { utilization_percent: Some(n), ..gpu(0) });
-        }
-        let kept: Vec<u32> = watch.samples(0).filter_map(|sample| sample.utilization_percent).collect();
-        assert_eq!((kept.len(), kept[0], kept[SAMPLES - 1]), (SAMPLES, 640, 999));
-    }
-}
+mod tests;

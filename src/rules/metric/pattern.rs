@@ -115,16 +115,24 @@ impl Pattern {
     }
 
     /// Tells everything one line says, in order; `Err`: what stands where a number should, if the pattern is one metric's.
-    pub fn find(&self, line: &[u8], mut tell: impl FnMut(Result<Found, String>)) {
+    pub fn find(&self, line: &[u8], tell: impl FnMut(Result<Found, String>)) {
+        self.find_before(line, usize::MAX, tell);
+    }
+
+    /// As [`Pattern::find`], of what begins before a place; gives where the last of it ends.
+    pub(super) fn find_before(&self, line: &[u8], before: usize, mut tell: impl FnMut(Result<Found, String>)) -> usize {
         let mut groups = self.regex.capture_locations();
-        let mut at = 0;
+        let (mut at, mut end) = (0, 0);
         while at <= line.len() {
-            let Some(place) = self.regex.captures_read_at(&mut groups, line, at) else { return };
+            let place = self.regex.captures_read_at(&mut groups, line, at).filter(|place| place.start() < before);
+            let Some(place) = place else { break };
+            end = place.end();
             if let Some(found) = self.found(line, &groups).transpose().filter(|f| f.is_ok() || self.tag().is_some()) {
                 tell(found);
             }
             at = if place.is_empty() { place.end() + 1 } else { place.end() };
         }
+        end
     }
 
     fn found(&self, line: &[u8], groups: &CaptureLocations) -> Result<Option<Found>, String> {

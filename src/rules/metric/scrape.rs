@@ -2,8 +2,9 @@
 //!
 //! Most output holds no metric, so whole chunks are searched at once, and only where something is found are lines cut out.
 //! Colour codes are left out of what is searched. A line longer than [`LONGEST_LINE_BYTES`] is searched in pieces of that
-//! size, so that memory stays bounded; no cut goes through a number, and a match across it is missed. Deliberately absent:
-//! encodings. Bytes that are no text are no metric.
+//! size, so that memory stays bounded; no cut goes through a number. What begins in a piece's last [`OVERLAP_BYTES`] is left
+//! to the next one, so that of the matches across a cut only longer ones are missed, and none is counted twice.
+//! Deliberately absent: encodings. Bytes that are no text are no metric.
 
 use super::pattern::{Found, Pattern};
 
@@ -12,6 +13,12 @@ pub const LONGEST_LINE_BYTES: usize = 64 * 1024;
 
 /// A cut keeps words together that are no longer than this.
 const LONGEST_WORD_BYTES: usize = 64;
+
+/// How much of a piece's end is searched with the next.
+const OVERLAP_BYTES: usize = 512;
+
+/// So often a cut is moved behind the matches that it would go through; after that it is at the piece's end.
+const MOVES: usize = 8;
 
 /// One stream's reader. Patterns are handed in with every call, so that two streams can share them.
 #[derive(Debug, Default)]
@@ -31,29 +38,66 @@ pub type Hit = (usize, Found);
 
 impl Scraper {
     /// Takes the next bytes; gives each measurement of each finished line, in order of the lines, then of the patterns.
-    pub fn feed(&mut self, patterns: &[Pattern], mut chunk: &[u8], hits: &mut Vec<Hit>) {
+    pub fn feed(&mut self, patterns: &[Pattern], chunk: &[u8], hits: &mut Vec<Hit>) {
+        // So no line within a chunk is as long as a piece.
+        for chunk in chunk.chunks(LONGEST_LINE_BYTES - 1) {
+            self.take(patterns, chunk, hits);
+        }
+    }
+
+    fn take(&mut self, patterns: &[Pattern], mut chunk: &[u8], hits: &mut Vec<Hit>) {
         while !self.rest.is_empty() {
             let end = chunk.iter().position(|b| is_end(*b)).unwrap_or(chunk.len());
             let room = LONGEST_LINE_BYTES - self.rest.len();
             let (head, tail) = chunk.split_at(end.min(room));
             self.rest.extend_from_slice(head);
             chunk = tail;
-            if chunk.is_empty() && self.rest.len() < LONGEST_LINE_BYTES {
+            if self.rest.len() == LONGEST_LINE_BYTES {
+                self.piece(patterns, hits);
+            } else if chunk.is_empty() {
                 return;
+            } else {
+                self.finish(patterns, hits);
             }
-            let word = self.rest.split_off(cut(&self.rest));
-            self.finish(patterns, hits);
-            self.rest.extend(word);
         }
         let whole = chunk.iter().rposition(|b| is_end(*b)).map_or(0, |at| at + 1);
-        let (block, mut rest) = chunk.split_at(whole);
+        let (block, rest) = chunk.split_at(whole);
         self.block(patterns, block, hits);
-        while rest.len() >= LONGEST_LINE_BYTES {
-            let (piece, further) = rest.split_at(cut(rest));
-            self.block(patterns, piece, hits);
-            rest = further;
-        }
         self.rest.extend_from_slice(rest);
+    }
+
+    /// The begin of a line that is too long; what is left of it is shorter.
+    fn piece(&mut self, patterns: &[Pattern], hits: &mut Vec<Hit>) {
+        if self.rest.contains(&ESCAPE) {
+            // The last code may not be whole yet.
+            let last = self.rest.iter().rposition(|b| *b == ESCAPE).unwrap_or_default();
+            let whole = if last + LONGEST_WORD_BYTES > self.rest.len() { last } else { self.rest.len() };
+            without_codes(&self.rest[..whole], &mut self.plain);
+            self.plain.extend_from_slice(&self.rest[whole..]);
+            std::mem::swap(&mut self.rest, &mut self.plain);
+            if self.rest.len() < LONGEST_LINE_BYTES {
+                return;
+            }
+        }
+        let end = word_start(&self.rest, self.rest.len());
+        let mut cut = word_start(&self.rest, end - OVERLAP_BYTES);
+        let kept = hits.len();
+        for moved in 1.. {
+            let mut reach = 0;
+            for (which, pattern) in patterns.iter().enumerate() {
+                let ends = pattern.find_before(&self.rest[..end], cut, |found| match found {
+                    Ok(found) => hits.push((which, found)),
+                    Err(what) => refuse(&mut self.refused, which, what),
+                });
+                reach = reach.max(ends);
+            }
+            if reach <= cut {
+                break;
+            }
+            hits.truncate(kept);
+            cut = if moved < MOVES { reach } else { end };
+        }
+        self.rest.drain(..cut);
     }
 
     /// The stream is at its end: a half line is a line.
@@ -88,8 +132,7 @@ impl Scraper {
         for (which, pattern) in patterns.iter().enumerate() {
             search(pattern, block, |at, found| match found {
                 Ok(found) => placed.push((at, (which, found))),
-                Err(what) if self.refused.iter().all(|(other, _)| *other != which) => self.refused.push((which, what)),
-                Err(_) => {}
+                Err(what) => refuse(&mut self.refused, which, what),
             });
         }
         if patterns.len() > 1 {
@@ -100,14 +143,17 @@ impl Scraper {
     }
 }
 
+fn refuse(refused: &mut Vec<(usize, String)>, which: usize, what: String) {
+    if refused.iter().all(|(other, _)| *other != which) {
+        refused.push((which, what));
+    }
+}
+
 /// One pattern in whole lines; tells where the line of each measurement begins.
 fn search(pattern: &Pattern, block: &[u8], mut tell: impl FnMut(usize, Result<Found, String>)) {
     let mut line_at = |start: usize, end: usize| {
-        let mut at = start;
-        while at < end {
-            let piece = &block[at..at + cut(&block[at..end])];
-            pattern.find(piece, |found| tell(at, found));
-            at += piece.len();
+        if start < end {
+            pattern.find(&block[start..end], |found| tell(start, found));
         }
     };
     let mut at = 0;
@@ -132,14 +178,11 @@ fn search(pattern: &Pattern, block: &[u8], mut tell: impl FnMut(usize, Result<Fo
     }
 }
 
-/// How much of the rest of a line is searched at once: all of it, or a piece that ends before the word it would cut.
-fn cut(line: &[u8]) -> usize {
-    if line.len() < LONGEST_LINE_BYTES {
-        return line.len();
-    }
+/// Where to cut a line so that a word stays together, at a place or before it.
+fn word_start(line: &[u8], at: usize) -> usize {
     let is_in_word = |b: &&u8| b.is_ascii_alphanumeric() || b"._+-".contains(b);
-    let word = line[..LONGEST_LINE_BYTES].iter().rev().take(LONGEST_WORD_BYTES + 1).take_while(is_in_word).count();
-    LONGEST_LINE_BYTES - if word <= LONGEST_WORD_BYTES { word } else { 0 }
+    let word = line[..at].iter().rev().take(LONGEST_WORD_BYTES + 1).take_while(is_in_word).count();
+    at - if word <= LONGEST_WORD_BYTES { word } else { 0 }
 }
 
 fn is_end(byte: u8) -> bool {
@@ -265,14 +308,34 @@ mod tests {
     }
 
     #[test]
-    fn a_number_at_the_cut_of_a_long_line_is_missed_or_whole() {
-        for before in LONGEST_LINE_BYTES - 12..LONGEST_LINE_BYTES + 2 {
-            let line = format!("{} loss: 0.5625\n", "x".repeat(before));
-            for size in [1 << 10, 1 << 20] {
-                for (text, must) in [("a=loss: ([0-9.]+)", false), ("a=([0-9.]+)", true)] {
-                    let found = scrape(&[text], line.as_bytes(), size);
-                    assert!(found == [(0, 0.5625)] || (found.is_empty() && !must), "{before} {size} {text}: {found:?}");
+    fn what_lies_across_the_cut_of_a_long_line_is_found_whole_and_once() {
+        let places = (LONGEST_LINE_BYTES - 40..LONGEST_LINE_BYTES + 2)
+            .chain(LONGEST_LINE_BYTES - OVERLAP_BYTES - 40..LONGEST_LINE_BYTES - OVERLAP_BYTES + 40);
+        for before in places {
+            for filler in ["x", "- "] {
+                let line = format!("{} loss: 0.5625 and on\n", filler.repeat(before / filler.len()));
+                for text in ["a=loss: ([0-9.]+)", "a=([0-9.]+)", "a=\\bl?oss: (\\S+)", "a=loss.*?([0-9.]+) and"] {
+                    assert_eq!(scrape(&[text], line.as_bytes(), 1 << 20), [(0, 0.5625)], "{before} {text}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn the_metrics_of_a_line_without_end_are_each_counted_once() {
+        let text: String = (0..20_000).map(|n| format!("\x1b[1mstep{n}\x1b[0m=0.5 loss={n} | ")).collect();
+        let losses: Vec<(usize, f64)> = (0..20_000).map(|n| (0, f64::from(n))).collect();
+        for size in [1000, 4096, 1 << 20] {
+            assert_eq!(scrape(&["a=loss=([0-9]+)"], text.as_bytes(), size), losses, "{size}");
+            let patterns = patterns(&["b=step([0-9]+)=[0-9.]+ loss", "c=5 loss=([0-9]+)", "d=p([0-9]+)="]);
+            let (mut scraper, mut hits) = (Scraper::default(), Vec::new());
+            for chunk in text.as_bytes().chunks(size) {
+                scraper.feed(&patterns, chunk, &mut hits);
+            }
+            scraper.finish(&patterns, &mut hits);
+            for which in 0..3 {
+                let values: Vec<f64> = hits.iter().filter(|(w, _)| *w == which).map(|(_, f)| f.value).collect();
+                assert!(values.iter().copied().eq((0..20_000).map(f64::from)), "{size} {which}: {}", values.len());
             }
         }
     }
