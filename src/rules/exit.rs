@@ -42,7 +42,7 @@ pub const NOT_FOUND: u8 = 127;
 pub const STOPPED: u8 = 143;
 /// No sign of life for as long as `--hang-timeout` allows, and no restart left.
 pub const HUNG: u8 = 201;
-/// A GPU failed while training: another machine may succeed.
+/// A GPU failed while training, or a broken one keeps a demand unmet: another machine may succeed.
 pub const GPU: u8 = 202;
 /// A peer could not be reached.
 pub const PEER: u8 = 203;
