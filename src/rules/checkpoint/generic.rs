@@ -64,7 +64,7 @@ fn is_step_of_run(scan: &Scan, path: &str) -> bool {
 }
 
 /// Arrays, pickles and archives are of results, too.
-fn is_surely_weights(file: &Entry) -> bool {
+pub(super) fn is_surely_weights(file: &Entry) -> bool {
     let is_anybodys = |name: &str| ["json", "npy", "npz", "pkl", "pickle", "zip"].iter().any(|e| name.ends_with(e));
     file.kind == Kind::File && is_weights(file.name()) && !is_anybodys(file.name())
 }
