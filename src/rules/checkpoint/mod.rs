@@ -131,6 +131,9 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         candidates.retain(|c| !scan.is_aside(&c.unit) || c.unit == dcp::METADATA);
         contest::without_copies(&mut candidates);
         contest::sort(scan, &mut candidates);
+        if layout.name == tensorflow::TENSORFLOW.name {
+            tensorflow::obey(scan, &mut candidates);
+        }
         if candidates.is_empty() { None } else { Some(Found { layout, candidates, beside: Beside::default() }) }
     });
     let first = found.next()?;
