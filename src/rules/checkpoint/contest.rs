@@ -85,18 +85,20 @@ fn newest_of_steps(scan: &Scan, first: &Found) -> Option<i64> {
     stepped.map(|c| c.newest_ns(scan.listing)).max()
 }
 
-/// Whether numbered files are what the trainer began from (`resnet50.pth`) or what an earlier run left there, since it now
+/// Whether files are what the trainer began from (`resnet50.pth`) or what an earlier run left there, since it now
 /// writes steps of another form. A bare number gives way to younger ones that a word calls steps: the file may have been
-/// fetched again after a restart. It gives way to a series of bare ones only as a whole, as does a step to steps: else each
-/// would win by turns that is saved over while the other grows.
+/// fetched again after a restart. It gives way to a series of bare ones, and to those further down, only as a whole, as do
+/// a file without a number and a step: else each would win by turns that is saved over while the other grows.
 fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
-    let Some(newest) = newest_of_steps(scan, first) else { return false };
+    let all = || first.candidates.iter().map(|c| c.newest_ns(scan.listing)).max();
+    let newest = if is_stray(first) { all() } else { newest_of_steps(scan, first) };
+    let Some(newest) = newest else { return false };
     let (ours, theirs) = (Sure::of(scan, &first.candidates), Sure::of(scan, &other.candidates));
-    let is_sure = ours.is_told || ours.says.0 || !ours.series.is_empty();
-    let is_file = |c: &Candidate| scan.listing.file(&c.unit).is_some();
+    let is_of_several = first.candidates.iter().any(|c| c.step.is_some() && c.paths.len() > 1);
+    let is_sure = ours.is_told || ours.says.0 || !ours.series.is_empty() || is_of_several;
     let steps = || {
-        let may_be = |c: &&Candidate| c.step.is_some() && (is_file(c) || !c.unit.contains('/'));
-        other.candidates.iter().filter(may_be).filter(|c| c.files(scan.listing).any(is_surely_weights))
+        let stepped = other.candidates.iter().filter(|c| c.step.is_some());
+        stepped.filter(|c| c.files(scan.listing).any(is_surely_weights))
     };
     // Of a save of several files, the first's are a part (`optimizer_200.pt` and `model_200.safetensors`).
     let highest = first.candidates.iter().map(|c| c.step).max();
@@ -105,9 +107,21 @@ fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
         return false;
     }
     let time = |c: &Candidate| c.newest_ns(scan.listing);
-    let worded = || steps().filter(|c| says_step(c)).map(time);
-    let counted = steps().filter(|c| is_file(c) && theirs.series.contains(&kind(&c.unit))).map(time).min();
-    let since = if is_sure { worded().min() } else { worded().max().max(counted) };
+    let is_file = |c: &Candidate| scan.listing.file(&c.unit).is_some();
+    let is_worded = |c: &&Candidate| says_step(c) && (is_file(c) || !c.unit.contains('/'));
+    let is_counted = |c: &&Candidate| match is_file(c) {
+        true => theirs.series.contains(&kind(&c.unit)),
+        false => c.unit.contains('/'),
+    };
+    let worded = || steps().filter(is_worded).map(time);
+    let counted = steps().filter(is_counted).map(time).min();
+    let since = if is_sure {
+        worded().min()
+    } else if is_stray(first) {
+        worded().chain(counted).min()
+    } else {
+        worded().max().max(counted)
+    };
     since.is_some_and(|since| is_later(since, newest))
 }
 
@@ -356,6 +370,10 @@ mod tests {
         wins("x_2.bin", &["init_50.pt", "x_1.bin", "x_2.bin"]);
         wins("epoch_1", &["vgg16.pt", "epoch_1/model.pt"]);
         wins("epoch_1", &["vgg16.pt", "vgg19.pt", "epoch_1/model.pt"]);
+        wins("run/step-2", &["resnet50.pth", "run/step-1/model.safetensors", "run/step-2/model.safetensors"]);
+        wins("run/step-2", &["resnet.pth", "run/step-1/model.safetensors", "run/step-2/model.safetensors"]);
+        wins("step-2.bin", &["resnet.pth", "step-1.bin", "step-2.bin"]);
+        wins("run/step-2", &["vgg16.h5", "run/step-1/model.safetensors", "run/step-2/model.safetensors"]);
         wins("m_2.pt", &["vgg16_weights.h5", "m_1.pt", "m_2.pt"]);
         // What was fetched again after a restart lies between the steps, and an earlier run may have left steps as well.
         wins("step-12", &["step-11/model.pt", "resnet50.pth", "last.pt", "step-12/model.pt"]);
@@ -369,6 +387,11 @@ mod tests {
         wins("model_100.pt", &["epoch_1/model.pt", "epoch_2/model.pt", "model_100.pt"]);
         wins("model_100.pt", &["cache_1.bin", "model_100.pt", "cache_2.bin", "cache_3.bin"]);
         wins("model_100.pt", &["model_100.pt", "vocab_32000.bin", "step-5/a.png"]);
+        wins("model_100.pt", &["eval/step-1/out.bin", "model_100.pt", "eval/step-2/out.bin"]);
+        wins("model_100.pt", &["model_100.pt", "run_2/w.bin", "run_3/w.bin"]);
+        wins("D_50.pth", &["epoch_1/model.pt", "D_50.pth", "G_50.pth", "epoch_2/model.pt"]);
+        wins("last.pt", &["step-1.bin", "last.pt", "step-2.bin"]);
+        wins("model_20.pt", &["model_10.pt", "model_20.pt", "eval/step-1/out.bin"]);
         wins("model_20.pt", &["epoch_1/model.pt", "model_10.pt", "model_20.pt", "epoch_2/model.pt"]);
         wins("model_20.pt", &["model_10.pt", "model_20.pt", "cache_1.bin", "cache_2.bin"]);
         wins("optim_step_200.pt", &["optim_step_200.pt", "net_step_200.safetensors"]);
