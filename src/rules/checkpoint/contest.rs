@@ -85,10 +85,10 @@ fn newest_of_steps(scan: &Scan, first: &Found) -> Option<i64> {
     stepped.map(|c| c.newest_ns(scan.listing)).max()
 }
 
-/// Whether files are what the trainer began from (`resnet50.pth`) or what an earlier run left there, since it now
-/// writes steps of another form. A bare number gives way to younger ones that a word calls steps: the file may have been
-/// fetched again after a restart. It gives way to a series of bare ones, and to those further down, only as a whole, as do
-/// a file without a number and a step: else each would win by turns that is saved over while the other grows.
+/// Whether files are what the trainer began from (`resnet50.pth`) or what an earlier run left there, since it now writes
+/// steps of another form. These are all younger; so that what is saved over does not win by turns with what is exported
+/// beside it, several of them where the file is a step itself, or has no number. A file with a bare one gives way to two
+/// younger ones that a word calls steps as well: it may have been fetched again after a restart.
 fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
     let all = || first.candidates.iter().map(|c| c.newest_ns(scan.listing)).max();
     let newest = if is_stray(first) { all() } else { newest_of_steps(scan, first) };
@@ -108,19 +108,24 @@ fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
     }
     let time = |c: &Candidate| c.newest_ns(scan.listing);
     let is_file = |c: &Candidate| scan.listing.file(&c.unit).is_some();
-    let is_worded = |c: &&Candidate| says_step(c) && (is_file(c) || !c.unit.contains('/'));
-    let is_counted = |c: &&Candidate| match is_file(c) {
+    let is_worded = |c: &Candidate| says_step(c) && (is_file(c) || !c.unit.contains('/'));
+    let is_counted = |c: &Candidate| match is_file(c) {
         true => theirs.series.contains(&kind(&c.unit)),
         false => c.unit.contains('/'),
     };
-    let worded = || steps().filter(is_worded).map(time);
-    let counted = steps().filter(is_counted).map(time).min();
+    let times = |is_one: &dyn Fn(&Candidate) -> bool| {
+        let mut times: Vec<i64> = steps().filter(|c| is_one(c)).map(time).collect();
+        times.sort_unstable();
+        times
+    };
+    let oldest_of_several = |times: Vec<i64>| times.first().copied().filter(|_| times.len() > 1);
     let since = if is_sure {
-        worded().min()
+        oldest_of_several(times(&is_worded))
     } else if is_stray(first) {
-        worded().chain(counted).min()
+        oldest_of_several(times(&|c| is_worded(c) || is_counted(c)))
     } else {
-        worded().max().max(counted)
+        let worded = times(&is_worded);
+        worded.iter().nth_back(1).or(worded.first()).copied().max(times(&is_counted).first().copied())
     };
     since.is_some_and(|since| is_later(since, newest))
 }
@@ -369,15 +374,15 @@ mod tests {
         wins("step-7.bin", &["resnet50.pth", "step-7.bin"]);
         wins("x_2.bin", &["init_50.pt", "x_1.bin", "x_2.bin"]);
         wins("epoch_1", &["vgg16.pt", "epoch_1/model.pt"]);
-        wins("epoch_1", &["vgg16.pt", "vgg19.pt", "epoch_1/model.pt"]);
+        wins("epoch_2", &["vgg16.pt", "vgg19.pt", "epoch_1/model.pt", "epoch_2/model.pt"]);
         wins("run/step-2", &["resnet50.pth", "run/step-1/model.safetensors", "run/step-2/model.safetensors"]);
         wins("run/step-2", &["resnet.pth", "run/step-1/model.safetensors", "run/step-2/model.safetensors"]);
         wins("step-2.bin", &["resnet.pth", "step-1.bin", "step-2.bin"]);
         wins("run/step-2", &["vgg16.h5", "run/step-1/model.safetensors", "run/step-2/model.safetensors"]);
         wins("m_2.pt", &["vgg16_weights.h5", "m_1.pt", "m_2.pt"]);
         // What was fetched again after a restart lies between the steps, and an earlier run may have left steps as well.
-        wins("step-12", &["step-11/model.pt", "resnet50.pth", "last.pt", "step-12/model.pt"]);
-        wins("step-1", &["epoch_1.pt", "epoch_2.pt", "step-1/model.pt"]);
+        wins("step-13", &["step-11/model.pt", "resnet50.pth", "last.pt", "step-12/model.pt", "step-13/model.pt"]);
+        wins("step-3", &["epoch_1.pt", "epoch_2.pt", "step-1/model.pt", "step-3/model.pt"]);
         assert_eq!(complete_units(&saved(&["resnet50.pth", "step-50.bin", "step-51.bin"]))[0].0, "step-51.bin");
     }
 
@@ -388,14 +393,17 @@ mod tests {
         wins("model_100.pt", &["cache_1.bin", "model_100.pt", "cache_2.bin", "cache_3.bin"]);
         wins("model_100.pt", &["model_100.pt", "vocab_32000.bin", "step-5/a.png"]);
         wins("model_100.pt", &["eval/step-1/out.bin", "model_100.pt", "eval/step-2/out.bin"]);
+        wins("model_100.pt", &["epoch_1/model.pt", "model_100.pt", "epoch_2/model.pt"]);
+        wins("ckpt_100.pt", &["ckpt_100.pt", "epoch_1/model.pt"]);
+        wins("last.pt", &["last.pt", "epoch_1.bin"]);
         wins("model_100.pt", &["model_100.pt", "run_2/w.bin", "run_3/w.bin"]);
-        wins("D_50.pth", &["epoch_1/model.pt", "D_50.pth", "G_50.pth", "epoch_2/model.pt"]);
+        wins("D_50.pth", &["ep_1/w.pt", "D_50.pth", "G_50.pth", "ep_2/w.pt", "ep_3/w.pt"]);
         wins("last.pt", &["step-1.bin", "last.pt", "step-2.bin"]);
         wins("model_20.pt", &["model_10.pt", "model_20.pt", "eval/step-1/out.bin"]);
         wins("model_20.pt", &["epoch_1/model.pt", "model_10.pt", "model_20.pt", "epoch_2/model.pt"]);
         wins("model_20.pt", &["model_10.pt", "model_20.pt", "cache_1.bin", "cache_2.bin"]);
         wins("optim_step_200.pt", &["optim_step_200.pt", "net_step_200.safetensors"]);
-        wins("epoch_2.pt", &["epoch_2.pt", "epoch_2/model.pt"]);
+        wins("model_2.pt", &["model_2.pt", "epoch_2/model.pt"]);
         let at_once = ["resnet50.pth", "step-1.bin", "step-2.bin"];
         let at_once = at_once.iter().fold(saved(&at_once), |memory, name| memory.at(name, SECOND));
         assert_eq!(complete_units(&at_once)[0].0, "resnet50.pth", "times that tell nothing");
