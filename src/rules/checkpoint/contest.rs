@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::generic::is_surely_weights;
 use super::listing::{Listing, name_of, parent_of};
 use super::order::APART_NS;
 use super::unit::{Candidate, Scan, is_steps};
@@ -26,12 +27,28 @@ pub(super) fn gives_way(scan: &Scan, first: &Found, other: &Found) -> bool {
     if are_copies(&first.candidates) {
         return !are_copies(&other.candidates) && holds_steps(scan, other);
     }
-    (is_stray(first) || is_before(scan, first, other)) && holds_steps(scan, other)
+    let is_before = || !super::is_of_files(first.layout) && is_before(scan, first, other);
+    (is_stray(first) || is_before()) && holds_steps(scan, other) || is_overtaken(scan, first, other)
+}
+
+/// What is the first's is no checkpoint of the other's, nor a part of one.
+pub(super) fn without(mut other: Found, first: &Found) -> Found {
+    let taken: BTreeSet<&String> = first.candidates.iter().flat_map(|c| &c.paths).collect();
+    for c in &mut other.candidates {
+        c.paths.retain(|path| !taken.contains(path));
+        if taken.contains(&c.unit) {
+            c.unit = c.paths.first().cloned().unwrap_or_default();
+        }
+    }
+    other.candidates.retain(|c| !c.paths.is_empty());
+    other
 }
 
 /// Whether it may have to give way at all: looking for others costs time.
 pub(super) fn is_doubtful(scan: &Scan, first: &Found) -> bool {
-    are_copies(&first.candidates) || is_stray(first) || is_a_beginning(scan, first)
+    let has_younger = |newest: i64| scan.listing.files().any(|f| is_later(f.mtime_ns, newest) && is_surely_weights(f));
+    let may_be_overtaken = || newest_of_steps(scan, first).is_some_and(has_younger);
+    are_copies(&first.candidates) || is_stray(first) || is_a_beginning(scan, first) || may_be_overtaken()
 }
 
 /// Models as they are handed out: in one of these forms, with neither a trainer's state nor a step that is finished.
@@ -55,7 +72,62 @@ fn is_before(scan: &Scan, first: &Found, other: &Found) -> bool {
     let time = |c: &Candidate| c.newest_ns(scan.listing);
     let newest = first.candidates.iter().map(time).max();
     let oldest = other.candidates.iter().filter(|c| c.step.is_some()).map(time).min();
-    newest.zip(oldest).is_some_and(|(first, other)| other.saturating_sub(first) > APART_NS)
+    newest.zip(oldest).is_some_and(|(first, other)| is_later(other, first))
+}
+
+fn is_later(time: i64, than: i64) -> bool {
+    time.saturating_sub(than) > APART_NS
+}
+
+/// Of files with a number in the name, the newest's time.
+fn newest_of_steps(scan: &Scan, first: &Found) -> Option<i64> {
+    let stepped = first.candidates.iter().filter(|c| c.step.is_some() && super::is_of_files(first.layout));
+    stepped.map(|c| c.newest_ns(scan.listing)).max()
+}
+
+/// Whether files are what the trainer began from (`resnet50.pth`) or what an earlier run left there, since it now writes
+/// steps of another form. These are all younger; so that what is saved over does not win by turns with what is exported
+/// beside it, several of them where the file is a step itself, or has no number. A file with a bare one gives way to two
+/// younger ones that a word calls steps as well: it may have been fetched again after a restart.
+fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
+    let all = || first.candidates.iter().map(|c| c.newest_ns(scan.listing)).max();
+    let newest = if is_stray(first) { all() } else { newest_of_steps(scan, first) };
+    let Some(newest) = newest else { return false };
+    let (ours, theirs) = (Sure::of(scan, &first.candidates), Sure::of(scan, &other.candidates));
+    let is_of_several = first.candidates.iter().any(|c| c.step.is_some() && c.paths.len() > 1);
+    let is_sure = ours.is_told || ours.says.0 || !ours.series.is_empty() || is_of_several;
+    let steps = || {
+        let stepped = other.candidates.iter().filter(|c| c.step.is_some());
+        stepped.filter(|c| c.files(scan.listing).any(is_surely_weights))
+    };
+    // Of a save of several files, the first's are a part (`optimizer_200.pt` and `model_200.safetensors`).
+    let highest = first.candidates.iter().map(|c| c.step).max();
+    let is_ours = |c: &Candidate| first.candidates.iter().any(|ours| ours.step == c.step);
+    if steps().all(is_ours) && steps().any(|c| Some(c.step) == highest) {
+        return false;
+    }
+    let time = |c: &Candidate| c.newest_ns(scan.listing);
+    let is_file = |c: &Candidate| scan.listing.file(&c.unit).is_some();
+    let is_worded = |c: &Candidate| says_step(c) && (is_file(c) || !c.unit.contains('/'));
+    let is_counted = |c: &Candidate| match is_file(c) {
+        true => theirs.series.contains(&kind(&c.unit)),
+        false => c.unit.contains('/'),
+    };
+    let times = |is_one: &dyn Fn(&Candidate) -> bool| {
+        let mut times: Vec<i64> = steps().filter(|c| is_one(c)).map(time).collect();
+        times.sort_unstable();
+        times
+    };
+    let oldest_of_several = |times: Vec<i64>| times.first().copied().filter(|_| times.len() > 1);
+    let since = if is_sure {
+        oldest_of_several(times(&is_worded))
+    } else if is_stray(first) {
+        oldest_of_several(times(&|c| is_worded(c) || is_counted(c)))
+    } else {
+        let worded = times(&is_worded);
+        worded.iter().nth_back(1).or(worded.first()).copied().max(times(&is_counted).first().copied())
+    };
+    since.is_some_and(|since| is_later(since, newest))
 }
 
 /// Whether these are checkpoints of steps. Of what has no format, only directories at the top that say so and hold weights
@@ -115,7 +187,7 @@ pub(super) fn sort(scan: &Scan, candidates: &mut Vec<Candidate>) {
 fn hasty<'a>(scan: &Scan, candidates: &'a [Candidate], sure: &Sure) -> impl Iterator<Item = &'a Candidate> {
     let time = |c: &Candidate| c.newest_ns(scan.listing);
     let newest = candidates.iter().filter(|c| !is_in_haste(&c.unit)).map(time).max().unwrap_or(i64::MAX);
-    let is_last = |c: &Candidate| time(c).saturating_sub(newest) > APART_NS;
+    let is_last = |c: &Candidate| is_later(time(c), newest);
     let others = candidates.iter().filter(|c| c.step.is_some() && is_in_haste(&c.unit) && !sure.is_step(c));
     others.filter(|c| is_last(c)).collect::<Vec<_>>().into_iter()
 }
@@ -292,5 +364,48 @@ mod tests {
         wins("checkpoints/last", &["checkpoints/last/__0_0.distcp", "checkpoints/last/.metadata", "model_1.pt"]);
         wins("state", &["state/random_states_0.pkl", "state/model.safetensors", "model_1.pt"]);
         wins("final", &["model_1.pt", "final/__0_0.distcp", "final/.metadata"]);
+    }
+
+    #[test]
+    fn a_numbered_file_of_before_gives_way_to_the_steps_of_another_form() {
+        wins("step-12", &["resnet50.pth", "step-11/model.pt", "step-12/model.pt"]);
+        wins("x_3.bin", &["init_1.pt", "x_1.bin", "x_2.bin", "x_3.bin"]);
+        wins("params_20.msgpack", &["vae_16.ckpt", "params_10.msgpack", "params_20.msgpack"]);
+        wins("step-7.bin", &["resnet50.pth", "step-7.bin"]);
+        wins("x_2.bin", &["init_50.pt", "x_1.bin", "x_2.bin"]);
+        wins("epoch_1", &["vgg16.pt", "epoch_1/model.pt"]);
+        wins("epoch_2", &["vgg16.pt", "vgg19.pt", "epoch_1/model.pt", "epoch_2/model.pt"]);
+        wins("run/step-2", &["resnet50.pth", "run/step-1/model.safetensors", "run/step-2/model.safetensors"]);
+        wins("run/step-2", &["resnet.pth", "run/step-1/model.safetensors", "run/step-2/model.safetensors"]);
+        wins("step-2.bin", &["resnet.pth", "step-1.bin", "step-2.bin"]);
+        wins("run/step-2", &["vgg16.h5", "run/step-1/model.safetensors", "run/step-2/model.safetensors"]);
+        wins("m_2.pt", &["vgg16_weights.h5", "m_1.pt", "m_2.pt"]);
+        // What was fetched again after a restart lies between the steps, and an earlier run may have left steps as well.
+        wins("step-13", &["step-11/model.pt", "resnet50.pth", "last.pt", "step-12/model.pt", "step-13/model.pt"]);
+        wins("step-3", &["epoch_1.pt", "epoch_2.pt", "step-1/model.pt", "step-3/model.pt"]);
+        assert_eq!(complete_units(&saved(&["resnet50.pth", "step-50.bin", "step-51.bin"]))[0].0, "step-51.bin");
+    }
+
+    #[test]
+    fn a_numbered_file_that_is_saved_over_or_goes_on_gives_way_to_nothing_beside_it() {
+        wins("model_100.pt", &["samples_3/a.pt", "model_100.pt", "samples_4/a.pt", "metrics_5.json", "out_6.npy"]);
+        wins("model_100.pt", &["epoch_1/model.pt", "epoch_2/model.pt", "model_100.pt"]);
+        wins("model_100.pt", &["cache_1.bin", "model_100.pt", "cache_2.bin", "cache_3.bin"]);
+        wins("model_100.pt", &["model_100.pt", "vocab_32000.bin", "step-5/a.png"]);
+        wins("model_100.pt", &["eval/step-1/out.bin", "model_100.pt", "eval/step-2/out.bin"]);
+        wins("model_100.pt", &["epoch_1/model.pt", "model_100.pt", "epoch_2/model.pt"]);
+        wins("ckpt_100.pt", &["ckpt_100.pt", "epoch_1/model.pt"]);
+        wins("last.pt", &["last.pt", "epoch_1.bin"]);
+        wins("model_100.pt", &["model_100.pt", "run_2/w.bin", "run_3/w.bin"]);
+        wins("D_50.pth", &["ep_1/w.pt", "D_50.pth", "G_50.pth", "ep_2/w.pt", "ep_3/w.pt"]);
+        wins("last.pt", &["step-1.bin", "last.pt", "step-2.bin"]);
+        wins("model_20.pt", &["model_10.pt", "model_20.pt", "eval/step-1/out.bin"]);
+        wins("model_20.pt", &["epoch_1/model.pt", "model_10.pt", "model_20.pt", "epoch_2/model.pt"]);
+        wins("model_20.pt", &["model_10.pt", "model_20.pt", "cache_1.bin", "cache_2.bin"]);
+        wins("optim_step_200.pt", &["optim_step_200.pt", "net_step_200.safetensors"]);
+        wins("model_2.pt", &["model_2.pt", "epoch_2/model.pt"]);
+        let at_once = ["resnet50.pth", "step-1.bin", "step-2.bin"];
+        let at_once = at_once.iter().fold(saved(&at_once), |memory, name| memory.at(name, SECOND));
+        assert_eq!(complete_units(&at_once)[0].0, "resnet50.pth", "times that tell nothing");
     }
 }

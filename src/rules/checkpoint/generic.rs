@@ -11,6 +11,7 @@ use super::siblings::together;
 use super::unit::{
     Candidate, Layout, Scan, is_bystander, is_day, is_steps, is_temporary, no_pointers, step_in, step_in_stem,
 };
+use super::{keras, torch_file};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const GENERIC: Layout = Layout {
@@ -27,7 +28,9 @@ const MODEL: &str = "saved_model.pb";
 fn find(scan: &Scan) -> Vec<Candidate> {
     let top = scan.listing.within("").filter(|entry| !is_home(scan, entry));
     let mut units: Vec<Candidate> = top.filter_map(|entry| unit(scan, entry)).collect();
-    if units.iter().all(|unit| holds_results(scan, unit)) {
+    // Where what an earlier layout found gives way to this, it is none of ours.
+    let is_others = |name: &str| scan.options.format.is_none() && (torch_file::is_ours(name) || keras::is_model(name));
+    if units.iter().all(|unit| holds_results(scan, unit) || is_others(&unit.unit)) {
         let directories = scan.listing.directories().filter(|d| d.path.contains('/') && is_step_of_run(scan, &d.path));
         units.extend(directories.filter_map(|directory| unit(scan, directory)));
     }
@@ -64,7 +67,7 @@ fn is_step_of_run(scan: &Scan, path: &str) -> bool {
 }
 
 /// Arrays, pickles and archives are of results, too.
-fn is_surely_weights(file: &Entry) -> bool {
+pub(super) fn is_surely_weights(file: &Entry) -> bool {
     let is_anybodys = |name: &str| ["json", "npy", "npz", "pkl", "pickle", "zip"].iter().any(|e| name.ends_with(e));
     file.kind == Kind::File && is_weights(file.name()) && !is_anybodys(file.name())
 }

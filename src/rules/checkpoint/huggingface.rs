@@ -12,8 +12,9 @@ use serde::Deserialize;
 use super::beside::Beside;
 use super::check;
 use super::listing::{Kind, Listing, join};
+use super::order::{self, APART_NS};
 use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
-use super::{dcp, deepspeed, order};
+use super::{dcp, deepspeed};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const HUGGINGFACE: Layout = Layout {
@@ -103,14 +104,22 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     order::as_all_do(candidate, beside.saved(|| find(scan)), |unit| in_order(scan, unit))
 }
 
-/// What rank 0 writes before `trainer_state.json` is of the same save. Random states follow it in older versions.
+/// What rank 0 writes before `trainer_state.json` is of the same save. Random states follow it in older versions. A save
+/// begins with `config.json`: where that is not younger, nothing was saved over, but fetched in any order.
 fn in_order(scan: &Scan, unit: &str) -> Result<(), String> {
     #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
     static BEFORE: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"^(?:(optimizer|scheduler)\.(pt|bin)|model.*\.safetensors|pytorch_model.*\.bin)$").unwrap()
     });
     let Some(last) = scan.listing.file(&join(unit, "trainer_state.json")) else { return Ok(()) };
-    order::written_before(scan.listing.within(unit).filter(|e| BEFORE.is_match(e.name())), last, 0)
+    if scan
+        .listing
+        .file(&join(unit, "config.json"))
+        .is_some_and(|first| order::written_before([first], last, APART_NS).is_ok())
+    {
+        return Ok(());
+    }
+    order::written_before(scan.listing.within(unit).filter(|e| BEFORE.is_match(e.name())), last, APART_NS)
 }
 
 /// Optimizer, scheduler and the state of each rank's random numbers, unless the trainer saves only the model.
@@ -281,17 +290,31 @@ mod tests {
 
     #[test]
     fn one_that_is_saved_over_again_has_files_younger_than_its_state() {
-        let at = |memory: Memory, file: &str| memory.at(&format!("checkpoint-1000/{file}"), 2);
+        let at = |memory: Memory, file: &str| memory.at(&format!("checkpoint-1000/{file}"), 5 * APART_NS);
         for file in ["model-00001-of-00002.safetensors", "optimizer.pt", "scheduler.pt"] {
-            let why = reason(&at(saved(), file), "checkpoint-1000");
-            assert!(why.contains("younger than checkpoint-1000/trainer_state.json"), "{why}");
-            let newer = at(at(saved(), file), "trainer_state.json");
+            for begun in [at(saved(), "config.json"), saved().without("checkpoint-1000/config.json")] {
+                let why = reason(&at(begun, file), "checkpoint-1000");
+                assert!(why.contains("younger than checkpoint-1000/trainer_state.json"), "{why}");
+            }
+            let newer = at(at(at(saved(), "config.json"), file), "trainer_state.json");
             assert_eq!(complete_units(&newer).len(), 2);
         }
         assert_eq!(complete_units(&at(saved(), "rng_state.pth")).len(), 2, "older versions write it after the state");
-        let always = at(saved(), "model-00001-of-00002.safetensors");
-        let always = always.at("checkpoint-500/model-00001-of-00002.safetensors", 2);
+        let always = ["config.json", "model-00001-of-00002.safetensors"].into_iter().fold(saved(), at);
+        let always = ["config.json", "model-00001-of-00002.safetensors"]
+            .iter()
+            .fold(always, |memory, file| memory.at(&format!("checkpoint-500/{file}"), 5 * APART_NS));
         assert_eq!(complete_units(&always).len(), 2, "a callback writes the weights once more");
+    }
+
+    #[test]
+    fn what_was_fetched_in_any_order_was_not_saved_over() {
+        let fetched = saved().at("checkpoint-1000/model-00001-of-00002.safetensors", 600 * APART_NS);
+        assert_eq!(complete_units(&fetched).len(), 2, "the largest last");
+        let alone = Memory::of(&[("checkpoint-5/model.safetensors", safetensors_of(b"1"))])
+            .at("checkpoint-5/model.safetensors", 50_000_000)
+            .with("checkpoint-5/trainer_state.json", r#"{"global_step": 5}"#);
+        assert_eq!(complete_units(&alone).len(), 1, "side by side");
     }
 
     #[test]

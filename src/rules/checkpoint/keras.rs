@@ -34,12 +34,15 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     if !backups.is_empty() {
         return backups;
     }
-    let is_model = |name: &str| [".keras", ".h5", ".hdf5"].iter().any(|e| name.ends_with(e)) && !is_temporary(name);
     let models = scan.listing.files().filter(|f| is_model(f.name()));
     // `.weights.h5`: the 5 is no step, nor is anything of a name like `best.weights.h5`.
     let step = |name: &str| step_in(name.strip_suffix(".h5").unwrap_or(name));
     let models = models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?)));
     together(scan.listing, models.collect())
+}
+
+pub(super) fn is_model(name: &str) -> bool {
+    [".keras", ".h5", ".hdf5"].iter().any(|e| name.ends_with(e)) && !is_temporary(name)
 }
 
 fn backup(scan: &Scan, weights: &str) -> Option<Candidate> {

@@ -148,7 +148,7 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     /// Files in memory: path to content; a path that ends in `/` is a directory.
-    #[derive(Default)]
+    #[derive(Clone, Default)]
     pub(crate) struct Memory(pub(crate) BTreeMap<String, Vec<u8>>, pub(crate) BTreeMap<String, i64>);
 
     impl Memory {

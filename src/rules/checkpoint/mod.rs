@@ -130,7 +130,7 @@ pub struct Found {
 }
 
 /// Looks with the layout that was asked for, or with each in turn until one finds something, finished or not. Files that
-/// have no step (`best.pt`, `metrics.h5`), copies and models to begin from do not hide the steps of a later one.
+/// have no step (`best.pt`, `metrics.h5`), copies, models to begin from and what is over do not hide the steps of a later one.
 pub fn recognise(scan: &Scan) -> Option<Found> {
     let asked = match (&scan.options.format, &scan.options.marker) {
         (Some(name), _) => Some(name.as_str()),
@@ -144,11 +144,15 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         candidates.retain(|c| !scan.is_aside(&c.unit) || c.unit == dcp::METADATA);
         contest::without_copies(&mut candidates);
         contest::sort(scan, &mut candidates);
+        if layout.name == tensorflow::TENSORFLOW.name {
+            tensorflow::obey(scan, &mut candidates);
+        }
         if candidates.is_empty() { None } else { Some(Found { layout, candidates, beside: Beside::default() }) }
     });
     let first = found.next()?;
     let is_doubtful = asked.is_none() && contest::is_doubtful(scan, &first);
-    let better = if is_doubtful { found.find(|other| contest::gives_way(scan, &first, other)) } else { None };
+    let mut others = found.map(|other| contest::without(other, &first));
+    let better = if is_doubtful { others.find(|other| contest::gives_way(scan, &first, other)) } else { None };
     let mut chosen = better.unwrap_or(first);
     if is_of_files(chosen.layout) {
         chosen.candidates = siblings::of_ranks(siblings::with_others(scan, chosen.candidates));

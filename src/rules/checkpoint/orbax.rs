@@ -1,7 +1,10 @@
 //! Orbax (JAX): directories `N` or `prefix_N`, renamed from `N.orbax-checkpoint-tmp*` when finished; where renames are
 //! not atomic, a file `commit_success.txt` inside says so instead. One saved by itself has any name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::beside::Beside;
 use super::check;
@@ -158,7 +161,30 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     });
     let (from, to) =
         (saved.partition_point(|s| parent_of(&s.unit) < home), saved.partition_point(|s| parent_of(&s.unit) <= home));
-    scan.nothing_lost(candidate, &saved[from..to], |e| TELLTALES.contains(&e.name()))
+    let saved = &saved[from..to];
+    let matters = |e: &Entry| TELLTALES.contains(&e.name()) && !e.path.contains(TEMPORARY);
+    scan.nothing_lost(candidate, saved, |e| matters(e) && !is_of_new_item(scan, candidate, saved, &e.path))
+}
+
+#[derive(Deserialize)]
+struct Saved {
+    item_handlers: BTreeMap<String, IgnoredAny>,
+}
+
+/// Whether what a later step has lies in an item that this one was saved without: its own metadata tells, else the steps
+/// before it. One of which no item is left is being deleted.
+fn is_of_new_item(scan: &Scan, candidate: &Candidate, saved: &[Candidate], path: &str) -> bool {
+    let within = path.strip_prefix(parent_of(&candidate.unit)).unwrap_or(path).trim_start_matches('/');
+    let Some((item, _)) = within.split_once('/').and_then(|(_, rest)| rest.split_once('/')) else { return false };
+    let has = |unit: &Candidate| scan.listing.get(&join(&unit.unit, item)).is_some();
+    if has(candidate) || !below(scan, &candidate.unit).any(|name| TELLTALES[2..].contains(&name)) {
+        return false;
+    }
+    let own = scan.text(&join(&candidate.unit, METADATA)).and_then(|text| serde_json::from_str::<Saved>(&text).ok());
+    match own {
+        Some(own) => !own.item_handlers.contains_key(item),
+        None => !saved.iter().any(|other| other.step < candidate.step && has(other)),
+    }
 }
 
 #[cfg(test)]
@@ -269,5 +295,41 @@ mod tests {
         assert_eq!(complete_units(&memory).len(), 2, "the names of arrays do not count");
         let memory = memory.without("1/default/manifest.ocdbt");
         assert!(reason(&memory, "1").contains("default/manifest.ocdbt is missing, which 2 has"));
+        let memory = memory.without("1/default/d/1f0e");
+        assert!(reason(&memory, "1").contains("default/manifest.ocdbt is missing"), "of an item nothing is left");
+    }
+
+    fn with_items(memory: Memory, step: u64, items: &[&str]) -> Memory {
+        let memory = memory.with(&format!("{step}/_CHECKPOINT_METADATA"), "{}");
+        items.iter().fold(memory, |memory, item| memory.with(&format!("{step}/{item}/manifest.ocdbt"), "m"))
+    }
+
+    #[test]
+    fn a_newer_one_that_is_not_finished_takes_nothing_from_a_whole_one() {
+        let memory = with_items(with_items(Memory::default(), 5, &["default"]), 10, &[]);
+        for unfinished in
+            ["10/default.orbax-checkpoint-tmp-1/manifest.ocdbt", "10/ema.orbax-checkpoint-tmp-1/_METADATA"]
+        {
+            let memory = memory.clone().with(unfinished, "m");
+            assert_eq!(complete_units(&memory), [("5".into(), Some(5))], "{unfinished}");
+        }
+    }
+
+    #[test]
+    fn an_item_that_newer_ones_have_is_missing_only_where_it_was_saved() {
+        let units = |memory: &Memory| complete_units(memory).into_iter().map(|(unit, _)| unit).collect::<Vec<_>>();
+        let memory = with_items(Memory::default(), 5, &["default"]);
+        let memory = with_items(with_items(memory, 10, &["default", "ema"]), 20, &["default", "ema"]);
+        assert_eq!(units(&memory), ["20", "10", "5"], "it came later");
+        let lost = with_items(memory.clone(), 1, &["default", "ema"]);
+        assert!(reason(&lost, "5").contains("ema/manifest.ocdbt is missing, which 10 has"), "one before had it");
+        let says =
+            |items: &str| memory.clone().with("5/_CHECKPOINT_METADATA", format!(r#"{{"item_handlers":{items}}}"#));
+        assert!(reason(&says(r#"{"default":"a","ema":"b"}"#), "5").contains("ema/manifest.ocdbt is missing"));
+        for without in [r#"{"default":"a"}"#, "null", r#""a""#] {
+            assert_eq!(units(&says(without)), ["20", "10", "5"], "{without}");
+        }
+        let torn = memory.with("5/ema/d/f0e", "d");
+        assert!(reason(&torn, "5").contains("ema/manifest.ocdbt is missing"), "a part of it is left");
     }
 }

@@ -4,7 +4,7 @@
 //! the finished ones: `all_model_checkpoint_paths: "ckpt-10"`. A graph `P-N.meta` (TensorFlow 1) goes with them. What the workers that are not chief write
 //! (`workertemp_*`) and half-written parts (`*_temp/`, `*.tempstate*`) are never looked at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::beside::Beside;
 use super::check;
@@ -80,7 +80,11 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
         let states = scan.listing.files().filter(|f| f.name() == STATE);
         let texts = states.filter_map(|state| Some((parent_of(&state.path), scan.text(&state.path)?)));
         let key = |home: &str, named: &str| (join(home, name_of(named)), String::new());
-        texts.flat_map(|(home, text)| names(&text).iter().map(|named| key(home, named)).collect::<Vec<_>>()).collect()
+        texts
+            .flat_map(|(home, text)| {
+                names(&text, "all_model_checkpoint_paths").iter().map(|named| key(home, named)).collect::<Vec<_>>()
+            })
+            .collect()
     });
     if named.contains_key(&candidate.unit) { Ok(()) } else { Err(format!("the state file {state} does not name it")) }
 }
@@ -95,14 +99,38 @@ fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
     vec![Pointer { path, content, symlink: false }]
 }
 
-/// Every path that a state file names.
-fn names(text: &str) -> Vec<String> {
-    let lines = text.lines().filter_map(|line| {
-        let value = line.trim().strip_prefix("all_model_checkpoint_paths:")?.trim();
-        let quote = value.chars().next().filter(|q| *q == '"' || *q == '\'')?;
-        Some(unescape(value.strip_prefix(quote)?.strip_suffix(quote)?))
-    });
-    lines.collect()
+/// Puts below what a state file calls the latest what is no younger, whatever its step: an earlier run's.
+pub(super) fn obey(scan: &Scan, candidates: &mut [Candidate]) {
+    let homes: BTreeSet<String> = candidates.iter().map(|c| parent_of(&c.unit).to_owned()).collect();
+    for home in homes {
+        let text = scan.text(&join(&home, STATE)).unwrap_or_default();
+        let Some(named) = names(&text, "model_checkpoint_path").pop() else { continue };
+        let named = join(&home, name_of(&named));
+        let Some(at) = candidates.iter().position(|c| c.unit == named) else { continue };
+        let time = |c: &Candidate| c.newest_ns(scan.listing);
+        let latest = time(&candidates[at]);
+        let is_below = |c: &Candidate| parent_of(&c.unit) == home && c.unit != named && time(c) <= latest;
+        candidates[..=at].sort_by_cached_key(is_below);
+    }
+}
+
+/// The strings under a key in a state file, each field on a line of its own or not.
+fn names(text: &str, key: &str) -> Vec<String> {
+    let (mut all, mut rest) = (Vec::new(), text);
+    while let Some((before, quote)) = rest.find(['"', '\'']).and_then(|at| rest.split_at_checked(at)) {
+        let mut is_escaped = false;
+        let end = quote.char_indices().skip(1).find(|(_, c)| {
+            let ends = !is_escaped && quote.starts_with(*c);
+            is_escaped = !is_escaped && *c == '\\';
+            ends
+        });
+        let Some((end, _)) = end else { break };
+        if before.trim_end_matches(|c: char| c == ':' || c.is_ascii_whitespace()).ends_with(key) {
+            all.push(unescape(&quote[1..end]));
+        }
+        rest = &quote[end + 1..];
+    }
+    all
 }
 
 /// The text proto's escapes in a string: `\"`, `\\`, `\n`, `\303`.
@@ -198,6 +226,27 @@ mod tests {
     }
 
     #[test]
+    fn what_the_state_file_calls_the_latest_goes_before_higher_steps_that_are_no_younger() {
+        let memory = saved().with(
+            "checkpoint",
+            "model_checkpoint_path: \"ckpt-10\" \
+            all_model_checkpoint_paths: 'ckpt-20' all_model_checkpoint_paths:\"/old/ckpt-10\"",
+        );
+        let at = |memory: Memory, unit: &str, at: i64| memory.at(&format!("{unit}.data-00000-of-00001"), at);
+        let newest = |memory: &Memory| complete_units(memory)[0].0.clone();
+        let left_over = at(memory, "ckpt-10", 9);
+        assert_eq!(complete_units(&left_over), [("ckpt-10".into(), Some(10)), ("ckpt-20".into(), Some(20))]);
+        assert_eq!(newest(&left_over.clone().at("ckpt-20.index", 10)), "ckpt-20", "the state file lags behind");
+        let elsewhere = left_over.clone().with("b/checkpoint", "all_model_checkpoint_paths:\"ckpt-30\"");
+        let elsewhere = elsewhere.with("b/ckpt-30.index", table_of(b"z")).with("b/ckpt-30.data-00000-of-00001", "w");
+        assert_eq!(newest(&elsewhere), "b/ckpt-30");
+        for state in ["model_checkpoint_path: \"ckpt-7\"\n", "model_checkpoint_path: \"ckpt-10\n"] {
+            let state = format!("all_model_checkpoint_paths: \"ckpt-20\"\n{state}");
+            assert_eq!(newest(&left_over.clone().with("checkpoint", state)), "ckpt-20", "it names nothing");
+        }
+    }
+
+    #[test]
     fn a_lone_shard_is_tensorflows_and_unfinished_never_a_file_of_no_format() {
         assert_eq!(complete_units(&Memory::of(&[("ckpt-1.data-00000-of-00001", "w")])), []);
     }
@@ -233,6 +282,6 @@ mod tests {
             .with(&format!("{name}.index"), table_of(b"x"))
             .with(&format!("{name}.data-00000-of-00001"), "w");
         assert_eq!(complete_units(&memory), [(name.to_owned(), Some(3))]);
-        assert_eq!(names(&state), [name]);
+        assert_eq!(names(&state, "all_model_checkpoint_paths"), [name]);
     }
 }

@@ -74,7 +74,7 @@ fn espnets_in_order(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     }
 }
 
-fn is_ours(name: &str) -> bool {
+pub(super) fn is_ours(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     [".pt", ".pth", ".pth.tar", ".ckpt"].iter().any(|e| name.ends_with(e))
 }
