@@ -101,7 +101,7 @@ impl Named {
                     };
                     if !goes_on {
                         tell(Seen::End);
-                        self.open.iter_mut().for_each(Open::from_the_start);
+                        self.open.iter_mut().for_each(Open::begin_anew);
                     }
                 }
                 _ => return Ok(false),
@@ -136,7 +136,7 @@ impl Open {
         let is_again = |open: &Open| open.is_passed_over && open.at == size;
         if is_touched && (is_again(self) || !self.is_where_it_was(size)?) {
             tell(Seen::End);
-            self.from_the_start();
+            self.begin_anew();
         }
         self.is_passed_over &= self.at == size;
         let mut buffer = vec![0; SLICE_BYTES.min(size.saturating_sub(self.at) as usize)];
@@ -153,7 +153,7 @@ impl Open {
         Ok(true)
     }
 
-    fn from_the_start(&mut self) {
+    fn begin_anew(&mut self) {
         (self.at, self.is_passed_over) = (0, false);
         self.mark.clear();
     }
