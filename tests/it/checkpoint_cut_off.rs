@@ -7,13 +7,13 @@ use crate::support::checkpoints::Place;
 
 /// Saves step 1, waits until that has settled, and then saves step 2 without an end.
 const SAVES: &str = r#"
-    mkdir "$D/step-1"; echo whole >"$D/step-1/weights.bin"; sleep 0.3
+    mkdir "$D/step-1"; echo whole >"$D/step-1/weights.bin"; sleep 1.2
     mkdir "$D/step-2"; echo torn >"$D/step-2/weights.bin"; echo saving
     while :; do echo more >>"$D/step-2/weights.bin"; sleep 0.01; done"#;
 
 fn run(place: &Place, args: &[&str], script: &str) -> Trainit {
     let (local, url) = (place.local(), place.url());
-    let run = ["run", "--checkpoint-dir", local.to_str().unwrap(), "--settle", "200ms", "--mirror-interval", "1h"];
+    let run = ["run", "--checkpoint-dir", local.to_str().unwrap(), "--settle", "1s", "--mirror-interval", "1h"];
     let store = if args.contains(&"--max-restarts") { vec![] } else { vec!["--checkpoint-store", &url] };
     Trainit::new(run).args(store).args(args).args(["--", "sh", "-c", script]).env("D", &local)
 }
@@ -40,7 +40,7 @@ fn after_a_crash_in_a_save_the_next_attempt_goes_on_from_the_one_before_and_from
         let place = Place::new();
         let script = format!(
             r#"cd "$D"; [ $TRAINIT_ATTEMPT = 2 ] && exec echo at $TRAINIT_RESUME_STEP
-            echo {{}} >step-1.json; sleep 0.3; {save}; kill -9 $$"#
+            echo {{}} >step-1.json; sleep 1.2; {save}; kill -9 $$"#
         );
         let script = if step == "1" {
             script.replace("echo {} >step-1.json", "mkdir step-1; echo w >step-1/weights.bin")

@@ -117,7 +117,8 @@ pub struct Machine {
     not_started: Option<(u8, String)>,
     /// INT, HUP or QUIT was passed on at this time, or came from the terminal: a death soon after is an answer.
     asked: Option<Uptime>,
-    killing: bool,
+    /// Since when whatever is left gets SIGKILL.
+    killing: Option<Uptime>,
     /// When the tree is looked at again.
     sweep_at: Option<Uptime>,
     /// Signals for a command that is not running yet.
@@ -159,7 +160,7 @@ impl Machine {
             leaders: Leaders::default(),
             not_started: None,
             asked: None,
-            killing: false,
+            killing: None,
             sweep_at: None,
             held: Vec::new(),
             memory: Memory::default(),
@@ -342,7 +343,7 @@ impl Machine {
             return Vec::new();
         }
         let doubt = self.doubt(now);
-        (self.killing, self.sweep_at) = (false, None);
+        (self.killing, self.sweep_at) = (None, None);
         let mut actions: Vec<Action> =
             [Timer::Grace, Timer::Stuck, Timer::Sweep].into_iter().map(Action::Disarm).collect();
         actions.extend(doubt);
@@ -391,10 +392,10 @@ impl Machine {
     fn on_due(&mut self, now: Uptime, timer: Timer) -> Vec<Action> {
         match (timer, &self.state) {
             (Timer::Grace, State::Launching | State::Running | State::Draining) => {
-                self.killing = true;
+                self.killing = Some(now);
                 vec![Action::KillTree, Action::Arm(Timer::Stuck, now + STUCK_AFTER), self.sweep(now + NEXT_SWEEP)]
             }
-            (Timer::Sweep, State::Launching | State::Running | State::Draining) if self.killing => {
+            (Timer::Sweep, State::Launching | State::Running | State::Draining) if self.killing.is_some() => {
                 vec![Action::KillTree, self.sweep(now + NEXT_SWEEP)]
             }
             (Timer::Sweep, State::Draining) => vec![Action::TermTree, self.sweep(now + TERM_SWEEP)],

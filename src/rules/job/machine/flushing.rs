@@ -23,11 +23,11 @@ impl Machine {
     pub(super) fn doubt(&self, now: Uptime) -> Option<Action> {
         let (end, _) = self.ended.filter(|_| self.policy.checkpoints)?;
         let is_asked = self.stop.is_some() || self.answered_a_request(now);
-        let (at, most) = match end {
-            _ if self.killing || self.hung.is_some() => (now, Duration::MAX),
-            End::Signal(_) if !is_asked => (self.ended_at, Duration::MAX),
+        let (at, most) = match (end, self.killing) {
+            (_, Some(killed_at)) => (killed_at, Duration::MAX),
+            (End::Signal(_), _) if !is_asked || self.hung.is_some() => (self.ended_at, Duration::MAX),
             // A shell around the trainer dies of what the trainer answers.
-            End::Signal(_) if now.saturating_sub(self.ended_at) < AT_ONCE => (self.ended_at, JUST_THEN),
+            (End::Signal(_), _) if now.saturating_sub(self.ended_at) < AT_ONCE => (self.ended_at, JUST_THEN),
             _ => return None,
         };
         Some(Action::Doubt { at, most })
@@ -152,6 +152,6 @@ mod tests {
         assert_eq!(dies(&mut stopped(), 2.0, signalled(Signal::TERM), 9.0), [], "a shell, before its trainer");
         let mut machine = stopped();
         machine.step(secs(26.0), Event::Due(Timer::Grace));
-        assert_eq!(dies(&mut machine, 26.0, signalled(Signal::KILL), 26.1), [(secs(26.1), Duration::MAX)]);
+        assert_eq!(dies(&mut machine, 26.5, signalled(Signal::KILL), 26.6), [(secs(26.0), Duration::MAX)]);
     }
 }

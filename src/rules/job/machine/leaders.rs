@@ -86,7 +86,7 @@ impl Machine {
         if self.deadline.is_none() {
             actions.extend(self.set_deadline(now + self.policy.stop_grace));
         }
-        if !self.killing {
+        if self.killing.is_none() {
             actions.extend([Action::TermTree, self.sweep(now + TERM_SWEEP)]);
         }
         actions
