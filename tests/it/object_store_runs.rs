@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use crate::support::bucket::{Bucket, Fault, NAME};
+use crate::support::bucket::{Bucket, Fault, NAME, Request};
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Running, Trainit, eventually};
 
@@ -103,13 +103,13 @@ fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_
 
 #[test]
 fn a_stop_while_the_store_is_away_is_told_at_once_and_waits_no_half_minute() {
-    let stopped = |fault: fn() -> Fault, interval: &str| {
+    let stopped = |rule: fn(&Request) -> Option<Fault>, interval: &str, what: &str, for_long: &str| {
         let bucket = Bucket::start();
         let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
         // What dies of the stop was not saving then.
         let going = run(&place, &["--mirror-interval", interval, "--settle", "0s"]);
         going.after_log("started sh");
-        bucket.misbehave(move |_| Some(fault()));
+        bucket.misbehave(rule);
         bucket.forget();
         place.save(1);
         if interval != "1h" {
@@ -117,17 +117,24 @@ fn a_stop_while_the_store_is_away_is_told_at_once_and_waits_no_half_minute() {
         }
         let asked = Instant::now();
         going.signal(libc::SIGTERM);
-        going.after_log("does not answer: the last commit is tried for 20 s");
+        going.after_log(&format!("{what}: the last commit is tried for 20 s"));
         assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
         let done = going.finish().expect_code(204);
         assert!(asked.elapsed() < Duration::from_secs(40), "{:?}", asked.elapsed());
         assert_eq!(done.verdict()["reason"], "store");
-        assert!(done.err().contains(&format!("{} has not answered for", place.url())), "{}", done.err());
+        assert!(done.err().contains(&format!("{} {for_long} for", place.url())), "{}", done.err());
+    };
+    let away = |rule, interval| stopped(rule, interval, "does not answer", "has not answered");
+    let stuck = |interval| {
+        let rule = |r: &Request| (r.method == "PUT" && r.key.contains("step-1/")).then_some(Fault::Hang);
+        stopped(rule, interval, "does not take what it is sent", "has not taken anything");
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| stopped(|| Fault::Hang, "1h"));
-        scope.spawn(|| stopped(|| Fault::Refuse("503 Slow Down", "SlowDown"), "1h"));
-        scope.spawn(|| stopped(|| Fault::Hang, "100ms"));
+        scope.spawn(|| away(|_| Some(Fault::Hang), "1h"));
+        scope.spawn(|| away(|_| Some(Fault::Refuse("503 Slow Down", "SlowDown")), "1h"));
+        scope.spawn(|| away(|_| Some(Fault::Hang), "100ms"));
+        scope.spawn(|| stuck("1h"));
+        scope.spawn(|| stuck("100ms"));
     });
 }
 

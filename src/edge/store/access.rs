@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use super::motion::Meter;
 use crate::rules::env::Env;
 
 /// Variables whose values must not be seen. Not addresses or names.
@@ -48,6 +49,7 @@ impl Heard {
 pub struct Access {
     env: Env,
     heard: Heard,
+    meter: Meter,
     /// Plain http is fine to anybody, not only on this machine.
     pub(super) is_plain_fine: bool,
 }
@@ -61,12 +63,17 @@ impl fmt::Debug for Access {
 impl Access {
     /// What this environment gives access to; `is_plain_fine`: by plain http too, wherever the store is.
     pub fn new(env: Env, is_plain_fine: bool) -> Access {
-        Access { env, heard: Heard::default(), is_plain_fine }
+        Access { env, is_plain_fine, ..Access::default() }
     }
 
     /// Where the store's time is kept.
     pub(super) fn heard(&self) -> Heard {
         self.heard.clone()
+    }
+
+    /// Where what moves between us and the store is counted.
+    pub(super) fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// A variable's value unless it is absent or blank.

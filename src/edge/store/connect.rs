@@ -163,6 +163,7 @@ impl HttpService for Service {
         let (owed, sent) = (answers::owed(&request), answers::secrets(&request));
         let silence = if self.is_metadata() { METADATA_SILENCE } else { SILENCE };
         let limit = silence + Duration::from_secs_f64(request.body().content_length() as f64 / SLOWEST);
+        let waiting = self.access.meter().owed();
         let answer = match request.uri().scheme_str() {
             Some("https") => timeout(limit, self.secure()?.request(request)).await,
             _ if self.is_plain_fine || is_here(request.uri()) => timeout(limit, self.plain().request(request)).await,
@@ -221,6 +222,7 @@ impl HttpService for Service {
             };
             return Ok(HttpResponse::from_parts(parts, words.into()));
         }
+        drop(waiting);
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
     }
 }
@@ -258,7 +260,7 @@ impl Service {
     }
 
     fn plain(&self) -> &Client<Prompt, HttpRequestBody> {
-        self.plain.get_or_init(|| builder().build(Prompt(self.tcp())))
+        self.plain.get_or_init(|| builder().build(self.prompt(self.tcp())))
     }
 
     fn secure(&self) -> Result<&Client<HttpsConnector<Prompt>, HttpRequestBody>, HttpError> {
@@ -269,7 +271,11 @@ impl Service {
         let mut tcp = self.tcp();
         tcp.enforce_http(false);
         let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1();
-        Ok(self.secure.get_or_init(|| builder().build(https.wrap_connector(Prompt(tcp)))))
+        Ok(self.secure.get_or_init(|| builder().build(https.wrap_connector(self.prompt(tcp)))))
+    }
+
+    fn prompt(&self, tcp: Tcp) -> Prompt {
+        Prompt { tcp, meter: self.access.meter().clone() }
     }
 
     fn tcp(&self) -> Tcp {

@@ -23,6 +23,7 @@ mod directory;
 mod error;
 mod google;
 mod list;
+mod motion;
 mod page;
 mod profile;
 mod prompt;
@@ -33,6 +34,7 @@ mod values;
 pub use access::Access;
 pub use error::{StoreError, Trouble};
 pub use list::Object;
+pub use motion::Motion;
 pub use upload::Upload;
 
 use crate::rules::checkpoint::address::Address;
@@ -315,6 +317,11 @@ impl Store {
             Some(directory) => directory.time().await.ok(),
             None => self.access.heard().get(),
         }
+    }
+
+    /// How it stands between us and a bucket. A directory has nothing that could be seen to stand still.
+    pub fn motion(&self) -> Motion {
+        self.access.meter().read()
     }
 
     /// Deletes what writes that were cut short have left and listings do not show, older than `age`, if the key that was

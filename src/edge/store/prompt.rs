@@ -14,9 +14,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
+use super::motion::Meter;
+
 /// Makes them.
 #[derive(Clone)]
-pub(super) struct Connector(pub(super) HttpConnector);
+pub(super) struct Connector {
+    pub(super) tcp: HttpConnector,
+    pub(super) meter: Meter,
+}
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Prompt>;
@@ -24,18 +29,20 @@ impl Service<Uri> for Connector {
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.0.poll_ready(context)
+        self.tcp.poll_ready(context)
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let prompt = |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt { tcp: tcp.into_inner(), owes: false });
-        self.0.call(to).map_ok(prompt).boxed()
+        let meter = self.meter.clone();
+        let prompt = |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt { tcp: tcp.into_inner(), meter, owes: false });
+        self.tcp.call(to).map_ok(prompt).boxed()
     }
 }
 
-/// Acknowledges what it has read once there is no more.
+/// Acknowledges what it has read once there is no more, and counts what moves.
 pub(super) struct Prompt {
     tcp: TcpStream,
+    meter: Meter,
     /// Whether something was read that may not be acknowledged.
     owes: bool,
 }
@@ -46,7 +53,9 @@ impl AsyncRead for Prompt {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         let read = Pin::new(&mut self.tcp).poll_read(context, buffer);
+        self.meter.moved(buffer.filled().len() - before);
         if read.is_ready() {
             self.owes = true;
         } else if std::mem::take(&mut self.owes) {
@@ -59,7 +68,8 @@ impl AsyncRead for Prompt {
 
 impl AsyncWrite for Prompt {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write(context, bytes)
+        let written = Pin::new(&mut self.tcp).poll_write(context, bytes);
+        self.counted(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -79,7 +89,17 @@ impl AsyncWrite for Prompt {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write_vectored(context, bytes)
+        let written = Pin::new(&mut self.tcp).poll_write_vectored(context, bytes);
+        self.counted(written)
+    }
+}
+
+impl Prompt {
+    fn counted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.meter.moved(bytes);
+        }
+        written
     }
 }
 
@@ -103,7 +123,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let tcp = TcpStream::connect(listener.local_addr().expect("has an address")).await.expect("connects");
         let (mut server, _) = listener.accept().expect("accepts");
-        let mut prompt = Prompt { tcp, owes: false };
+        let mut prompt = Prompt { tcp, meter: Meter::default(), owes: false };
         // As after a few questions and answers: the kernel lets acknowledgements wait.
         prompt.tcp.set_quickack(false).expect("sets");
         server.write_all(b"HTTP/1.1 200 OK").expect("writes");

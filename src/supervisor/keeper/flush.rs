@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Keeper;
 use super::commit::Outcome;
-use super::guard::answers;
+use super::guard::{SOON, answers};
 use super::mirror::Mirror;
 use crate::edge::clock::Clock;
 use crate::edge::store::Store;
@@ -110,31 +110,34 @@ pub(super) struct Vigil {
 }
 
 impl Vigil {
-    /// Comes back when the store has not answered for longer than a last commit with this end waits, with what to say; as
-    /// long as it does, never.
+    /// Comes back when the store has not answered, or taken anything of what it is sent, for longer than a last commit
+    /// with this end waits, with what to say; as long as it does, never.
     pub(super) async fn silence(&self, by: Option<Duration>) -> String {
         let Vigil { store, address, clock } = self;
-        let (mut since, patience) = (None, patience(by));
+        let (mut since, mut is_told, patience) = (None, false, patience(by));
         loop {
-            if since.is_none() {
-                tokio::time::sleep(PROBE_PAUSE).await;
-            }
-            let begun = clock.now();
-            if answers(store).await {
-                since = None;
+            let (begun, before) = (clock.now(), store.motion());
+            tokio::time::sleep(PROBE_PAUSE).await;
+            // A question of ours would move something.
+            let is_stuck = store.motion().is_stuck_since(before);
+            let is_there = answers(store).await;
+            if is_there && !is_stuck {
+                (since, is_told) = (None, false);
                 continue;
             }
-            let begin = *since.get_or_insert_with(|| {
-                let seconds = patience.as_secs();
+            let silent = clock.now().saturating_sub(*since.get_or_insert(begun));
+            // On a slow line nothing need move for some seconds.
+            if !is_told && (!is_there || silent > SOON) {
+                let (what, seconds) = (if is_there { "take what it is sent" } else { "answer" }, patience.as_secs());
                 tracing::warn!(
                     code = "commit_failed",
-                    "{address} does not answer: the last commit is tried for {seconds} s"
+                    "{address} does not {what}: the last commit is tried for {seconds} s"
                 );
-                begun
-            });
-            let silent = clock.now().saturating_sub(begin);
+                is_told = true;
+            }
             if silent >= patience {
-                return format!("{address} has not answered for {} s", silent.as_secs());
+                let what = if is_there { "taken anything" } else { "answered" };
+                return format!("{address} has not {what} for {} s", silent.as_secs());
             }
         }
     }

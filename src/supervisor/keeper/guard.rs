@@ -15,7 +15,7 @@ use crate::rules::checkpoint::names::{Attempt, CommitName, stamp_of_data};
 use crate::rules::checkpoint::plan::Standing;
 
 /// A store that answers later than this is not waited for where there is a way without it.
-const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(5);
 
 /// Whether the store answers soon, be it with a refusal.
 pub(super) async fn answers(store: &Store) -> bool {
