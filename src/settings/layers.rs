@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use super::config_file::ConfigFile;
 use super::defs::{Setting, Takes, all, find};
 pub use super::nearest::{hint, nearest};
 use crate::rules::cluster::spec::ClusterError;
@@ -63,15 +64,6 @@ pub struct Values {
     given: BTreeMap<&'static str, Given>,
 }
 
-/// The configuration file as read: path and text.
-#[derive(Debug)]
-pub struct ConfigFile {
-    /// Where it lies.
-    pub path: PathBuf,
-    /// Its content.
-    pub text: String,
-}
-
 impl Values {
     /// Layers what was typed over the variables over the file over the defaults, for the subcommand `on`.
     pub fn gather(
@@ -87,7 +79,7 @@ impl Values {
             given.insert(setting.name, Given { values, source: Source::Default });
         }
         if let Some(file) = file {
-            read_file(on, file, &mut given, complaints);
+            file.read(on, &mut given, complaints);
         }
         for (name, text) in env.iter().filter(|(name, text)| name.starts_with("TRAINIT_") && !text.trim().is_empty()) {
             let Some(setting) = all().find(|s| s.on & on != 0 && s.is_set_by(name)) else { continue };
@@ -307,65 +299,6 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
 }
 
 /// Keys of the file: the flags' names, with `-` or `_`. A list where the flag repeats.
-fn read_file(on: u8, file: &ConfigFile, given: &mut BTreeMap<&'static str, Given>, complaints: &mut Vec<Complaint>) {
-    type Table = BTreeMap<toml::Spanned<String>, toml::Spanned<toml::Value>>;
-    let line_at = |offset: usize| 1 + file.text[..offset.min(file.text.len())].matches('\n').count();
-    let place = |line: usize| format!("{}:{line}", file.path.display());
-    let table: Table = match toml::from_str(&file.text) {
-        Ok(table) => table,
-        Err(error) => {
-            let line = line_at(error.span().map_or(0, |span| span.start));
-            let message = format!("not TOML: {}", error.message().replace('\n', " "));
-            complaints.push(Complaint { place: place(line), message });
-            return;
-        }
-    };
-    for (key, value) in table {
-        let line = line_at(key.span().start);
-        let name = key.get_ref().replace('_', "-");
-        let Some(setting) = find(&name) else {
-            let known: Vec<&str> = all().map(|s| s.name).collect();
-            let message = format!("unknown key {:?}{}", key.get_ref(), hint(&name, &known));
-            complaints.push(Complaint { place: place(line), message });
-            continue;
-        };
-        if setting.on & on == 0 {
-            continue;
-        }
-        let values = match (value.into_inner(), setting.takes) {
-            (toml::Value::Array(items), Takes::Many(_)) => items.iter().map(scalar).collect(),
-            (other, _) => scalar(&other).map(|text| vec![text]),
-        };
-        match values {
-            Some(values) => {
-                let source = Source::File(file.path.clone(), line);
-                given.insert(setting.name, Given { values, source });
-            }
-            None => complaints
-                .push(Complaint { place: place(line), message: format!("{name}: expected {}", expected(setting)) }),
-        }
-    }
-}
-
-fn expected(setting: &Setting) -> String {
-    match setting.takes {
-        Takes::Switch => "true or false".to_owned(),
-        Takes::One(value) => format!("one value ({value})"),
-        Takes::Many(value) => format!("a list of {value}"),
-    }
-}
-
-fn scalar(value: &toml::Value) -> Option<String> {
-    match value {
-        toml::Value::String(text) => Some(text.clone()),
-        toml::Value::Integer(number) => Some(number.to_string()),
-        toml::Value::Float(number) => Some(number.to_string()),
-        toml::Value::Boolean(flag) => Some(flag.to_string()),
-        // What is more than one value goes on as JSON, for settings that have parts.
-        toml::Value::Table(table) => serde_json::to_string(table).ok(),
-        _ => None,
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -393,18 +326,6 @@ mod tests {
         assert_eq!(of(&[], &env, file), ("3s".into(), Source::Variable));
         assert_eq!(of(&[], &none, file), ("2s".into(), Source::File("c.toml".into(), 1)));
         assert_eq!(of(&[], &none, None), ("25s".into(), Source::Default));
-    }
-
-    #[test]
-    fn an_unknown_key_is_named_with_its_line_and_the_nearest_key() {
-        let (_, complaints) = gather(&[], &Env::default(), Some("\n# hi\nstop_gracee = \"2s\"\n"));
-        assert_eq!(complaints[0].to_string(), "c.toml:3: unknown key \"stop_gracee\"; did you mean stop-grace?");
-    }
-
-    #[test]
-    fn broken_toml_names_the_line() {
-        let (_, complaints) = gather(&[], &Env::default(), Some("a = 1\nb = = 2\n"));
-        assert!(complaints[0].place == "c.toml:2" && complaints[0].message.starts_with("not TOML"), "{complaints:?}");
     }
 
     #[test]

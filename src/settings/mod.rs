@@ -5,6 +5,7 @@
 
 pub mod checkpoint;
 pub mod cluster;
+mod config_file;
 pub mod defs;
 pub mod gpus;
 pub mod layers;
@@ -15,4 +16,5 @@ mod nearest;
 pub mod platform;
 pub mod run;
 
-pub use layers::{Complaint, ConfigFile, Given, Reader, Source, Values};
+pub use config_file::ConfigFile;
+pub use layers::{Complaint, Given, Reader, Source, Values};

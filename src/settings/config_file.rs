@@ -1,0 +1,118 @@
+//! The one configuration file: TOML, a key a setting.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::defs::{Setting, Takes, all, find};
+use super::layers::{Complaint, Given, Source};
+use super::nearest::hint;
+
+/// The configuration file as read: path and text.
+#[derive(Debug)]
+pub struct ConfigFile {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Its content.
+    pub text: String,
+}
+
+impl ConfigFile {
+    /// Lays what it says over what is `given`. Complaints name the line.
+    pub(super) fn read(&self, on: u8, given: &mut BTreeMap<&'static str, Given>, complaints: &mut Vec<Complaint>) {
+        type Table = BTreeMap<toml::Spanned<String>, toml::Spanned<toml::Value>>;
+        let line_at = |offset: usize| 1 + self.text[..offset.min(self.text.len())].matches('\n').count();
+        let place = |line: usize| format!("{}:{line}", self.path.display());
+        let table: Table = match toml::from_str(&self.text) {
+            Ok(table) => table,
+            Err(error) => {
+                let line = line_at(error.span().map_or(0, |span| span.start));
+                let message = format!("not TOML: {}", error.message().replace('\n', " "));
+                complaints.push(Complaint { place: place(line), message });
+                return;
+            }
+        };
+        for (key, value) in table {
+            let line = line_at(key.span().start);
+            let name = key.get_ref().replace('_', "-");
+            let Some(setting) = find(&name) else {
+                let known: Vec<&str> = all().map(|s| s.name).collect();
+                let message = format!("unknown key {:?}{}", key.get_ref(), hint(&name, &known));
+                complaints.push(Complaint { place: place(line), message });
+                continue;
+            };
+            if setting.on & on == 0 {
+                continue;
+            }
+            let values = match (value.into_inner(), setting.takes) {
+                (toml::Value::Array(items), Takes::Many(_)) => items.iter().map(scalar).collect(),
+                (other, _) => scalar(&other).map(|text| vec![text]),
+            };
+            match values {
+                Some(values) => {
+                    let source = Source::File(self.path.clone(), line);
+                    let before = given.insert(setting.name, Given { values, source }).map(|given| given.source);
+                    if let Some(Source::File(_, at)) = before {
+                        let message = format!("{name} is in line {at} already; give it once");
+                        complaints.push(Complaint { place: place(line), message });
+                    }
+                }
+                None => complaints
+                    .push(Complaint { place: place(line), message: format!("{name}: expected {}", expected(setting)) }),
+            }
+        }
+    }
+}
+
+fn expected(setting: &Setting) -> String {
+    match setting.takes {
+        Takes::Switch => "true or false".to_owned(),
+        Takes::One(value) => format!("one value ({value})"),
+        Takes::Many(value) => format!("a list of {value}"),
+    }
+}
+
+fn scalar(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Float(number) => Some(number.to_string()),
+        toml::Value::Boolean(flag) => Some(flag.to_string()),
+        // What is more than one value goes on as JSON, for settings that have parts.
+        toml::Value::Table(table) => serde_json::to_string(table).ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::defs::on;
+    use super::*;
+
+    fn complaints_of(text: &str) -> Vec<String> {
+        let mut complaints = Vec::new();
+        ConfigFile { path: "c.toml".into(), text: text.to_owned() }.read(
+            on::RUN,
+            &mut BTreeMap::new(),
+            &mut complaints,
+        );
+        complaints.iter().map(Complaint::to_string).collect()
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line_and_the_nearest_key() {
+        let complaints = complaints_of("\n# hi\nstop_gracee = \"2s\"\n");
+        assert_eq!(complaints[0], "c.toml:3: unknown key \"stop_gracee\"; did you mean stop-grace?");
+    }
+
+    #[test]
+    fn a_key_that_is_spelled_in_two_ways_is_named_with_both_lines() {
+        let complaints = complaints_of("stop_grace = \"1s\"\nstop-grace = \"2s\"\n");
+        assert_eq!(complaints, ["c.toml:1: stop-grace is in line 2 already; give it once"]);
+    }
+
+    #[test]
+    fn broken_toml_names_the_line() {
+        let complaints = complaints_of("a = 1\nb = = 2\n");
+        assert!(complaints[0].starts_with("c.toml:2: not TOML"), "{complaints:?}");
+    }
+}
