@@ -113,6 +113,8 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
         _ => Level::ERROR,
     };
     let mut fields = Map::from_iter([("exit_code".to_owned(), Value::from(outcome.exit_code))]);
+    // An error without a code of its own has the reason's word: whoever alerts on errors asks for one field.
+    let code = code.or((level == Level::ERROR).then(|| outcome.reason.word()));
     fields.extend(code.map(|code| ("code".to_owned(), Value::from(code))));
     fields.extend(outcome.committed_step.map(|step| ("committed_step".to_owned(), Value::from(step))));
     log::last_line(level, format!("{}: {}", outcome.reason.word(), outcome.detail), fields, verdict);

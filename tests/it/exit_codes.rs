@@ -101,6 +101,26 @@ fn remapping_is_the_last_word() {
 }
 
 #[test]
+fn every_last_line_that_is_an_error_has_a_code_in_both_forms() {
+    let ended = |args: &[&str], format: &str| {
+        Trainit::new(["run", "--log-format", format]).args(args).output().err().lines().last().unwrap().to_owned()
+    };
+    let endings: [(&[&str], Option<&str>); 4] = [
+        (&["--", "no-such-command"], Some("not_started")),
+        (&["--", "false"], Some("failed")),
+        (&["--stop-grace", "soon", "--", "true"], Some("bad_setting")),
+        (&["--", "true"], None),
+    ];
+    for (args, code) in endings {
+        let line: serde_json::Value = serde_json::from_str(&ended(args, "json")).unwrap();
+        assert_eq!(line["trainit"]["code"].as_str(), code, "{line}");
+        let text = ended(args, "text");
+        let is_there = code.map_or(!text.contains("[code="), |code| text.contains(&format!("[code={code} ")));
+        assert!(is_there, "{text}");
+    }
+}
+
+#[test]
 fn the_verdict_has_every_key_and_goes_to_the_file_too() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("verdict.json");
