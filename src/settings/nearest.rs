@@ -1,14 +1,26 @@
 //! The word that was meant, where one was misspelt.
 
+use std::cmp::Reverse;
+
 /// `; did you mean X?` when a known word is near.
 pub fn hint(word: &str, known: &[&str]) -> String {
     nearest(word, known).map(|k| format!("; did you mean {k}?")).unwrap_or_default()
 }
 
-/// The known word that was meant, if one is near.
+/// The known word that was meant, if one is near: misspelt, else with a part in common (`grace` for `stop-grace`).
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let near = known.iter().map(|k| (distance(word, k), *k)).filter(|(d, k)| *d <= 2.max(k.len() / 4));
-    near.min().map(|(_, k)| k)
+    let alike = || {
+        let alike = known.iter().map(|k| (shared(word, k), *k)).filter(|(shared, _)| *shared > 0);
+        alike.min_by_key(|(shared, k)| (Reverse(*shared), distance(word, k))).map(|(_, k)| k)
+    };
+    near.min().map(|(_, k)| k).or_else(alike)
+}
+
+/// How many parts two names have in common, but for the prefix of our variables and words that say nothing.
+fn shared(a: &str, b: &str) -> usize {
+    let parts = |name| str::split(name, ['-', '_']).filter(|part| part.len() > 3 && *part != "TRAINIT");
+    parts(a).filter(|part| parts(b).any(|other| other == *part)).count()
 }
 
 /// Levenshtein distance, in characters.
@@ -25,4 +37,31 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_cut_short_or_put_otherwise_finds_its_own() {
+        let known = ["stop-grace", "max-restarts", "restart-backoff", "checkpoint-dir", "checkpoint-store"];
+        for (word, meant) in [
+            ("grace", Some("stop-grace")),
+            ("grace-period", Some("stop-grace")),
+            ("restarts", Some("max-restarts")),
+            ("store-checkpoint", Some("checkpoint-store")),
+            ("checkpoint", Some("checkpoint-dir")),
+            ("stop-gracee", Some("stop-grace")),
+            ("dir", None),
+            ("learning-rate", None),
+        ] {
+            assert_eq!(nearest(word, &known), meant, "{word}");
+        }
+        assert_eq!(
+            nearest("TRAINIT_GRACE", &["TRAINIT_GPU_TIMEOUT", "TRAINIT_STOP_GRACE"]),
+            Some("TRAINIT_STOP_GRACE")
+        );
+        assert_eq!(nearest("TRAINIT_FOO", &["TRAINIT_STOP_GRACE"]), None);
+    }
 }
