@@ -20,7 +20,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "1s..60s",
-        "Pause before a restart: FIRST, doubled each time up to MAX",
+        "Pause before a restart: FIRST, doubled each time up to MAX, a fifth more or less",
     ),
     one(
         "hang-timeout",
