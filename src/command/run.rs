@@ -1,6 +1,5 @@
 //! `trainit run -- COMMAND`: settings and environment cut into a job, supervised, its verdict published.
 
-use std::path::Path;
 use std::time::Duration;
 
 use tracing::Level;
@@ -10,14 +9,14 @@ use super::values;
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::{self, MetricsFile};
-use crate::edge::signals::Mask;
+use crate::edge::signals::{self, Mask};
 use crate::edge::{gpu, limits, machine, process, reaper, stdio};
 use crate::rules::cluster::spec::{ClusterError, Platform};
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::rules::framework::Launch;
 use crate::rules::gpu::Discovery;
-use crate::rules::job::{ChildFacts, Processes, Reason};
+use crate::rules::job::{Action, ChildFacts, Event, Machine, Outcome, Policy, Processes, Reason};
 use crate::rules::metric::contract;
 use crate::rules::preempt;
 use crate::rules::signal::Signal;
@@ -53,11 +52,19 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         reader.complaints.push(Complaint { place: "command line".to_owned(), message });
     }
     let mut found = None;
-    let placed = asked.place(&reader, &env, || found.insert(gpu::discover(asked.gpus.timeout, &env)).clone());
+    let policy = asked.run.policy.clone();
+    let discover = || gpu::discover_while(asked.gpus.timeout, &env, &|| ended_already(&policy).is_none());
+    let placed = asked.place(&reader, &env, || found.insert(discover()).clone());
+    if found.is_none() && placed.is_ok() && asked.gpus.demands.any() {
+        found = Some(discover());
+    }
+    if let Some(outcome) = found.as_ref().and_then(|_| ended_already(&policy)) {
+        return end(&outcome, &asked.run, None);
+    }
     let Asked { run: mut settings, keeping, gpus, collected, .. } = asked;
     let Placed { resolved, peers } = match placed {
         Ok(placed) => placed,
-        Err(mistakes) => return refuse_all(&mistakes, settings.verdict_file.as_deref()),
+        Err(mistakes) => return refuse_all(&mistakes, &settings),
     };
     if let Some(signal) = settings.orphaned_signal
         && let Err(error) = process::signal_when_orphaned(signal)
@@ -69,15 +76,17 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     }
     let peers = peers.map(|(limit, peers)| Peers { peers, limit });
     settings.policy.peers = peers.as_ref().map(Peers::name);
-    let gpu_count = match gpu_count(&gpus, &env, found) {
+    let gpu_count = match gpu_count(&gpus, &env, found.as_ref()) {
         Ok(count) => count,
         Err(Unmet { demands, by_faults: true }) => {
             let detail = format!("{} (host {})", demands.join("; "), host());
-            let outcome = verdict::broken_gpus(settings.policy.remapped(exit::GPU), detail);
-            verdict::publish(&outcome, &Facts::default(), settings.verdict_file.as_deref(), Some("gpu_demand"));
-            return outcome.exit_code;
+            return end(
+                &verdict::broken_gpus(settings.policy.remapped(exit::GPU), detail),
+                &settings,
+                Some("gpu_demand"),
+            );
         }
-        Err(unmet) => return not_started(&unmet.demands, settings.verdict_file.as_deref(), &["gpu_demand"]),
+        Err(unmet) => return not_started(&unmet.demands, &settings, &["gpu_demand"]),
     };
     let sources = preempt::pick(settings.preemption, &env, &machine::local_facts);
     let watches = sources.into_iter().flat_map(|(source, endpoint)| {
@@ -110,7 +119,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         tuner.tag = None;
     }
     let job = Job {
-        policy: settings.policy,
+        policy: settings.policy.clone(),
         argv: parsed.operands,
         env,
         changes: resolved.launches.into_iter().map(|launch| launch.changes).collect(),
@@ -142,10 +151,24 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
             }
             ended.outcome.exit_code
         }
-        Err(error) => {
-            not_started(&[format!("the supervisor cannot start: {error}")], settings.verdict_file.as_deref(), &[])
-        }
+        Err(error) => not_started(&[format!("the supervisor cannot start: {error}")], &settings, &[]),
     }
+}
+
+/// The end of a job that a signal asks for which has arrived before it began: the machine's own word on it.
+fn ended_already(policy: &Policy) -> Option<Outcome> {
+    let mut machine = Machine::new(policy.clone());
+    let asked = |signal| machine.step(Duration::ZERO, Event::Signal { signal, sender: None });
+    signals::waiting().flat_map(asked).find_map(|action| match action {
+        Action::Exit(outcome) => Some(*outcome),
+        _ => None,
+    })
+}
+
+/// Publishes how a job ended that never began; its exit code.
+fn end(outcome: &Outcome, settings: &RunSettings, code: Option<&str>) -> u8 {
+    verdict::publish(outcome, &Facts::default(), settings.verdict_file.as_deref(), code);
+    outcome.exit_code
 }
 
 /// What to look for, and the one file that it goes to.
@@ -200,17 +223,14 @@ struct Unmet {
 
 /// How many GPUs the command is told of: the device nodes, known at once; or, where something is demanded of them or their
 /// number was asked for, what NVML says. Errors: the demands that are not met.
-fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env, found: Option<Discovery>) -> Result<usize, Unmet> {
-    if found.is_none() && !gpus.demands.any() {
-        return Ok(gpu::device_count() as usize);
-    }
-    let found = found.unwrap_or_else(|| gpu::discover(gpus.timeout, env));
+fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env, found: Option<&Discovery>) -> Result<usize, Unmet> {
+    let Some(found) = found else { return Ok(gpu::device_count() as usize) };
     let visible = env.get("CUDA_VISIBLE_DEVICES");
-    let demands = gpus.demands.unmet(&found, visible);
+    let demands = gpus.demands.unmet(found, visible);
     if demands.is_empty() {
         return Ok(found.gpus.len());
     }
-    Err(Unmet { demands, by_faults: gpus.demands.unmet_by_faults(&found, visible) })
+    Err(Unmet { demands, by_faults: gpus.demands.unmet_by_faults(found, visible) })
 }
 
 /// The GPUs to watch while the command runs, where there are any or somebody names a library for them.
@@ -228,7 +248,7 @@ fn host() -> String {
 
 /// One mistake is the verdict's own line; several come before it, a line each. The verdict has the code of the first; what
 /// has none of its own has the last one's.
-fn not_started(mistakes: &[String], file: Option<&Path>, codes: &[&str]) -> u8 {
+fn not_started(mistakes: &[String], settings: &RunSettings, codes: &[&str]) -> u8 {
     let detail = match mistakes {
         [one] => one.clone(),
         many => {
@@ -238,15 +258,14 @@ fn not_started(mistakes: &[String], file: Option<&Path>, codes: &[&str]) -> u8 {
             format!("{} mistakes in what was given, each on a line above; the first: {}", many.len(), many[0])
         }
     };
-    let outcome = verdict::not_started(detail);
-    verdict::publish(&outcome, &Facts::default(), file, codes.first().copied());
-    outcome.exit_code
+    let exit_code = settings.policy.remapped(exit::NOT_STARTED);
+    end(&Outcome { exit_code, ..verdict::not_started(detail) }, settings, codes.first().copied())
 }
 
-fn refuse_all(mistakes: &[ClusterError], file: Option<&Path>) -> u8 {
+fn refuse_all(mistakes: &[ClusterError], settings: &RunSettings) -> u8 {
     let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
     let codes: Vec<&str> = mistakes.iter().map(|mistake| mistake.code).collect();
-    not_started(&lines, file, &codes)
+    not_started(&lines, settings, &codes)
 }
 
 fn start_log(settings: &RunSettings) {

@@ -69,10 +69,15 @@ pub fn in_time<T: Send + 'static>(
 
 /// Whether this signal, which is blocked, has arrived and was not read yet.
 pub fn is_waiting(signal: Signal) -> bool {
+    waiting().any(|waiting| waiting == signal)
+}
+
+/// The blocked signals that have arrived and were not read yet.
+pub fn waiting() -> impl Iterator<Item = Signal> {
     let mut pending = 0u64;
     // SAFETY: the set is alive and of the size that is told.
     unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut pending, mem::size_of_val(&pending)) };
-    pending >> (signal.number() - 1) & 1 == 1
+    (1..=64).filter(move |number| pending >> (number - 1) & 1 == 1).filter_map(Signal::new)
 }
 
 /// Makes a closed pipe (SIGPIPE) and a file-size limit (SIGXFSZ) errors of the write instead of deaths. For processes

@@ -98,6 +98,12 @@ fn remapping_is_the_last_word() {
     let done = Trainit::new(["run", "--remap-exit", "3:0", "--", "sh", "-c", "exit 3"]).output().expect_code(0);
     let verdict = done.verdict();
     assert_eq!((verdict["exit_code"].as_i64(), verdict["child_code"].as_i64()), (Some(0), Some(3)));
+    for args in
+        [&["--remap-exit", "125:0", "--require-gpus", "999"][..], &["--remap-exit", "125:0", "--stop-grace", "x"]]
+    {
+        let done = Trainit::new(["run"]).args(args).args(["--", "true"]).output().expect_code(0);
+        assert_eq!(done.verdict()["reason"], "not_started");
+    }
 }
 
 #[test]

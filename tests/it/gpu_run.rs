@@ -108,6 +108,28 @@ fn a_hanging_driver_is_one_warning_and_neither_signals_nor_the_end_wait_for_it()
     assert_eq!(done.err().matches("nothing is known of the GPUs").count(), 1, "{}", done.err());
 }
 
+#[test]
+fn a_stop_while_gpus_that_are_demanded_are_looked_for_is_the_end_at_once() {
+    for (flags, signal, code, reason) in [
+        (["--require-gpus", "2"], libc::SIGTERM, 143, "stopped"),
+        (["--nproc", "gpu"], libc::SIGTERM, 143, "stopped"),
+        (["--require-gpus", "2"], libc::SIGINT, 130, "signalled"),
+    ] {
+        let fake = FakeNvml::new(&["gpus 2", "nvmlInit_v2 hang"]);
+        let timeout = ["--gpu-timeout", "60s", "--"];
+        let args = [&["run"], &flags[..], &timeout, &["echo", "started"]].concat();
+        let running = fake.trainit(&args).start();
+        eventually("the driver is asked", || fake.path("trace").exists());
+        running.signal(libc::SIGWINCH);
+        let asked = Instant::now();
+        running.signal(signal);
+        let done = running.finish().expect_code(code);
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        assert_eq!((done.out().as_str(), done.verdict()["reason"].as_str()), ("", Some(reason)));
+        assert_eq!(done.verdict()["attempts"], 0);
+    }
+}
+
 /// In the start, in the n-th query, in the wait for events; hanging or dying.
 const WAYS: [&str; 8] = [
     "nvmlInit_v2 hang",

@@ -46,12 +46,17 @@ pub fn site(env: &Env) -> answer::Site {
 /// Finds out what there is, from NVML or else from the device nodes. Takes at most three times `call` for each of the two,
 /// and the time to reap a killed probe. Not for a process whose children somebody else reaps.
 pub fn discover(call: Duration, env: &Env) -> Discovery {
+    discover_while(call, env, &|| true)
+}
+
+/// As [`discover`], with nobody waited for any more once `goes_on` says no.
+pub fn discover_while(call: Duration, env: &Env, goes_on: &dyn Fn() -> bool) -> Discovery {
     let limits = Limits::discovery(call);
     let site = site(env);
-    let report = probe::ask(&ladder::nvml(env), Mode::Discover, env, limits);
+    let report = probe::ask(&ladder::nvml(env), Mode::Discover, env, limits, goes_on);
     let may_ask_again = !matches!(report.ending, answer::Ending::Stuck(_));
     let nodes = (answer::is_silent(&report) && may_ask_again && device_count() > 0)
-        .then(|| probe::ask(&ladder::ourselves(), Mode::Nodes, env, limits).findings);
+        .then(|| probe::ask(&ladder::ourselves(), Mode::Nodes, env, limits, goes_on).findings);
     let mut discovery = answer::conclude(report, nodes, &site);
     cuda::mark(&mut discovery.gpus, env.get("CUDA_VISIBLE_DEVICES"), env.get("CUDA_DEVICE_ORDER"));
     discovery

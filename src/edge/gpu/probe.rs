@@ -146,9 +146,9 @@ impl ProbeProcess {
     }
 }
 
-/// Starts a probe and drives it to its end, bounded by the limits and the time it takes to reap it. Waits for no other
-/// child.
-pub fn ask(ladder: &Ladder, mode: Mode, env: &Env, limits: Limits) -> Report {
+/// Starts a probe and drives it to its end, bounded by the limits and the time it takes to reap it; its time is over as
+/// soon as `goes_on` says no. Waits for no other child.
+pub fn ask(ladder: &Ladder, mode: Mode, env: &Env, limits: Limits, goes_on: &dyn Fn() -> bool) -> Report {
     let clock = Clock::start();
     let mut reader = Reader::new(clock.now(), limits);
     let mut findings = Findings::default();
@@ -165,7 +165,8 @@ pub fn ask(ladder: &Ladder, mode: Mode, env: &Env, limits: Limits) -> Report {
         for line in reader.feed(clock.now(), said.as_deref().unwrap_or_default()) {
             findings.add(line);
         }
-        if let Some(overrun) = reader.overrun(clock.now()) {
+        let now = if goes_on() { clock.now() } else { Duration::MAX };
+        if let Some(overrun) = reader.overrun(now) {
             break finish(&probe, &clock, overrun, findings.ended);
         }
         if said.as_ref().is_none_or(Vec::is_empty) {
