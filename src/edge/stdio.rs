@@ -2,9 +2,12 @@
 
 #![expect(unsafe_code, reason = "the descriptors 0, 1 and 2 are borrowed for one call")]
 
+use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use crate::rules::plain::plain;
 
@@ -82,6 +85,16 @@ pub fn takes_at_once(fd: RawFd, length: usize) -> bool {
 pub fn outputs() -> (BorrowedFd<'static>, BorrowedFd<'static>) {
     // SAFETY: they are closed at the very end only: where they were at the start, `hold_closed` has filled them.
     unsafe { (BorrowedFd::borrow_raw(libc::STDOUT_FILENO), BorrowedFd::borrow_raw(libc::STDERR_FILENO)) }
+}
+
+/// Which of them writes to this very file, where it is one that opening anew could empty.
+pub fn output_into(path: &Path) -> Option<BorrowedFd<'static>> {
+    let is_it = |fd: &BorrowedFd| {
+        let (ours, named) = (File::from(fd.try_clone_to_owned().ok()?).metadata().ok()?, fs::metadata(path).ok()?);
+        Some(ours.is_file() && (ours.dev(), ours.ino()) == (named.dev(), named.ino()))
+    };
+    let (output, error) = outputs();
+    [output, error].into_iter().find(|fd| is_it(fd) == Some(true))
 }
 
 /// Closes both: who reads them comes to the end.

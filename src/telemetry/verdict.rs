@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use serde_json::{Map, Value, json};
 use tracing::Level;
 
 use super::log;
-use crate::edge::signals;
+use crate::edge::{signals, stdio};
 use crate::rules::exit::{self, End};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{Outcome, Reason};
@@ -120,10 +121,14 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
     log::last_line(level, format!("{}: {}", outcome.reason.word(), outcome.detail), fields, verdict);
 }
 
-/// On a thread, since a file system that hangs must not keep us; a FIFO that nobody reads is an error at once.
+/// On a thread, since a file system that hangs must not keep us; a FIFO that nobody reads is an error at once. Where the
+/// file is the log itself (`/dev/stdout`), it is written on.
 fn write_in_time(path: &Path, text: String) -> io::Result<()> {
     let path = path.to_owned();
     signals::in_time("verdict", FILE_PATIENCE, move || {
+        if let Some(output) = stdio::output_into(&path) {
+            return stdio::write_all(output.as_raw_fd(), text.as_bytes());
+        }
         let mut open = fs::OpenOptions::new();
         let file = open.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(path);
         file.and_then(|mut file| file.write_all(text.as_bytes()))

@@ -163,6 +163,23 @@ fn a_verdict_file_that_cannot_be_written_is_a_warning_and_changes_no_code() {
 }
 
 #[test]
+fn a_verdict_file_that_is_the_log_is_written_on_and_not_emptied() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("job.log");
+    for name in ["/dev/stdout", "/dev/stderr", path.to_str().unwrap()] {
+        let log = fs::File::create(&path).unwrap();
+        let mut trainit = Trainit::new(["run", "--verdict-file", name, "--", "echo", "trained"]);
+        trainit.command().stdout(log.try_clone().unwrap()).stderr(log);
+        assert!(trainit.command().status().unwrap().success());
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines.len(), lines.contains(&"trained")), (5, true), "{name}: {text}");
+        let [verdict, last] = [3, 4].map(|at| serde_json::from_str::<serde_json::Value>(lines[at]).unwrap());
+        assert_eq!(verdict, last["verdict"], "{name}: {text}");
+    }
+}
+
+#[test]
 fn a_verdict_file_that_is_a_fifo_nobody_reads_holds_nothing_up() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = dir.path().join("fifo");

@@ -48,10 +48,12 @@ impl Machine {
                 let code = End::Signal(as_signal).code();
                 self.exit(Reason::Signalled, code, format!("{as_signal} came while no attempt was running"))
             }
-            State::Restoring | State::Gathering | State::Refreshing | State::Waiting => {
+            State::Restoring | State::Gathering => {
                 self.hold(as_signal);
                 Vec::new()
             }
+            // It was meant for the attempt that is over; the next one would die of it before it can install a handler.
+            State::Refreshing | State::Waiting => Vec::new(),
             State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() => {
                 self.lost_commit(format!("the last commit was broken off by {as_signal}"))
             }
@@ -63,15 +65,13 @@ impl Machine {
         }
     }
 
-    /// Another attempt would follow: it does not where somebody wants the end, and hears what else was sent.
+    /// Another attempt would follow: it does not where somebody wants the end.
     fn on_signal_while_draining(&mut self, now: Uptime, signal: Signal, as_signal: Signal, sender: Option<u32>) {
         if signal == Signal::TERM {
             self.stop = Some(Stop { cause: Cause::Signal { sender }, told: true });
         } else if as_signal.asks_to_leave() {
             self.asked = Some(now);
             self.gave_up = format!("{as_signal} came before the next attempt");
-        } else {
-            self.hold(as_signal);
         }
     }
 

@@ -208,11 +208,13 @@ fn a_crash_that_ctrl_c_finds_still_draining_is_not_restarted_and_keeps_its_code(
 }
 
 #[test]
-fn what_else_is_sent_while_a_crash_drains_is_the_next_attempts() {
+fn what_else_is_sent_between_two_attempts_does_not_kill_the_next_one() {
     let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
-    feed(&mut machine, 1.0, [ended(1), Event::Signal { signal: Signal::USR1, sender: Some(1) }, Event::TreeEmpty]);
+    let usr1 = || Event::Signal { signal: Signal::USR1, sender: Some(1) };
+    feed(&mut machine, 1.0, [ended(1), usr1(), Event::TreeEmpty, usr1()]);
     machine.step(secs(2.0), Event::Due(Timer::Backoff));
-    assert_eq!(machine.step(secs(2.0), Event::Spawned { pids: vec![8] }), [leader(Signal::USR1)]);
+    feed(&mut machine, 2.0, [usr1()]);
+    assert_eq!(machine.step(secs(2.0), Event::Spawned { pids: vec![8] }), [leader(Signal::USR1)], "the last of three");
 }
 
 #[test]
