@@ -108,6 +108,8 @@ struct Status<'a> {
 struct Checkpoint {
     resumed_step: Option<u64>,
     committed_step: Option<u64>,
+    /// The newest checkpoint that this run has committed, whether its name has a step or not.
+    committed_unit: Option<String>,
     /// Training that would be lost by a death now.
     lag_seconds: Option<f64>,
     /// How far the newest complete checkpoint is ahead of the store; 0: the store has it.
@@ -148,6 +150,7 @@ pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
     let checkpoint = told.has_store.then(|| Checkpoint {
         resumed_step: told.resumed_step,
         committed_step: told.committed_step,
+        committed_unit: facts.tally.committed_unit.clone(),
         lag_seconds: lag(told, facts).map(seconds),
         lag_steps: facts.tally.behind,
     });
@@ -279,10 +282,11 @@ pub fn render(status: &Value) -> String {
     }
     if let Some(checkpoint) = status["checkpoint"].as_object() {
         let step = |key: &str| checkpoint.get(key).and_then(Value::as_u64);
-        let committed =
-            step("committed_step").map_or("nothing committed".to_owned(), |n| format!("step {n} committed"));
+        let unit = || checkpoint.get("committed_unit").and_then(Value::as_str).map(plain);
+        let what = step("committed_step").map(|n| format!("step {n}")).or_else(unit);
+        let committed = format!("{} committed", what.as_deref().unwrap_or("nothing"));
         let resumed = step("resumed_step").map(|n| format!(", resumed from step {n}")).unwrap_or_default();
-        let since = if step("committed_step").is_some() { "ago" } else { "of training would be lost by now" };
+        let since = if what.is_some() { "ago" } else { "of training would be lost by now" };
         let lag = checkpoint.get("lag_seconds").and_then(Value::as_f64).map(|s| format!(", {} {since}", span(s)));
         let behind = step("lag_steps").filter(|n| *n > 0).map(|n| format!(", {n} steps behind"));
         line("checkpoint", format!("{committed}{}{}{resumed}", lag.unwrap_or_default(), behind.unwrap_or_default()));

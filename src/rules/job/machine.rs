@@ -242,7 +242,7 @@ impl Machine {
             Event::Pulse(pulse) => self.on_pulse(now, pulse),
             Event::Due(timer) => self.on_due(now, timer),
             Event::Committed { step, took, .. } => {
-                self.committed = step.or(self.committed);
+                self.committed = step;
                 self.memory.progressed(step);
                 self.commit_took = Some(took);
                 self.alive(now, "a commit");

@@ -188,6 +188,7 @@ mod tests {
             now: 4000 * SECOND,
             wall: 1_000_000_000 * SECOND,
             tally: Tally {
+                committed_unit: None,
                 committed_at: Some(3965 * SECOND),
                 behind: Some(40),
                 commits: 12,

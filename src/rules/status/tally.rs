@@ -10,6 +10,8 @@ use crate::rules::job::{Event, Flushed, Mirrored, Uptime};
 pub struct Tally {
     /// What the last commit holds is as old as this.
     pub committed_at: Option<Uptime>,
+    /// The checkpoint in it, by its name in the checkpoint directory.
+    pub committed_unit: Option<String>,
     /// How many steps the newest complete checkpoint is ahead of the store, where that is known.
     pub behind: Option<u64>,
     /// Commits made.
@@ -28,7 +30,10 @@ impl Tally {
     /// Something happened.
     pub fn note(&mut self, now: Uptime, event: &Event) {
         match *event {
-            Event::Committed { took, .. } => self.committed_at = Some(now.saturating_sub(took)),
+            Event::Committed { ref unit, took, .. } => {
+                self.committed_at = Some(now.saturating_sub(took));
+                self.committed_unit = Some(unit.clone());
+            }
             Event::Flushed(Flushed::Done { step: Some(_) }) => self.committed_at = Some(now),
             Event::Mirrored(Mirrored::Behind(steps)) => self.behind = steps,
             Event::Mirrored(Mirrored::Committed { bytes, took }) => {
@@ -74,7 +79,7 @@ mod tests {
         let mut tally = Tally::default();
         let committed = Event::Committed { unit: "u".into(), step: None, took: 2 * SECOND, lag: SECOND };
         tally.note(10 * SECOND, &committed);
-        assert_eq!(tally.committed_at, Some(8 * SECOND));
+        assert_eq!((tally.committed_at, tally.committed_unit.as_deref()), (Some(8 * SECOND), Some("u")));
         tally.note(20 * SECOND, &Event::Flushed(Flushed::Done { step: None }));
         assert_eq!(tally.committed_at, Some(8 * SECOND), "nothing was committed");
         tally.note(30 * SECOND, &Event::Flushed(Flushed::Done { step: Some(5) }));

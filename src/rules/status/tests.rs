@@ -25,7 +25,12 @@ fn facts<'a>() -> Facts<'a> {
         children: vec![7, 9],
         now: 4000 * SECOND,
         wall: 1_000_000_000 * SECOND,
-        tally: Tally { committed_at: Some(3965 * SECOND), behind: Some(40), ..Tally::default() },
+        tally: Tally {
+            committed_at: Some(3965 * SECOND),
+            committed_unit: Some("step-520".into()),
+            behind: Some(40),
+            ..Tally::default()
+        },
         memory: Memory::default(),
         metrics: [("loss".to_owned(), "0.31".to_owned()), ("bad".to_owned(), "nan".to_owned())].into(),
         gpus: None,
@@ -43,7 +48,7 @@ fn a_running_job_says_where_it_stands() {
         "version": "0.1.0", "pid": 1, "state": "running", "healthy": true, "problem": null, "uptime_seconds": 4000.0,
         "command": "python", "child_pids": [7, 9], "attempt": 2, "restarts": 1, "restarts_used": 0, "restarts_allowed": 3,
         "attempt_seconds": 3900.0,
-        "checkpoint": {"resumed_step": 400, "committed_step": 520, "lag_seconds": 35.0, "lag_steps": 40},
+        "checkpoint": {"resumed_step": 400, "committed_step": 520, "committed_unit": "step-520", "lag_seconds": 35.0, "lag_steps": 40},
         "leaving": null, "metrics": {"bad": "nan", "loss": 0.31}, "gpus": null, "gpu_problem": null, "xids": null,
     });
     assert_eq!(status, expected);
@@ -57,8 +62,17 @@ fn a_running_job_says_where_it_stands() {
 
 #[test]
 fn before_the_first_commit_the_lag_is_what_would_be_lost() {
-    let shown = render(&object(&Told { committed_step: None, ..told() }, &facts()));
+    let tally = Tally { committed_at: Some(3965 * SECOND), ..Tally::default() };
+    let shown = render(&object(&Told { committed_step: None, ..told() }, &Facts { tally, ..facts() }));
     assert!(shown.contains("checkpoint  nothing committed, 35s of training would be lost by now"), "{shown}");
+}
+
+#[test]
+fn a_commit_without_a_step_is_called_by_its_name() {
+    let tally = Tally { committed_unit: Some("last.pt".into()), ..facts().tally };
+    let told = Told { committed_step: None, resumed_step: None, ..told() };
+    let shown = render(&object(&told, &Facts { tally, ..facts() }));
+    assert!(shown.contains("checkpoint  last.pt committed, 35s ago"), "{shown}");
 }
 
 #[test]
