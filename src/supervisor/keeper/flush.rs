@@ -45,9 +45,10 @@ impl Keeper {
             biased;
             why = silence => {
                 // What it holds on to is let go of.
-                let _ = self.commit(None, Some(Duration::ZERO)).await;
-                let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
-                Ok(Flushed::Failed(format!("{why}; the newest checkpoint is not committed; {stands}; see that it is well and can be reached from here, then start again")))
+                match self.commit(None, Some(Duration::ZERO)).await {
+                    Some(Outcome::UpToDate { step }) => Ok(Flushed::Done { step }),
+                    _ => Ok(self.kept_waiting(&why)),
+                }
             }
             flushed = self.commit_the_last(by) => flushed,
         };
@@ -56,6 +57,13 @@ impl Keeper {
             Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
             Err(by) => self.tell_fenced(&by.to_string()),
         }
+    }
+
+    fn kept_waiting(&self, why: &str) -> Flushed {
+        let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
+        Flushed::Failed(format!(
+            "{why}; the newest checkpoint is not committed; {stands}; see that it is well and can be reached from here, then start again"
+        ))
     }
 
     /// Errors: the newer run that has taken over.

@@ -137,6 +137,8 @@ pub struct Mirror {
     pub(crate) bad: Vec<Stamp>,
     /// What the store holds of the local directory.
     pub(crate) committed: Option<Committed>,
+    /// A commit of the newest checkpoint whose manifest was on its way: whether it stands is the store's to say.
+    pub(super) naming: Option<(Stamp, Age)>,
     /// The files of the last commit: not to be sent again.
     pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.
@@ -207,6 +209,7 @@ impl Mirror {
             origin: None,
             bad: Vec::new(),
             committed: None,
+            naming: None,
             known: Known::default(),
             seen: None,
             throughput: None,
