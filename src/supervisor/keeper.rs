@@ -25,6 +25,7 @@ mod pool;
 pub mod restore;
 pub mod retention;
 mod send;
+mod sums;
 pub mod survey;
 mod telling;
 pub mod transfer;

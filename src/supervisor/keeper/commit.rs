@@ -14,6 +14,7 @@ use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
 use super::pins::{Pins, pin, unchanged, unpin};
 use super::retention::commits;
 use super::send::{Pools, Sending, Stop, verify, without_data};
+use super::transfer::make_durable;
 use crate::edge::store::{Created, Store, Trouble};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::Kind;
@@ -344,7 +345,7 @@ impl Mirror {
         let sent: Vec<Sent> = all.try_collect().await?;
         faults.point(5);
         let keys: Vec<String> = sent.iter().map(|sent| sent.item.key.clone()).collect();
-        store.make_durable(&keys).await?;
+        make_durable(store, &keys, bytes, &told).await?;
         verify(store, &sent).await?;
         faults.point(6);
         unchanged(&dir, &local.entries, &pins, Some(touched)).await?;
