@@ -115,8 +115,10 @@ impl Mirror {
         if done.is_err() {
             // Where something is missing, everything is sent next time.
             self.known = Known::default();
-            // They would keep the space of what the framework deletes.
-            let _ = beneath(&self.config.dir).and_then(|dir| unpin(&dir, &self.pins()));
+            // They would keep the space of what the framework deletes. Where there is no time it goes on beside.
+            let (dir, pins) = (self.config.dir.clone(), self.pins());
+            let unpinned = blocking(move || unpin(&*beneath(&dir)?, &pins));
+            let _ = tokio::time::timeout(limit.map_or(Duration::MAX, |_| LAST_WORD), unpinned).await;
         }
         match done {
             Ok(outcome) => outcome,
@@ -306,7 +308,8 @@ impl Mirror {
     ) -> Result<(Vec<Sent>, Pins), Stop> {
         let (store, stamp) = self.ours()?;
         let faults = &self.config.faults;
-        let dir = beneath(&self.config.dir).map_err(|error| self.unreadable(&error))?;
+        let at = self.config.dir.clone();
+        let dir = blocking(move || beneath(&at)).await.map_err(|error| self.unreadable(&error))?;
         let pins = pin(&dir, &self.pins(), &local.entries).await.map_err(|error| self.unreadable(&error))?;
         let touched = unchanged(&dir, &local.entries, &pins, None).await?;
         faults.point(2);
@@ -377,7 +380,8 @@ impl Mirror {
         faults.point(9);
         self.is_there(store, &name).await?;
         self.make_way(store, &name, &manifest).await?;
-        if let Err(error) = beneath(&self.config.dir).and_then(|dir| pins.remove(&dir, &self.pins())) {
+        let (dir, within) = (self.config.dir.clone(), self.pins());
+        if let Err(error) = blocking(move || pins.remove(&*beneath(&dir)?, &within)).await {
             self.note(format!("cannot remove {PINS}: {error}"));
         }
         self.known = Known::new(sent);

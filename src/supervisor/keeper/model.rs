@@ -152,7 +152,8 @@ async fn prepare(model: &LeftModel) -> Result<Plan, Stop> {
 /// `made` has the files that are there, `told` hears how many bytes more are through, of so many.
 async fn copy(plan: &Plan, bytes: u64, made: &RefCell<Vec<String>>, told: &dyn Fn(u64)) -> Result<(), Stop> {
     let Plan { listing, store, before, in_the_way, .. } = plan;
-    let dir = beneath(&plan.dir).map_err(|error| Stop::Failed(error.to_string()))?;
+    let at = plan.dir.clone();
+    let dir = blocking(move || beneath(&at)).await.map_err(|error| Stop::Failed(error.to_string()))?;
     if before.is_some() {
         store.delete(MANIFEST).await?;
     }
