@@ -3,6 +3,8 @@
 
 pub mod backlog;
 pub mod beneath;
+#[cfg(feature = "store")]
+pub mod blocking;
 pub mod cgroup;
 pub mod clock;
 pub mod code_pages;

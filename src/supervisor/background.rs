@@ -106,6 +106,14 @@ impl Teller {
         self.bell.ring();
     }
 
+    /// One whose events a test hears.
+    #[cfg(all(test, feature = "store"))]
+    pub(super) fn overheard() -> (Teller, mpsc::Receiver<Event>) {
+        let ((events, heard), (questions, _)) = (mpsc::channel(), mpsc::channel());
+        let bell = Bell::new().expect("makes a bell");
+        (Teller { events, questions, bell, incarnation: Arc::default() }, heard)
+    }
+
     /// Makes this run's number in the store known.
     pub(super) fn incarnation(&self, number: u64) {
         self.incarnation.store(number, Ordering::Relaxed);

@@ -25,6 +25,7 @@ mod pool;
 pub mod restore;
 pub mod retention;
 mod send;
+mod sums;
 pub mod survey;
 mod telling;
 pub mod transfer;
@@ -161,7 +162,10 @@ impl Keeper {
                     self.hasten(notice);
                     pause = Duration::ZERO;
                 }
-                Some(Order::Doubt(at_ns, most)) => self.doubt(at_ns, most).await,
+                Some(Order::Doubt(at_ns, most)) => {
+                    self.cut_off.note(at_ns);
+                    inbox.during(&mut orders, false, None, self.doubt(most)).await;
+                }
                 // What was to be through earlier is through already.
                 Some(Order::Hurry(_)) => {}
                 Some(Order::Restore) => {
@@ -197,8 +201,7 @@ impl Keeper {
         }
     }
 
-    async fn doubt(&mut self, at_ns: i64, most: Duration) {
-        self.cut_off.note(at_ns);
+    async fn doubt(&mut self, most: Duration) {
         let Some(mirror) = &mut self.mirror else { return };
         if let Err(error) = mirror.doubt(self.settle.min(most)).await {
             mirror.note(format!("what the command was writing when it was cut off cannot be looked at: {error}"));
@@ -348,3 +351,6 @@ impl Keeper {
         Some(outcome)
     }
 }
+
+#[cfg(test)]
+mod tests;

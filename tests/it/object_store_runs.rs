@@ -138,6 +138,22 @@ fn a_stop_while_the_store_is_away_is_told_at_once_and_waits_no_half_minute() {
     });
 }
 
+#[test]
+fn a_commit_whose_time_was_up_as_the_store_was_to_answer_is_known_to_stand() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    let going = run(&place, &["--settle", "0s", "--preempt-on", "USR1@6"]);
+    going.after_log("started sh");
+    bucket.misbehave(|r| (r.method == "PUT" && r.key.contains("/commits/")).then_some(Fault::Mute));
+    place.save(7);
+    eventually("the manifest is stored", || commits(&bucket, 7));
+    going.signal(libc::SIGUSR1);
+    let done = going.finish().expect_code(143);
+    let verdict = done.verdict();
+    assert_eq!((verdict["reason"].as_str(), verdict["committed_step"].as_u64()), (Some("preempted"), Some(7)));
+    assert!(!done.err().contains("committed nothing"), "{}", done.err());
+}
+
 /// A run that saves a first checkpoint, then at its word a second one, and crashes; the second attempt says what it goes
 /// on from.
 fn crashing(place: &Place, args: &[&str], last: &str) -> Running {

@@ -12,6 +12,7 @@ use object_store::path::Path as Key;
 
 use super::error::{StoreError, kind_of};
 use super::list::Object;
+use crate::edge::blocking::blocking;
 use crate::rules::checkpoint::listing::{join, name_of};
 use crate::rules::checkpoint::names::is_half_written;
 
@@ -200,10 +201,6 @@ fn staged_for(path: &str) -> Option<&str> {
     let (key, _) = path.rsplit_once('#')?;
     let is_staged = is_half_written(name_of(path)) && !name_of(key).contains('#');
     is_staged.then_some(key)
-}
-
-async fn blocking<T: Send + 'static>(deed: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(deed).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 /// What lies in a directory: files, and directories with nothing in them.

@@ -44,9 +44,14 @@ pub struct Motion {
 }
 
 impl Motion {
+    /// Whether anything has moved in between.
+    pub fn has_moved_since(self, then: Motion) -> bool {
+        self.bytes != then.bytes
+    }
+
     /// Whether answers were owed then and are now, and nothing has moved in between.
     pub fn is_stuck_since(&self, then: Motion) -> bool {
-        then.owed > 0 && self.owed > 0 && self.bytes == then.bytes
+        then.owed > 0 && self.owed > 0 && !self.has_moved_since(then)
     }
 }
 

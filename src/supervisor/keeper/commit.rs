@@ -14,6 +14,7 @@ use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
 use super::pins::{Pins, pin, unchanged, unpin};
 use super::retention::commits;
 use super::send::{Pools, Sending, Stop, verify, without_data};
+use super::transfer::make_durable;
 use crate::edge::store::{Created, Store, Trouble};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::Kind;
@@ -95,7 +96,6 @@ impl Mirror {
         limit: Option<Duration>,
         progress: &dyn Fn(u64, u64),
     ) -> Outcome {
-        let before = self.seq;
         let done = match limit {
             None => {
                 let done = self.try_commit(settle, limit, progress).await;
@@ -109,14 +109,16 @@ impl Mirror {
             }
             Some(limit) => match tokio::time::timeout(limit, self.try_commit(settle, limit.into(), progress)).await {
                 Ok(done) => done,
-                Err(_) => self.cut_short(limit, before).await,
+                Err(_) => self.cut_short(limit).await,
             },
         };
         if done.is_err() {
             // Where something is missing, everything is sent next time.
             self.known = Known::default();
-            // They would keep the space of what the framework deletes.
-            let _ = beneath(&self.config.dir).and_then(|dir| unpin(&dir, &self.pins()));
+            // They would keep the space of what the framework deletes. Where there is no time it goes on beside.
+            let (dir, pins) = (self.config.dir.clone(), self.pins());
+            let unpinned = blocking(move || unpin(&*beneath(&dir)?, &pins));
+            let _ = tokio::time::timeout(limit.map_or(Duration::MAX, |_| LAST_WORD), unpinned).await;
         }
         match done {
             Ok(outcome) => outcome,
@@ -180,6 +182,7 @@ impl Mirror {
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
         self.waits(Some((local.age.step, since)));
+        self.naming = self.naming.take().filter(|(_, age)| *age == local.age);
         let local = match settle {
             Some(settle) => self.settled(local, settle).await?,
             None => local,
@@ -221,6 +224,7 @@ impl Mirror {
         let outcome = Outcome::Committed { step: local.age.step, unit: unit.clone(), bytes, seconds, lag };
         self.write_pushed(&beside, local.age);
         self.committed = Some(Committed { unit, beside, entries: local.entries, age: local.age, stamp });
+        self.naming = None;
         self.waits(None);
         if limit.is_none()
             && let Err(error) = self.retire().await
@@ -233,15 +237,13 @@ impl Mirror {
         Ok(outcome)
     }
 
-    /// The time was up; but the manifest may just have been on its way, and what is committed is to be known.
-    /// `before`: our commit before this one.
-    async fn cut_short(&mut self, limit: Duration, before: u64) -> Result<Outcome, Stop> {
-        let ours = self.attempt.clone().map(|attempt| Stamp { attempt, seq: self.seq });
-        let ours = ours.filter(|stamp| stamp.seq > before);
+    /// The time was up; but the manifest may just have been on its way, now or as the commit before was cut off, and what
+    /// is committed is to be known.
+    async fn cut_short(&mut self, limit: Duration) -> Result<Outcome, Stop> {
         let names = async { commits(self.store.as_ref()?).await.ok() };
         let names = tokio::time::timeout(LAST_WORD, names).await.ok().flatten().unwrap_or_default();
-        match names.into_iter().find(|name| Some(&name.stamp) == ours.as_ref()) {
-            Some(_) => Ok(Outcome::UpToDate { step: self.waiting.and_then(|(step, _)| step) }),
+        match self.naming.take_if(|(ours, _)| names.iter().any(|name| name.stamp == *ours)) {
+            Some((_, age)) => Ok(Outcome::UpToDate { step: age.step }),
             None => Err(Stop::OutOfTime(format!(
                 "no time left{} to commit the newest checkpoint; {}",
                 if limit < MOMENT { String::new() } else { format!(" after {:.1} s", limit.as_secs_f64()) },
@@ -306,7 +308,8 @@ impl Mirror {
     ) -> Result<(Vec<Sent>, Pins), Stop> {
         let (store, stamp) = self.ours()?;
         let faults = &self.config.faults;
-        let dir = beneath(&self.config.dir).map_err(|error| self.unreadable(&error))?;
+        let at = self.config.dir.clone();
+        let dir = blocking(move || beneath(&at)).await.map_err(|error| self.unreadable(&error))?;
         let pins = pin(&dir, &self.pins(), &local.entries).await.map_err(|error| self.unreadable(&error))?;
         let touched = unchanged(&dir, &local.entries, &pins, None).await?;
         faults.point(2);
@@ -345,7 +348,7 @@ impl Mirror {
         let sent: Vec<Sent> = all.try_collect().await?;
         faults.point(5);
         let keys: Vec<String> = sent.iter().map(|sent| sent.item.key.clone()).collect();
-        store.make_durable(&keys).await?;
+        make_durable(store, &keys, bytes, &told).await?;
         verify(store, &sent).await?;
         faults.point(6);
         unchanged(&dir, &local.entries, &pins, Some(touched)).await?;
@@ -357,6 +360,7 @@ impl Mirror {
 
     /// Puts the manifest: from here on there is a commit.
     async fn name(&mut self, local: &Local, bytes: u64, sent: Vec<Sent>, pins: Pins) -> Result<Stamp, Stop> {
+        self.naming = Some((self.ours()?.1, local.age));
         let (store, stamp) = self.ours()?;
         let faults = &self.config.faults;
         let mut items: Vec<Item> = sent.iter().map(|sent| sent.item.clone()).collect();
@@ -370,12 +374,14 @@ impl Mirror {
         Manifest::read(&name, &text).map_err(cannot)?;
         faults.point(8);
         if store.create(&name.key(), text).await? == Created::Taken {
+            self.naming = None;
             return Err(Stop::Failed(format!("{} is in the store already and is not ours", name.key())));
         }
         faults.point(9);
         self.is_there(store, &name).await?;
         self.make_way(store, &name, &manifest).await?;
-        if let Err(error) = beneath(&self.config.dir).and_then(|dir| pins.remove(&dir, &self.pins())) {
+        let (dir, within) = (self.config.dir.clone(), self.pins());
+        if let Err(error) = blocking(move || pins.remove(&*beneath(&dir)?, &within)).await {
             self.note(format!("cannot remove {PINS}: {error}"));
         }
         self.known = Known::new(sent);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::background::Teller;
 use super::Keeper;
 use super::commit::Outcome;
 use super::guard::{SOON, answers};
@@ -28,7 +29,8 @@ impl Keeper {
     pub(super) fn vigil(&self) -> Option<Vigil> {
         let mirror = self.mirror.as_ref()?;
         let address = mirror.config.store.as_ref()?.to_string();
-        Some(Vigil { store: mirror.store.clone()?, address, clock: self.clock })
+        let (store, teller) = (mirror.store.clone()?, self.teller.clone());
+        Some(Vigil { store, address, clock: self.clock, teller, pause: PROBE_PAUSE })
     }
 
     /// The last commit of the run. Nobody of ours writes any more. `silent`: what the store was found to be already.
@@ -45,9 +47,10 @@ impl Keeper {
             biased;
             why = silence => {
                 // What it holds on to is let go of.
-                let _ = self.commit(None, Some(Duration::ZERO)).await;
-                let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
-                Ok(Flushed::Failed(format!("{why}; the newest checkpoint is not committed; {stands}; see that it is well and can be reached from here, then start again")))
+                match self.commit(None, Some(Duration::ZERO)).await {
+                    Some(Outcome::UpToDate { step }) => Ok(Flushed::Done { step }),
+                    _ => Ok(self.kept_waiting(&why)),
+                }
             }
             flushed = self.commit_the_last(by) => flushed,
         };
@@ -56,6 +59,13 @@ impl Keeper {
             Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
             Err(by) => self.tell_fenced(&by.to_string()),
         }
+    }
+
+    fn kept_waiting(&self, why: &str) -> Flushed {
+        let stands = self.mirror.as_ref().map_or(String::new(), Mirror::what_stands);
+        Flushed::Failed(format!(
+            "{why}; the newest checkpoint is not committed; {stands}; see that it is well and can be reached from here, then start again"
+        ))
     }
 
     /// Errors: the newer run that has taken over.
@@ -107,19 +117,27 @@ pub(super) struct Vigil {
     store: Arc<Store>,
     address: String,
     clock: Clock,
+    /// Who hears that something moves.
+    teller: Teller,
+    /// Between two looks.
+    pause: Duration,
 }
 
 impl Vigil {
     /// Comes back when the store has not answered, or taken anything of what it is sent, for longer than a last commit
     /// with this end waits, with what to say; as long as it does, never.
     pub(super) async fn silence(&self, by: Option<Duration>) -> String {
-        let Vigil { store, address, clock } = self;
+        let Vigil { store, address, clock, teller, pause } = self;
         let (mut since, mut is_told, patience) = (None, false, patience(by));
         loop {
             let (begun, before) = (clock.now(), store.motion());
-            tokio::time::sleep(PROBE_PAUSE).await;
+            tokio::time::sleep(*pause).await;
             // A question of ours would move something.
-            let is_stuck = store.motion().is_stuck_since(before);
+            let now = store.motion();
+            if now.has_moved_since(before) {
+                teller.tell(Event::Transferring);
+            }
+            let is_stuck = now.is_stuck_since(before);
             let is_there = answers(store).await;
             if is_there && !is_stuck {
                 (since, is_told) = (None, false);
@@ -140,5 +158,98 @@ impl Vigil {
                 return format!("{address} has not {what} for {} s", silent.as_secs());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Mutex;
+    use std::sync::mpsc::{self, Receiver, Sender};
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::edge::store::Access;
+    use crate::rules::checkpoint::address::Address;
+    use crate::rules::env::Env;
+
+    /// Reads so much of what is put at each word.
+    const TAKEN: u64 = 4 << 20;
+
+    /// A bucket that lists nothing, says so of each listing, and takes what is put only as it is told to.
+    fn bucket() -> (String, Receiver<()>, Sender<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let at = format!("http://{}", listener.local_addr().expect("has an address"));
+        let ((listed, lists), (take, takes)) = (mpsc::channel(), mpsc::channel());
+        let takes = Arc::new(Mutex::new(takes));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (listed, takes) = (listed.clone(), Arc::clone(&takes));
+                std::thread::spawn(move || serve(&stream, &listed, &takes));
+            }
+        });
+        (at, lists, take)
+    }
+
+    fn serve(mut stream: &TcpStream, listed: &Sender<()>, takes: &Mutex<Receiver<()>>) {
+        let mut reader = BufReader::new(stream);
+        loop {
+            let (mut line, mut is_put) = (String::new(), false);
+            while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
+                is_put |= line.starts_with("PUT ");
+                line.clear();
+            }
+            if is_put {
+                while takes.lock().expect("is held by no dead thread").recv().is_ok() {
+                    let _ = std::io::copy(&mut reader.by_ref().take(TAKEN), &mut std::io::sink());
+                }
+                return;
+            }
+            let body = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            if stream.write_all(answer.as_bytes()).is_err() || listed.send(()).is_err() {
+                return;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn one_object_that_moves_is_heard_of_and_one_that_does_not_is_not_for_all_that_is_asked_meanwhile() {
+        let (at, lists, take) = bucket();
+        let pairs = [
+            ("AWS_ENDPOINT_URL", at.as_str()),
+            ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
+            ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMIEXAMPLEKEY"),
+            ("AWS_REGION", "us-east-1"),
+        ];
+        let address = Address::parse("s3://bucket/job").expect("is one");
+        let store = Store::open(&address, true, &Access::new(Env::from_pairs(pairs), false)).await.expect("opens");
+        let (store, (teller, heard)) = (Arc::new(store), Teller::overheard());
+        let pause = Duration::from_millis(100);
+        let vigil =
+            Vigil { store: Arc::clone(&store), address: address.to_string(), clock: Clock::start(), teller, pause };
+        let putting = store.put("step-1/weights.bin", vec![Bytes::from(vec![0; 60 << 20])], 0);
+        let moves = async {
+            let mut told = Vec::new();
+            for word in [[true; 4].as_slice(), &[false; 7]].concat() {
+                if word {
+                    take.send(()).expect("is taken");
+                }
+                while lists.try_recv().is_err() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                told.push(heard.try_iter().filter(|event| *event == Event::Transferring).count());
+            }
+            told
+        };
+        let told = tokio::select! {
+            _ = putting => unreachable!("nobody answers it"),
+            why = vigil.silence(None) => unreachable!("{why}"),
+            told = moves => told,
+        };
+        assert!(told[..5].iter().sum::<usize>() >= 3, "it moves: {told:?}");
+        assert_eq!(told[8..], [0, 0, 0], "it stands: {told:?}");
     }
 }

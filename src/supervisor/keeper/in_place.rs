@@ -82,15 +82,29 @@ pub(super) async fn holds(dir: &Path, manifest: &Manifest, listing: &Listing) ->
     is_in_place(&dir, manifest, &equal, listing).unwrap_or(false)
 }
 
-/// Gives the files that were not fetched the manifest's times: the order in which files were written tells a whole
-/// checkpoint from two halves. Where that may not be (a file of somebody else's), they keep theirs.
-pub(super) fn set_times(dir: &Beneath, manifest: &Manifest, equal: &HashSet<String>) {
-    for item in manifest.regular().filter(|item| equal.contains(&item.path)) {
-        let is_so = dir.look(&item.path).is_ok_and(|there| there.is_none_or(|e| e.mtime_ns == item.mtime_ns));
-        if let (false, Ok(file)) = (is_so, dir.read_file(&item.path)) {
-            let _ = set_time(&file, item.mtime_ns);
+/// Whether every file of the manifest lies in the directory with its size; what lies at the end of a link that is followed
+/// is not asked for. Those that were not fetched get the manifest's times: the order in which files were written tells a
+/// whole checkpoint from two halves. Where that may not be (a file of somebody else's), they keep theirs.
+pub(super) async fn settle(
+    dir: &Arc<Beneath>,
+    manifest: &Manifest,
+    equal: &HashSet<String>,
+    listing: &Listing,
+) -> io::Result<bool> {
+    let dir = Arc::clone(dir);
+    let ours = manifest.regular().filter(|i| listing.get(&i.path).is_none_or(|e| e.through.is_none()));
+    let files: Vec<(Item, bool)> = ours.map(|item| (item.clone(), equal.contains(&item.path))).collect();
+    blocking(move || {
+        for (item, is_old) in files {
+            let there = dir.look(&item.path)?.filter(|there| there.kind == Kind::File && there.size == item.size);
+            let Some(there) = there else { return Ok(false) };
+            if is_old && there.mtime_ns != item.mtime_ns {
+                let _ = dir.read_file(&item.path).and_then(|file| set_time(&file, item.mtime_ns));
+            }
         }
-    }
+        Ok(true)
+    })
+    .await
 }
 
 /// Units that a restore which was cut short, or is under way, may have left half in place.
@@ -104,17 +118,6 @@ pub(super) fn mark(dir: &Beneath, half: &[String]) -> io::Result<()> {
         [] => dir.remove_file(RESTORING),
         _ => dir.replace(RESTORING, serde_json::json!(half).to_string().as_bytes(), 0o644),
     }
-}
-
-/// The first file of the manifest that does not lie in the directory with its size; what lies at the end of a link that is
-/// followed is not asked for.
-pub(super) fn missing<'m>(dir: &Beneath, manifest: &'m Manifest, listing: &Listing) -> io::Result<Option<&'m str>> {
-    for item in manifest.regular().filter(|i| listing.get(&i.path).is_none_or(|e| e.through.is_none())) {
-        if !dir.look(&item.path)?.is_some_and(|there| there.kind == Kind::File && there.size == item.size) {
-            return Ok(Some(&item.path));
-        }
-    }
-    Ok(None)
 }
 
 /// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no

@@ -18,6 +18,7 @@ use super::nook::sweep;
 use super::restore::Brought;
 use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
+pub(crate) use crate::edge::blocking::blocking;
 use crate::edge::clock::Clock;
 use crate::edge::fault::Faults;
 use crate::edge::places;
@@ -137,6 +138,8 @@ pub struct Mirror {
     pub(crate) bad: Vec<Stamp>,
     /// What the store holds of the local directory.
     pub(crate) committed: Option<Committed>,
+    /// A commit of the newest checkpoint whose manifest was on its way: whether it stands is the store's to say.
+    pub(super) naming: Option<(Stamp, Age)>,
     /// The files of the last commit: not to be sent again.
     pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.
@@ -207,6 +210,7 @@ impl Mirror {
             origin: None,
             bad: Vec::new(),
             committed: None,
+            naming: None,
             known: Known::default(),
             seen: None,
             throughput: None,
@@ -223,7 +227,7 @@ impl Mirror {
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
         apart(&mirror.config.dir, &address)?;
-        mirror.prepare_directory(&address)?;
+        mirror.prepare_directory(&address).await?;
         let store = Store::open(&address, mirror.config.claim, &mirror.config.access).await;
         let store = store.map_err(|error| away(&error))?;
         if mirror.config.claim {
@@ -241,7 +245,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    fn prepare_directory(&mut self, address: &Address) -> Result<(), MirrorError> {
+    async fn prepare_directory(&mut self, address: &Address) -> Result<(), MirrorError> {
         let dir = self.config.dir.clone();
         let refused = |error: io::Error| MirrorError {
             code: if error.raw_os_error() == Some(libc::ENOSPC) { exit::STORE } else { exit::NOT_STARTED },
@@ -254,11 +258,12 @@ impl Mirror {
             self.read_lineage(&beneath, address);
         }
         if self.config.claim {
-            let beneath = Beneath::create(&dir).map_err(refused)?;
+            let (beneath, pins) = (Beneath::create(&dir).map(Arc::new).map_err(refused)?, self.pins());
+            let ours = Arc::clone(&beneath);
             // A run that is still committing to this store has lost it to this one.
-            let ready = beneath.create_directory(OWN).and_then(|()| beneath.remove_tree(&self.pins()));
-            match ready {
-                Ok(()) => self.sweep(&beneath),
+            let ready = blocking(move || ours.create_directory(OWN).and_then(|()| ours.remove_tree(&pins)));
+            match ready.await {
+                Ok(()) => self.sweep(&beneath).await,
                 Err(error) if self.config.only_sends && is_read_only(&error) => {}
                 Err(error) => return Err(refused(error)),
             }
@@ -267,14 +272,18 @@ impl Mirror {
     }
 
     /// Removes what killed processes left.
-    pub(super) fn sweep(&self, dir: &Beneath) {
-        let pins = dir.names(PINS).unwrap_or_default();
-        for within in pins.iter().map(|store| format!("{PINS}/{store}")).chain([TEMPORARY.to_owned()]) {
-            if let Err(error) = sweep(dir, &within) {
-                self.note(format!("cannot remove what a killed run left in {within}: {error}; it takes up room"));
-            }
+    pub(super) async fn sweep(&self, dir: &Arc<Beneath>) {
+        let dir = Arc::clone(dir);
+        let swept = blocking(move || {
+            let pins = dir.names(PINS).unwrap_or_default();
+            let places = pins.iter().map(|store| format!("{PINS}/{store}")).chain([TEMPORARY.to_owned()]);
+            let failed: Vec<_> = places.filter_map(|within| Some((sweep(&dir, &within).err()?, within))).collect();
+            let _ = dir.remove_empty(PINS);
+            Ok(failed)
+        });
+        for (error, within) in swept.await.unwrap_or_default() {
+            self.note(format!("cannot remove what a killed run left in {within}: {error}; it takes up room"));
         }
-        let _ = dir.remove_empty(PINS);
     }
 
     /// Where the pins of all runs with this store are.
@@ -334,13 +343,6 @@ impl Mirror {
 
 fn is_read_only(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM))
-}
-
-/// Runs file work off the runtime's one thread.
-pub(crate) async fn blocking<T: Send + 'static>(
-    deed: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(deed).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 /// The directory opened, for file work.

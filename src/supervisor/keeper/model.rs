@@ -17,6 +17,7 @@ use super::known::{Known, Sent};
 use super::mirror::{beneath, blocking, way_out};
 use super::pins::Held;
 use super::send::{Pools, Sending, Stop};
+use super::transfer::{going_on, make_durable};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
 use crate::edge::{links, places, walk};
@@ -85,8 +86,17 @@ pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> R
         format!("the model in {dir} is not in {store}: {}; nothing there was changed; {AGAIN}", words(stop))
     })?;
     let (files, bytes) = (plan.listing.files().count(), plan.listing.files().map(|f| f.size).sum());
-    let made = RefCell::default();
-    copy(&plan, &made, &|done| progress(done, bytes)).await.map_err(|stop| {
+    let (made, done, there) = (RefCell::default(), Cell::new(0), &plan.store);
+    let told = |more: u64| {
+        done.set(done.get() + more);
+        progress(done.get(), bytes);
+    };
+    let mut before = there.motion();
+    let moves = || {
+        let now = there.motion();
+        now.has_moved_since(std::mem::replace(&mut before, now))
+    };
+    going_on(copy(&plan, bytes, &made, &told), moves, &told).await.map_err(|stop| {
         format!(
             "the model in {dir} is not in {store}: {}; {} of its {files} files are there now, the rest is what was there \
              before; it is whole only with {MANIFEST}; {AGAIN}",
@@ -139,21 +149,17 @@ async fn prepare(model: &LeftModel) -> Result<Plan, Stop> {
     Ok(Plan { dir: model.dir.clone(), listing, store, before, in_the_way })
 }
 
-/// `made` has the files that are there, `progress` hears bytes done.
-async fn copy(plan: &Plan, made: &RefCell<Vec<String>>, progress: &dyn Fn(u64)) -> Result<(), Stop> {
+/// `made` has the files that are there, `told` hears how many bytes more are through, of so many.
+async fn copy(plan: &Plan, bytes: u64, made: &RefCell<Vec<String>>, told: &dyn Fn(u64)) -> Result<(), Stop> {
     let Plan { listing, store, before, in_the_way, .. } = plan;
-    let dir = beneath(&plan.dir).map_err(|error| Stop::Failed(error.to_string()))?;
+    let at = plan.dir.clone();
+    let dir = blocking(move || beneath(&at)).await.map_err(|error| Stop::Failed(error.to_string()))?;
     if before.is_some() {
         store.delete(MANIFEST).await?;
     }
     for old in in_the_way {
         store.delete(old).await?;
     }
-    let done = Cell::new(0);
-    let told = |more: u64| {
-        done.set(done.get() + more);
-        progress(done.get());
-    };
     let known = Known::default();
     let sending = Sending {
         strong: false,
@@ -165,7 +171,7 @@ async fn copy(plan: &Plan, made: &RefCell<Vec<String>>, progress: &dyn Fn(u64)) 
         budget: Sending::budget(),
         pools: Pools::new(),
         clock: Clock::start(),
-        told: &told,
+        told,
         made,
     };
     let mut items: Vec<Item> = Vec::new();
@@ -180,7 +186,7 @@ async fn copy(plan: &Plan, made: &RefCell<Vec<String>>, progress: &dyn Fn(u64)) 
         items.extend(sent.into_iter().map(|sent| sent.item));
     }
     let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
-    store.make_durable(&keys).await?;
+    make_durable(store, &keys, bytes, told).await?;
     // Each by its name: a listing has whatever others put there, too.
     let looks = items.iter().map(|item| async move {
         match store.size(&item.key).await? {

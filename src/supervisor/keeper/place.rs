@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::fetch::Stop;
-use super::in_place::{equal_files, half, is_in_place, mark, missing, own, set_times};
+use super::in_place::{equal_files, half, is_in_place, mark, own, settle};
 use super::look::{Look, walked};
 use super::mirror::{Mirror, MirrorError, TEMPORARY, away, blocking};
 use super::nook::{Nook, turn};
@@ -72,7 +72,7 @@ impl Mirror {
             Beneath::create(&self.config.dir).map(Arc::new).map_err(|error| Stop::Fatal(self.unusable(&error)))?;
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         faults.point(20);
-        self.sweep(&dir);
+        self.sweep(&dir).await;
         let was_half = half(&dir).contains(&manifest.unit);
         let mut equal = equal_files(&dir, manifest, listing).await.map_err(local)?;
         let (mut brought, turn) = (Brought { fetched: 0, was_there: true }, turn(&dir));
@@ -92,7 +92,7 @@ impl Mirror {
             let temporary = nook.files();
             let fetch = self.fetch(store, &dir, manifest, &equal, &temporary);
             if let Err(stop) = futures_util::try_join!(whole(), fetch) {
-                nook.remove(&dir).map_err(local)?;
+                leave(nook, &dir).await.map_err(local)?;
                 // A file may be missed by either first; the listing says it better.
                 if matches!(stop, Stop::Reject(_)) {
                     whole().await?;
@@ -107,16 +107,15 @@ impl Mirror {
                 false => Ok(false),
             };
             // It may be what fills the disk.
-            let removed = nook.remove(&dir);
+            let removed = leave(nook, &dir).await;
             if !installed? {
                 return Ok(None);
             }
             removed.map_err(local)?;
             turn
         };
-        set_times(&dir, manifest, &equal);
         // Nobody is told of what another process has just taken away.
-        if missing(&dir, manifest, listing).map_err(local)?.is_some() {
+        if !settle(&dir, manifest, &equal, listing).await.map_err(local)? {
             return Ok(None);
         }
         self.finish(&dir, name, manifest).map_err(local)?;
@@ -213,6 +212,12 @@ impl Mirror {
         ));
         Ok(())
     }
+}
+
+/// Removes the place with what is left in it.
+async fn leave(nook: Nook, dir: &Arc<Beneath>) -> io::Result<()> {
+    let dir = Arc::clone(dir);
+    blocking(move || nook.remove(&dir)).await
 }
 
 /// Whether nothing else lies where something is to be put than when it was looked at.

@@ -17,11 +17,12 @@ use super::known::{Known, Sent};
 use super::mirror::blocking;
 use super::pins::Held;
 use super::pool::Pool;
+use super::sums::Sums;
 use crate::edge::beneath::{Beneath, forget, read_into};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Habits, Store, StoreError, Upload};
 use crate::rules::checkpoint::listing::parent_of;
-use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, ItemKind, hex};
+use crate::rules::checkpoint::manifest::{CHUNK, Item, ItemKind};
 use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::{Entry, Kind};
@@ -52,53 +53,6 @@ pub(super) enum Stop {
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Stop {
         Stop::Store(error)
-    }
-}
-
-/// Checksums of a file as it goes by, in order.
-#[derive(Default)]
-struct Sums {
-    /// Of the chunks that are through.
-    before: u32,
-    chunk: u32,
-    chunks: Vec<String>,
-    seen: u64,
-    /// Only where it is wanted: it costs twice as much as all the rest.
-    strong: Option<Box<blake3::Hasher>>,
-}
-
-impl Sums {
-    fn new(strong: bool) -> Sums {
-        Sums { strong: strong.then(Box::default), ..Sums::default() }
-    }
-
-    fn strong(&self) -> Option<blake3::Hash> {
-        self.strong.as_ref().map(|hasher| hasher.finalize())
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        if let Some(hasher) = &mut self.strong {
-            hasher.update(bytes);
-        }
-        self.chunk = crc32c::crc32c_append(self.chunk, bytes);
-        self.seen += bytes.len() as u64;
-        if !bytes.is_empty() && self.seen.is_multiple_of(CHUNK) {
-            self.before = crc32c::crc32c_combine(self.before, self.chunk, CHUNK as usize);
-            self.chunks.push(hex(self.chunk));
-            self.chunk = 0;
-        }
-    }
-
-    fn whole(&self) -> u32 {
-        crc32c::crc32c_combine(self.before, self.chunk, (self.seen % CHUNK) as usize)
-    }
-
-    fn finish(mut self) -> (String, Option<Chunks>) {
-        let whole = hex(self.whole());
-        if !self.seen.is_multiple_of(CHUNK) {
-            self.chunks.push(hex(self.chunk));
-        }
-        (whole, Some(Chunks { size: CHUNK, crc32c: self.chunks }))
     }
 }
 
@@ -169,9 +123,8 @@ impl Sending<'_> {
         }
         let file = blocking(move || from.open(&dir)).await.map_err(unreadable)?;
         if self.known.may_hold(entry) {
-            let reader = file.try_clone().map_err(unreadable)?;
             let _held = self.hold(BLOCK).await;
-            let sums = blocking(move || sums_of(&pools, &reader, size)).await.map_err(unreadable)?;
+            let sums = self.sums_of(&file, size).await.map_err(unreadable)?;
             let mut item = self.item_of(entry, key.clone(), sums);
             if self.find(entry, &mut item, None) {
                 (self.told)(size);
@@ -191,6 +144,17 @@ impl Sending<'_> {
                 Err(stop)
             }
         }
+    }
+
+    /// The checksums of a file; each stretch of it is told of.
+    async fn sums_of(&self, file: &File, size: u64) -> io::Result<Sums> {
+        let mut sums = Sums::default();
+        for from in (0..size).step_by(CHUNK as usize) {
+            let (reader, pools, until) = (file.try_clone()?, self.pools.clone(), size.min(from + CHUNK));
+            sums = blocking(move || add_stretch(&pools, &reader, from, until, sums)).await?;
+            (self.told)(0);
+        }
+        Ok(sums)
     }
 
     /// Names the old key where the store holds these bytes.
@@ -309,11 +273,11 @@ fn read_blocks(
     Ok((blocks, sums))
 }
 
-/// The checksums of a file.
-fn sums_of(pools: &Pools, file: &File, size: u64) -> io::Result<Sums> {
-    let (mut sums, mut at, mut block) = (Sums::default(), 0, pools.blocks.take()?);
-    while at < size {
-        block.fill(size - at, |room| read_into(file, at, room, |bytes| sums.add(bytes)))?;
+/// Sums a stretch of a file, as far as there is one.
+fn add_stretch(pools: &Pools, file: &File, mut at: u64, until: u64, mut sums: Sums) -> io::Result<Sums> {
+    let mut block = pools.blocks.take()?;
+    while at < until {
+        block.fill(until - at, |room| read_into(file, at, room, |bytes| sums.add(bytes)))?;
         if block.as_ref().is_empty() {
             break;
         }
@@ -425,6 +389,40 @@ pub(super) fn without_data(entries: &[Entry]) -> Vec<Item> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::edge::store::Access;
+    use crate::rules::checkpoint::address::Address;
+    use std::cell::Cell;
+    use std::os::unix::fs::FileExt;
+
+    #[tokio::test]
+    async fn a_long_file_is_told_of_while_it_is_summed() {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let address = Address::Directory(place.path().to_owned());
+        let store = Store::open(&address, true, &Access::default()).await.expect("opens");
+        let (made, known, told) = (RefCell::default(), Known::default(), Cell::new(0));
+        let sending = Sending {
+            store: &store,
+            dir: &Arc::new(Beneath::open(place.path()).expect("opens")),
+            known: &known,
+            pace: None,
+            strong: false,
+            habits: store.habits(),
+            budget: Sending::budget(),
+            pools: Pools::new(),
+            clock: Clock::start(),
+            told: &|more| {
+                assert_eq!(more, 0, "no byte is through");
+                told.set(told.get() + 1);
+            },
+            made: &made,
+        };
+        let file = tempfile::tempfile().expect("makes a file");
+        file.write_all_at(b"weights", CHUNK - 3).expect("writes");
+        let (_, at_once) = read_blocks(&sending.pools, &file, 0, CHUNK + 4, Sums::default(), false).expect("reads");
+        let in_stretches = sending.sums_of(&file, CHUNK + 4).await.expect("reads");
+        assert_eq!(in_stretches.finish(), at_once.finish());
+        assert_eq!(told.get(), 2);
+    }
 
     #[test]
     fn buffers_take_no_more_than_was_counted_for_them() {

@@ -7,7 +7,45 @@ use std::time::Duration;
 use super::mirror::Mirror;
 use crate::edge::clock::Clock;
 use crate::edge::stdio;
+use crate::edge::store::{Store, StoreError};
 use crate::rules::progress::{BAR_EVERY, Cadence, LINE_EVERY, bar, words};
+
+/// Between two looks whether what takes long goes on.
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
+/// No disk takes fewer bytes a second.
+const SLOWEST_DISK: u64 = 4 << 20;
+
+/// Does it, and tells that it goes on as often as `moves` says so.
+pub(super) async fn going_on<T>(
+    deed: impl Future<Output = T>,
+    mut moves: impl FnMut() -> bool,
+    told: &dyn Fn(u64),
+) -> T {
+    tokio::pin!(deed);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut deed => return done,
+            () = tokio::time::sleep(LOOK_PAUSE) => {
+                if moves() {
+                    told(0);
+                }
+            }
+        }
+    }
+}
+
+/// Flushes what was sent to the device. How far that is nobody says, so for as long as a slow disk takes for so many bytes
+/// it is said to go on.
+pub(super) async fn make_durable(
+    store: &Store,
+    keys: &[String],
+    bytes: u64,
+    told: &dyn Fn(u64),
+) -> Result<(), StoreError> {
+    let (clock, limit) = (Clock::start(), Duration::from_secs(bytes / SLOWEST_DISK));
+    going_on(store.make_durable(keys), || clock.now() < limit, told).await
+}
 
 /// Hears bytes done and bytes in all.
 #[derive(Default)]
@@ -166,6 +204,22 @@ impl Paced {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_takes_long_is_said_to_go_on_as_long_as_it_moves() {
+        let (looks, said, is_enough) = (Cell::new(0), Cell::new(0), tokio::sync::Notify::new());
+        let moves = || {
+            looks.set(looks.get() + 1);
+            looks.get() > 1
+        };
+        let told = |more| {
+            assert_eq!(more, 0, "no byte more is through");
+            said.set(said.get() + 1);
+            is_enough.notify_one();
+        };
+        going_on(is_enough.notified(), moves, &told).await;
+        assert_eq!((looks.get(), said.get()), (2, 1));
+    }
 
     #[test]
     fn a_bar_leaves_no_trace_and_is_not_drawn_for_its_last_word() {

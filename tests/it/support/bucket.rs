@@ -36,6 +36,8 @@ pub enum Fault {
     Cut,
     /// Never answers.
     Hang,
+    /// Does it, and never answers.
+    Mute,
     /// Answers 200 and does nothing.
     Pretend,
     /// Sends half of the body that it promised.
@@ -249,9 +251,14 @@ fn serve(stream: &TcpStream, shared: &Shared) {
                 error(status, "InternalError")
             }
             Some(Fault::Close | Fault::Cut) => return,
-            Some(Fault::Hang) => loop {
-                std::thread::park();
-            },
+            Some(fault @ (Fault::Hang | Fault::Mute)) => {
+                if matches!(fault, Fault::Mute) {
+                    respond(request, shared);
+                }
+                loop {
+                    std::thread::park();
+                }
+            }
             Some(Fault::Pretend) => Answer { headers: vec![("ETag", "\"x\"".into())], ..answer("200 OK") },
             Some(Fault::LosePage) => {
                 xml("<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".into())

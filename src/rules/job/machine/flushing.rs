@@ -136,6 +136,20 @@ mod tests {
     }
 
     #[test]
+    fn a_last_commit_that_goes_on_is_waited_for_and_one_that_hangs_is_given_up() {
+        let mut machine = keeps();
+        machine.step(secs(1.0), ended(0));
+        machine.step(secs(1.0), Event::TreeEmpty);
+        for at in [2.0, 290.0, 580.0] {
+            let limit = Action::Arm(Timer::FlushLimit, secs(at) + FLUSH_LIMIT);
+            assert_eq!(machine.step(secs(at), Event::Transferring), [limit]);
+        }
+        let given_up = machine.step(secs(880.0), Event::Due(Timer::FlushLimit));
+        let Some(Action::Exit(outcome)) = given_up.last() else { panic!("{given_up:?}") };
+        assert_eq!((outcome.reason, outcome.exit_code), (Reason::Store, exit::STORE));
+    }
+
+    #[test]
     fn what_a_trainer_wrote_as_it_was_killed_is_in_doubt_and_not_what_it_left_behind() {
         let signalled = |signal| Event::MainEnded { local_rank: 0, end: End::Signal(signal), oom: false };
         for (end, doubtful) in [(ended(0), false), (ended(1), false), (signalled(Signal::KILL), true)] {
