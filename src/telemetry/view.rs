@@ -50,6 +50,7 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         Event::Flushed(Flushed::Done { step: Some(step) }) => {
             tracing::info!(step, "the newest complete checkpoint is safe")
         }
+        Event::Flushed(Flushed::Stepless) => tracing::info!("the newest complete checkpoint is safe"),
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
         Event::Due(Timer::Grace) if machine.hung().is_some() => {

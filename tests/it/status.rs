@@ -233,6 +233,34 @@ fn the_last_commit_and_what_a_death_would_lose_are_told() {
     running.stop().expect_code(143);
 }
 
+#[cfg(feature = "store")]
+#[test]
+fn a_newest_commit_without_a_step_is_called_by_its_name_and_the_step_before_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ck, store) = (dir.path().join("ck"), format!("file://{}", dir.path().join("store").display()));
+    std::fs::create_dir(&ck).unwrap();
+    let save = |name: &str, weights: &str| {
+        let unit = ck.join(name);
+        std::fs::create_dir_all(&unit).unwrap();
+        std::fs::write(unit.join("weights"), weights).unwrap();
+        std::fs::write(unit.join("DONE"), "").unwrap();
+    };
+    let flags = ["--checkpoint-dir", ck.to_str().unwrap(), "--checkpoint-store", &store, "--marker", "DONE"];
+    let (running, socket) = run(&[&flags[..], &["--mirror-interval", "50ms", "--settle", "50ms"]].concat(), LOOP);
+    save("step-40", "40");
+    until(&socket, "a step", |told| told["checkpoint"]["committed_step"] == 40);
+    std::fs::remove_dir_all(ck.join("step-40")).unwrap();
+    save("last", "50");
+    let told = until(&socket, "no step", |told| told["checkpoint"]["committed_unit"] == "last");
+    assert_eq!(told["checkpoint"]["committed_step"], Value::Null);
+    let told = status(&socket, &[]).out();
+    assert!(told.contains("last committed, "), "{told}");
+    save("last", "60");
+    let done = running.stop().expect_code(143);
+    assert!(done.err().contains("the newest complete checkpoint is safe"), "{}", done.err());
+    assert_eq!(done.verdict()["committed_step"], Value::Null);
+}
+
 #[test]
 fn metrics_gpus_samples_and_xids_are_told() {
     let fake = FakeNvml::new(&["gpu1.name Fake H100", "gpu1.util 55"]);

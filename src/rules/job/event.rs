@@ -28,6 +28,8 @@ pub enum Flushed {
         /// The newest step in the store.
         step: Option<u64>,
     },
+    /// As that, with a newest checkpoint whose name has no step.
+    Stepless,
     /// A commit was owed and could not be made; the text says why and what to do.
     Failed(String),
     /// There was no time for it; what was committed before stands.

@@ -34,7 +34,7 @@ impl Tally {
                 self.committed_at = Some(now.saturating_sub(took));
                 self.committed_unit = Some(unit.clone());
             }
-            Event::Flushed(Flushed::Done { step: Some(_) }) => self.committed_at = Some(now),
+            Event::Flushed(Flushed::Done { step: Some(_) } | Flushed::Stepless) => self.committed_at = Some(now),
             Event::Mirrored(Mirrored::Behind(steps)) => self.behind = steps,
             Event::Mirrored(Mirrored::Committed { bytes, took }) => {
                 self.commits += 1;

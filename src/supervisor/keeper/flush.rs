@@ -48,7 +48,7 @@ impl Keeper {
             why = silence => {
                 // What it holds on to is let go of.
                 match self.commit(None, Some(Duration::ZERO)).await {
-                    Some(Outcome::UpToDate { step }) => Ok(Flushed::Done { step }),
+                    Some(Outcome::UpToDate { step }) => Ok(safe(step)),
                     _ => Ok(self.kept_waiting(&why)),
                 }
             }
@@ -78,9 +78,9 @@ impl Keeper {
                 None => Flushed::Done { step: None },
                 Some(Outcome::Committed { step, bytes, seconds, .. }) => {
                     tracing::debug!(bytes, seconds, "the last commit is through");
-                    Flushed::Done { step }
+                    safe(step)
                 }
-                Some(Outcome::UpToDate { step }) => Flushed::Done { step },
+                Some(Outcome::UpToDate { step }) => safe(step),
                 Some(Outcome::NothingComplete { why }) => {
                     tracing::info!("no complete checkpoint to commit: {why}");
                     Flushed::Done { step: None }
@@ -106,6 +106,11 @@ impl Keeper {
             });
         }
     }
+}
+
+/// The newest checkpoint is in the store, whether it has a step or not.
+fn safe(step: Option<u64>) -> Flushed {
+    step.map_or(Flushed::Stepless, |step| Flushed::Done { step: Some(step) })
 }
 
 fn patience(by: Option<Duration>) -> Duration {

@@ -72,6 +72,10 @@ impl Machine {
                 self.note_newest(step);
                 self.publish_or_finish(now)
             }
+            Flushed::Stepless => {
+                self.committed = None;
+                self.publish_or_finish(now)
+            }
             Flushed::Failed(detail) => self.lost_commit(detail),
             // Nothing was promised to be in time: a stop stays a stop.
             Flushed::OutOfTime(detail) if self.stop.is_some() => {
