@@ -24,16 +24,20 @@ pub fn writer_of(files: &HashSet<FileId>) -> Option<String> {
 fn has_open(pid: u32, files: &HashSet<FileId>) -> bool {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     descriptors.flatten().any(|fd| {
-        let is_ours = fs::metadata(fd.path()).is_ok_and(|m| files.contains(&(m.dev(), m.ino())));
-        is_ours && writes(pid, &fd.file_name().to_string_lossy())
+        let info = format!("/proc/{pid}/fdinfo/{}", fd.file_name().to_string_lossy());
+        // Asked first: on a mount whose server is gone stat(2) never returns.
+        may_write(&fs::read_to_string(info).unwrap_or_default(), files)
+            && fs::metadata(fd.path()).is_ok_and(|m| files.contains(&(m.dev(), m.ino())))
     })
 }
 
-/// Whether the access mode in `flags:` (octal) allows writing.
-fn writes(pid: u32, fd: &str) -> bool {
-    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
-    let flags = text.lines().find_map(|l| l.strip_prefix("flags:")).and_then(|f| u32::from_str_radix(f.trim(), 8).ok());
-    flags.is_some_and(|f| f & 0o3 != 0)
+/// Whether the access mode in `flags:` (octal) allows writing, and the inode in `ino:` is one of these. Kernels before 5.14
+/// do not say the inode.
+fn may_write(info: &str, files: &HashSet<FileId>) -> bool {
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let flags = field("flags:").and_then(|flags| u32::from_str_radix(flags, 8).ok());
+    let inode = field("ino:").and_then(|inode| inode.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & 0o3 != 0) && inode.is_none_or(|inode| files.iter().any(|file| file.1 == inode))
 }
 
 /// Lines such as `7f1c2a000000-7f1c2a021000 rw-s 00000000 fe:00 393233 /data/file`.
@@ -74,5 +78,22 @@ mod tests {
         assert!(writer.contains(&format!("pid {}", std::process::id())), "{writer}");
         drop((reading, writing));
         assert_eq!(writer_of(&files), None);
+    }
+
+    #[test]
+    fn only_what_is_open_for_writing_and_has_one_of_the_inodes_is_worth_a_stat() {
+        let files = HashSet::from([(1, 42), (1, 43)]);
+        let info = |flags: &str, inode: &str| format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t24\n{inode}");
+        for (flags, inode, expected) in [
+            ("0100001", "ino:\t42\n", true),
+            ("0100002", "ino:\t43\n", true),
+            ("0100001", "", true),
+            ("0100000", "ino:\t42\n", false),
+            ("0100001", "ino:\t7\n", false),
+            ("0100000", "", false),
+        ] {
+            assert_eq!(may_write(&info(flags, inode), &files), expected, "{flags} {inode}");
+        }
+        assert!(!may_write("", &files));
     }
 }

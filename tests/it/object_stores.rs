@@ -551,3 +551,25 @@ fn data_of_a_store_below_another_is_never_pruned() {
         }
     });
 }
+
+#[test]
+fn a_commit_whose_manifest_cannot_be_read_just_now_is_not_deleted_before_its_data_are_known() {
+    each(|bucket, place| {
+        for step in 1..=2 {
+            place.save(step);
+            place.push();
+        }
+        bucket.misbehave(|r| {
+            let is_it = r.method == "GET" && r.key.contains("/commits/") && r.key.contains("-000000000001-");
+            is_it.then_some(Fault::Refuse("403 Forbidden", "AccessDenied"))
+        });
+        let prune = || place.checkpoint("prune").args(["--keep-last", "1"]).output();
+        fails(prune(), &["AccessDenied"]);
+        bucket.behave();
+        assert_eq!(place.steps(), [2, 1]);
+        prune().expect_code(0);
+        assert_eq!(place.steps(), [2]);
+        let left: Vec<String> = bucket.keys().into_iter().filter(|key| key.contains("/step-1/")).collect();
+        assert_eq!(left, [""; 0], "with its data");
+    });
+}

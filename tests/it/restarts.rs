@@ -1,6 +1,9 @@
 //! Which failures are worth another attempt, and from where it goes on.
 
 use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::support::Trainit;
 use crate::support::checkpoints::{Place, tree};
@@ -51,6 +54,52 @@ fn without_a_store_it_goes_back_to_an_older_local_one_and_keeps_the_newer_aside(
     let aside = place.local().join(".trainit/aside");
     let kept = fs::read_dir(aside).unwrap().map(|e| e.unwrap().path().join("step-2")).next().unwrap();
     assert_eq!(tree(&kept), bad);
+}
+
+/// Saves as torch.distributed does, which is known at any depth.
+fn save_sharded(unit: &Path, seconds: u64) {
+    fs::create_dir_all(unit).unwrap();
+    for (name, text) in [("__0_0.distcp", "weights"), (".metadata", "__0_0.distcp")] {
+        let mut file = fs::File::create(unit.join(name)).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+    }
+}
+
+#[test]
+fn one_of_the_same_name_in_another_folder_is_another_checkpoint() {
+    for store in [false, true] {
+        let place = Place::new();
+        let (first, then) = (place.local().join("step-2"), place.local().join("runs/a/step-2"));
+        for (unit, seconds) in [(&then, 10), (&first, 20)] {
+            save_sharded(unit, seconds);
+            if store {
+                place.push();
+            }
+        }
+        let bad = tree(&first);
+        let picky = "echo $TRAINIT_RESUME_FROM; case $TRAINIT_RESUME_FROM in */runs/a/*) exit 0;; *) exit 3;; esac";
+        let done = run(&place, store, picky).output().expect_code(0);
+        assert_eq!(done.out(), format!("{0}\n{0}\n{1}\n", first.display(), then.display()));
+        assert!(!first.exists(), "it is put aside, or the trainer would find it");
+        let aside = place.local().join(".trainit/aside");
+        let kept = fs::read_dir(aside).unwrap().map(|e| e.unwrap().path().join("step-2")).next().unwrap();
+        assert_eq!(tree(&kept), bad);
+    }
+}
+
+#[test]
+fn what_is_passed_over_for_one_of_the_same_name_in_another_folder_stays_passed_over() {
+    let place = Place::new();
+    let (first, then) = (place.local().join("step-2"), place.local().join("runs/a/step-2"));
+    save_sharded(&then, 10);
+    place.push();
+    fs::remove_dir_all(place.local()).unwrap();
+    // Younger, and nothing says that it is of this job.
+    save_sharded(&first, 20);
+    let done = run(&place, true, "echo $TRAINIT_RESUME_FROM").output().expect_code(0);
+    assert_eq!(done.out(), format!("{}\n", then.display()));
+    assert_eq!(place.commits().len(), 1, "{}", done.err());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::fake_nvml::FakeNvml;
-use crate::support::{Running, Trainit, eventually, is_root, send};
+use crate::support::{Running, Trainit, eventually, is_root, send, settled};
 
 const LOOP: &str = "while :; do sleep 0.01; done";
 
@@ -362,8 +362,7 @@ fn an_idle_run_is_woken_by_nobody_and_a_question_costs_one_answer() {
         let count = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
         count.trim().parse::<u64>().unwrap()
     };
-    // The one wake-up of its own, a second after the start.
-    std::thread::sleep(Duration::from_millis(1500));
+    settled(&running, socket.parent().unwrap());
     let before = switches();
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(switches(), before);

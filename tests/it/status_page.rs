@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::support::fake_nvml::FakeNvml;
-use crate::support::{Finished, PATIENCE, Running, Trainit, eventually};
+use crate::support::{Finished, PATIENCE, Running, Trainit, eventually, settled};
 
 const LOOP: &str = "while :; do sleep 0.01; done";
 const ANYWHERE: [&str; 3] = ["run", "--status-addr", "127.0.0.1:0"];
@@ -329,7 +330,8 @@ fn only_who_asks_for_it_listens_and_the_command_inherits_nothing_of_it() {
 
 #[test]
 fn while_nobody_asks_no_thread_is_woken() {
-    let (running, at) = run(&[], "exec sleep 60");
+    let (running, at) = run(&[], "echo dir=${TRAINIT_PREEMPTION_FILE%/*}; exec sleep 60");
+    let dir = running.after_line("dir=");
     assert_eq!(get(at, "/healthz").0, 200);
     let switches = || -> u64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
@@ -338,8 +340,7 @@ fn while_nobody_asks_no_thread_is_woken() {
             |text: String| text.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().ok());
         status.map(|text| count(text).unwrap_or(0_u64)).sum()
     };
-    // The one wake-up of its own, and a worker thread that ends, are soon after the start.
-    std::thread::sleep(Duration::from_millis(1500));
+    settled(&running, Path::new(dir.trim().trim_start_matches("dir=")));
     let before = switches();
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(switches(), before);

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
 
+use super::json::json;
 use super::listing::{Entry, Peek};
 use super::structure;
 
 /// The end record of a zip file with the longest possible comment.
 const ZIP_TAIL: u64 = 65_557;
-/// Longest JSON header of a safetensors file that its readers accept, and longest JSON file read whole.
+/// Longest JSON header of a safetensors file that its readers accept.
 const JSON_LIMIT: u64 = 100 << 20;
 /// The last eight bytes of a TensorFlow table (`.index`), little endian.
 const TABLE_MAGIC: u64 = 0xdb47_7524_8b80_fb57;
@@ -188,46 +188,6 @@ fn hdf5_end(head: &[u8]) -> Option<(u64, u64)> {
     ((1..=8).contains(&width) && head.len() >= end + width).then(|| (le(head, base, width), le(head, end, width)))
 }
 
-/// What Python's `json` writes, which knows of `NaN`, `Infinity` and `-Infinity`: here they are 0, nobody wants their
-/// value.
-pub fn python_json<T: DeserializeOwned>(mut text: Vec<u8>) -> serde_json::Result<T> {
-    let (mut at, mut is_string) = (0, false);
-    while at < text.len() {
-        let rest = &text[at..];
-        let word = [&b"NaN"[..], b"Infinity"].into_iter().find(|word| !is_string && rest.starts_with(word));
-        match (word, text[at]) {
-            (Some(word), _) => {
-                text[at] = b'0';
-                text[at + 1..at + word.len()].fill(b' ');
-                at += word.len() - 1;
-            }
-            (None, b'\\') if is_string => at += 1,
-            (None, b'"') => is_string = !is_string,
-            (None, _) => {}
-        }
-        at += 1;
-    }
-    serde_json::from_slice(&text)
-}
-
-/// JSON to the end, or a line of it after the other.
-pub fn json(peek: &dyn Peek, file: &Entry) -> Verdict {
-    if file.size > JSON_LIMIT {
-        let tail = peek.read(&file.path, file.size - 64, 64).ok_or("it cannot be read")?;
-        let last = tail.iter().rev().find(|b| !b.is_ascii_whitespace());
-        return if matches!(last, Some(b'}' | b']')) { Ok(()) } else { Err("its JSON is cut short".to_owned()) };
-    }
-    let text = peek.read(&file.path, 0, file.size as usize).ok_or("it cannot be read")?;
-    let mut lines = text.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()).peekable();
-    let in_lines = lines.peek().is_some() && lines.all(|line| python_json::<IgnoredAny>(line.to_vec()).is_ok());
-    match python_json::<IgnoredAny>(text) {
-        Ok(_) => Ok(()),
-        Err(_) if in_lines => Ok(()),
-        Err(error) if error.is_eof() => Err("its JSON is cut short".to_owned()),
-        Err(error) => Err(format!("it is no JSON ({error})")),
-    }
-}
-
 /// A TensorFlow table: the magic number is its last word.
 pub fn table(peek: &dyn Peek, file: &Entry) -> Verdict {
     let tail = peek.read(&file.path, file.size.saturating_sub(8), 8).ok_or("it cannot be read")?;
@@ -346,19 +306,6 @@ pub(crate) mod tests {
         for (name, bytes) in whole_files() {
             assert_eq!(verdict(name, &bytes), Ok(()), "{name}");
         }
-    }
-
-    #[test]
-    fn json_is_what_python_writes_and_may_come_line_by_line() {
-        for text in ["{\"loss\": NaN}\n", "[\n1,\n2]", "{\"a\": 1}\n{\"a\": -Infinity}\n\n"] {
-            assert_eq!(verdict("log.json", text.as_bytes()), Ok(()), "{text}");
-        }
-        for text in ["{\"a\": 1}\n{\"a\": 2", "{\"a\": Nan}", "{\"a\": 1} {\"a\": 2}", "{\"a\": In", "\n", "{}}"] {
-            assert!(verdict("log.json", text.as_bytes()).is_err(), "{text}");
-        }
-        let text = br#"{"a \"NaN": "Infinity", "b": NaN}"#.to_vec();
-        let read: BTreeMap<String, serde_json::Value> = python_json(text).expect("it is JSON");
-        assert_eq!(read["a \"NaN"], "Infinity");
     }
 
     #[test]

@@ -10,11 +10,10 @@ use regex::Regex;
 use serde::Deserialize;
 
 use super::beside::Beside;
-use super::check;
 use super::listing::{Kind, Listing, join};
 use super::order::{self, APART_NS};
 use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
-use super::{dcp, deepspeed};
+use super::{dcp, deepspeed, json};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const HUGGINGFACE: Layout = Layout {
@@ -71,7 +70,7 @@ struct Best {
 /// The step that `trainer_state.json` calls the best: `best_model_checkpoint` is the path of its directory, wherever it was
 /// when it was written.
 pub(super) fn best_step(scan: &Scan, candidate: &Candidate) -> Option<u64> {
-    let best: Best = check::python_json(scan.text(&join(&candidate.unit, "trainer_state.json"))?.into()).ok()?;
+    let best: Best = json::python_json(scan.text(&join(&candidate.unit, "trainer_state.json"))?.as_bytes()).ok()?;
     number_after("checkpoint-", super::listing::name_of(best.best_model_checkpoint?.trim_end_matches('/')))
 }
 
@@ -82,9 +81,10 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
         return Err("checkpoint-is-incomplete.txt is in it".to_owned());
     }
     let state = scan.listing.file(&join(unit, "trainer_state.json")).ok_or("trainer_state.json is not there yet")?;
-    let text = scan.peek.read(&state.path, 0, state.size as usize).ok_or("trainer_state.json cannot be read")?;
-    let state: State =
-        check::python_json(text).map_err(|error| format!("trainer_state.json is cut short or no JSON ({error})"))?;
+    let state: State = json::read(scan.peek, state).map_err(|error| match error.is_io() {
+        true => "trainer_state.json cannot be read".to_owned(),
+        false => format!("trainer_state.json is cut short or no JSON ({error})"),
+    })?;
     let named = number_after("checkpoint-", super::listing::name_of(unit));
     if named != Some(state.global_step) {
         return Err(format!("trainer_state.json speaks of step {}", state.global_step));

@@ -9,7 +9,7 @@ use super::beside::Beside;
 use super::listing::{join, parent_of};
 use super::siblings::together;
 use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
-use super::{check, order};
+use super::{json, order};
 
 const WEIGHTS: &str = "latest.weights.h5";
 const METADATA: &str = "training_metadata.json";
@@ -49,7 +49,7 @@ fn backup(scan: &Scan, weights: &str) -> Option<Candidate> {
     let home = parent_of(weights);
     let is_part = |name: &str| name == WEIGHTS || name == METADATA || name.ends_with(".bkp");
     let paths = scan.listing.within(home).filter(|e| is_part(e.name())).map(|e| e.path.clone()).collect();
-    let metadata = scan.text(&join(home, METADATA)).and_then(|t| check::python_json::<Metadata>(t.into()).ok());
+    let metadata = scan.text(&join(home, METADATA)).and_then(|t| json::python_json::<Metadata>(t.as_bytes()).ok());
     let step = scan.step(weights, metadata.map(|m| m.epoch))?;
     Some(Candidate { unit: weights.to_owned(), step, paths })
 }
@@ -62,7 +62,7 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
     }
     let path = join(parent_of(&candidate.unit), METADATA);
     let metadata = scan.listing.file(&path).ok_or_else(|| format!("{METADATA} is not there yet"))?;
-    check::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
+    json::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
     order::written_before([weights], metadata, 0)
 }
 

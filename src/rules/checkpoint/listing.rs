@@ -145,6 +145,7 @@ pub trait Peek {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::collections::BTreeMap;
 
     /// Files in memory: path to content; a path that ends in `/` is a directory.
@@ -209,6 +210,31 @@ pub(crate) mod tests {
             let bytes = self.0.get(path)?;
             let from = (from as usize).min(bytes.len());
             Some(bytes[from..(from + length).min(bytes.len())].to_vec())
+        }
+    }
+
+    /// Counts what is read of them.
+    pub(crate) struct Counting {
+        pub(crate) memory: Memory,
+        pub(crate) times: Cell<usize>,
+        pub(crate) bytes: Cell<usize>,
+        pub(crate) most_at_once: Cell<usize>,
+    }
+
+    impl Counting {
+        pub(crate) fn of<B: AsRef<[u8]>>(name: &str, content: B) -> Counting {
+            let memory = Memory::of(&[(name, content)]);
+            Counting { memory, times: Cell::default(), bytes: Cell::default(), most_at_once: Cell::default() }
+        }
+    }
+
+    impl Peek for Counting {
+        fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+            let bytes = self.memory.read(path, from, length)?;
+            self.times.update(|times| times + 1);
+            self.bytes.update(|read| read + bytes.len());
+            self.most_at_once.update(|most| most.max(bytes.len()));
+            Some(bytes)
         }
     }
 

@@ -15,6 +15,7 @@ pub mod flax;
 pub mod generic;
 mod hostile;
 pub mod huggingface;
+pub mod json;
 pub mod keras;
 pub mod listing;
 pub mod manifest;

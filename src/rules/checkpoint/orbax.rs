@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::beside::Beside;
-use super::check;
+use super::json;
 use super::listing::{Entry, join, name_of, parent_of};
 use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, no_pointers, step_in_stem};
 
@@ -148,7 +148,7 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
         }
     }
     if let Some(metadata) = scan.listing.file(&join(unit, METADATA)) {
-        check::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
+        json::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
     }
     scan.all_whole(candidate)?;
     let saved = beside.saved(|| {

@@ -46,12 +46,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn byte(&mut self) -> Result<u8, Stop> {
-        let offset = self.at.wrapping_sub(self.from) as usize;
-        if self.at < self.from || offset >= self.window.len() {
-            self.window = self.peek.read(&self.file.path, self.at, WINDOW).ok_or(Stop::Cut)?;
-            self.from = self.at;
-        }
-        let byte = *self.window.get((self.at - self.from) as usize).ok_or(Stop::Cut)?;
+        let byte = *self.ahead(1).first().ok_or(Stop::Cut)?;
         self.at += 1;
         Ok(byte)
     }
@@ -74,9 +69,15 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// The next bytes, without going on.
-    fn ahead(&self, length: usize) -> Vec<u8> {
-        self.peek.read(&self.file.path, self.at, length).unwrap_or_default()
+    /// The next bytes, without going on; fewer only at the end. Those that were read already are not read again.
+    fn ahead(&mut self, length: usize) -> &[u8] {
+        let passed = (self.at - self.from) as usize;
+        if self.window.len().saturating_sub(passed) < length {
+            self.window = self.peek.read(&self.file.path, self.at, length.max(WINDOW)).unwrap_or_default();
+            self.from = self.at;
+        }
+        let held = self.window.get((self.at - self.from) as usize..).unwrap_or_default();
+        &held[..held.len().min(length)]
     }
 }
 
@@ -296,7 +297,7 @@ pub(super) fn npy(peek: &dyn Peek, file: &Entry) -> Verdict {
     let cut = || Err("its array is cut short".to_owned());
     let mut cursor = Cursor::new(peek, file);
     while cursor.at == 0 || !cursor.is_at_end() {
-        let head = cursor.ahead(12);
+        let head = cursor.ahead(12).to_vec();
         if !head.starts_with(b"\x93NUMPY") || head.len() < 12 {
             return if b"\x93NUMPY".starts_with(&head) || head.starts_with(b"\x93NUMPY") {
                 cut()
@@ -311,7 +312,7 @@ pub(super) fn npy(peek: &dyn Peek, file: &Entry) -> Verdict {
         if cursor.skip(start).is_err() || length > NPY_HEADER {
             return cut();
         }
-        let header = cursor.ahead(length as usize);
+        let header = cursor.ahead(length as usize).to_vec();
         if cursor.skip(length).is_err() {
             return cut();
         }
@@ -331,7 +332,7 @@ pub(super) fn npy(peek: &dyn Peek, file: &Entry) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::listing::tests::Memory;
+    use super::super::listing::tests::{Counting, Memory};
     use super::*;
     use proptest::prelude::*;
 
@@ -412,6 +413,14 @@ mod tests {
         assert!(verdict("x.ubj", b"{i\x01a[$D#L\x7f\xff\xff\xff\xff\xff\xff\xff").is_err());
         assert!(verdict("x.ubj", &[b"{i\x01a".as_slice(), &[b'['; 100_000]].concat()).is_err());
         assert!(verdict("x.pkl", b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\xff.").is_err());
+    }
+
+    #[test]
+    fn what_is_full_of_small_containers_is_read_a_few_times_only() {
+        let boxes = [b"{i\x01a[".as_slice(), &b"[]".repeat(1 << 18), b"]}"].concat();
+        let peek = Counting::of("x.ubj", boxes);
+        assert_eq!(ubjson(&peek, peek.memory.listing().file("x.ubj").expect("is there")), Ok(()));
+        assert!(peek.times.get() < 8, "{} times", peek.times.get());
     }
 
     proptest! {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use serde::de::IgnoredAny;
 
 use super::spec::{ClusterError, quote};
-use crate::rules::checkpoint::check::python_json;
+use crate::rules::checkpoint::json::python_json;
 
 /// Larger documents are refused. Whoever reads files may stop one byte later.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -78,7 +78,7 @@ pub fn check(variable: &str, text: &str) -> Result<(), ClusterError> {
     if depth(text) > MAX_DEPTH {
         return invalid(format!("nested deeper than {MAX_DEPTH} levels, which no cluster needs"));
     }
-    match python_json::<IgnoredAny>(text.into()) {
+    match python_json::<IgnoredAny>(text.as_bytes()) {
         Ok(_) => Ok(()),
         Err(error) => Err(broken(variable, text, &error)),
     }

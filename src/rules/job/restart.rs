@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::policy::Policy;
 use crate::rules::exit::{self, End};
-use crate::rules::signal::Signal;
 
 /// An attempt that failed sooner than this, without a new checkpoint, looks like a crash loop.
 const QUICK: Duration = Duration::from_secs(60);
@@ -19,6 +18,7 @@ const PASSES: [u8; 2] = [75, 130];
 /// ILL, BUS and FPE come from the program or from a full disk; a second time they come from the program.
 const ONCE: [u8; 3] = [132, 135, 136];
 const BUS: u8 = 135;
+const KILLED: u8 = 137;
 /// A trainer that ran for so long before it failed is started again at once.
 const HEALTHY: Duration = Duration::from_secs(600);
 /// Dead so soon after going on from a checkpoint, it may be the checkpoint's fault.
@@ -52,8 +52,9 @@ impl Failure {
         }
     }
 
+    /// By its exit code: a shell around the trainer passes the signal on as a code.
     fn is_killed_from_outside(&self) -> bool {
-        self.end == End::Signal(Signal::KILL) && !self.oom && !self.hung
+        self.end.code() == KILLED && !self.oom && !self.hung
     }
 
     /// Whether another try is asked for, or may end otherwise, however often it came at this step.
@@ -231,6 +232,7 @@ fn fraction(seed: u64, count: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::signal::Signal;
 
     fn policy(max_restarts: u32) -> Policy {
         Policy { max_restarts, ..Policy::default() }
@@ -321,6 +323,13 @@ mod tests {
         let killed = Failure { end: End::Signal(Signal::KILL), ..crash(0, Some(10), 100) };
         after(memory.judge(&policy, killed));
         after(memory.judge(&policy, killed));
+        let through_a_shell = crash(137, Some(10), 100);
+        let mut memory = Memory::default();
+        after(memory.judge(&policy, through_a_shell));
+        after(memory.judge(&policy, through_a_shell));
+        let hung = Failure { hung: true, ..through_a_shell };
+        after(memory.judge(&policy, hung));
+        assert!(matches!(memory.judge(&policy, hung), Answer::No(why) if why.contains("twice at step 10")));
     }
 
     #[test]
@@ -415,7 +424,8 @@ mod tests {
         let (policy, mut memory) = (policy(9), Memory::default());
         let late = Failure { stuck: true, ..crash(1, Some(20), 301) };
         let killed = Failure { end: End::Signal(Signal::KILL), lasted: Duration::from_secs(1), ..late };
-        for failure in [late, killed, Failure { end: End::Code(3), ..late }] {
+        let through_a_shell = Failure { end: End::Code(137), ..killed };
+        for failure in [late, killed, through_a_shell, Failure { end: End::Code(3), ..late }] {
             after(memory.judge(&policy, failure));
         }
     }

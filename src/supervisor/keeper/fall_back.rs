@@ -56,7 +56,7 @@ impl Mirror {
     /// Moves the bad one aside, unless the good one has taken its place, and lets the pointers name the good one.
     fn put_away(&self, bad: &Local, look: &Look, found: &Resume) -> io::Result<()> {
         let dir = beneath(&self.config.dir)?;
-        if !found.from.ends_with(&bad.candidate.unit) {
+        if found.unit != bad.candidate.unit {
             let attempt = self.attempt.as_ref().map_or("local".to_owned(), Attempt::to_string);
             let inside = format!("{}/", bad.candidate.unit);
             let paths: BTreeSet<&str> = bad

@@ -47,13 +47,23 @@ impl Mirror {
     /// Walks the directory and finds the newest complete checkpoint, of the given step if one is given.
     pub(crate) async fn look(&self, step: Option<u64>) -> io::Result<Look> {
         let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
-        let ignored = self.ignored.clone();
+        let passed_over = self.ignored.clone();
+        let judged = self.committed.as_ref().map_or(Vec::new(), |committed| committed.entries.clone());
         blocking(move || {
             let half = Beneath::open(&dir).map(|dir| half(&dir)).unwrap_or_default();
-            Ok(look(&dir, walked(&dir, &options)?, half, &options, &ignored, step))
+            Ok(look(&dir, walked(&dir, &options)?, half, &options, &Before { passed_over, judged }, step))
         })
         .await
     }
+}
+
+/// What was decided about units, which holds as long as they are as they were.
+#[derive(Debug, Default)]
+struct Before {
+    /// Neither to be committed nor resumed from, with their newest modification times.
+    passed_over: BTreeMap<String, i64>,
+    /// The entries of the one that the store holds: it was found complete, and is not read again at each look.
+    judged: Vec<Entry>,
 }
 
 /// Of what is not recognised, so many are named.
@@ -109,7 +119,7 @@ fn look(
     listing: Listing,
     half: Vec<String>,
     options: &Options,
-    ignored: &BTreeMap<String, i64>,
+    before: &Before,
     step: Option<u64>,
 ) -> Look {
     let mut look = Look { layout: None, listing, newest: None, ages: BTreeMap::new(), half, passed: Vec::new() };
@@ -133,13 +143,14 @@ fn look(
         let is_wanted = step.is_none_or(|s| candidate.step == Some(s));
         // What a killed restore may have left half in place is no checkpoint, however complete it looks.
         let is_left = look.half.contains(&candidate.unit)
-            || step.is_none() && ignored.get(&candidate.unit) == Some(&age.newest_ns);
+            || step.is_none() && before.passed_over.get(&candidate.unit) == Some(&age.newest_ns);
         if look.newest.is_some() || !is_wanted || is_left {
             continue;
         }
-        match complete(&found, &scan, candidate) {
+        let entries: Vec<Entry> = candidate.entries(&look.listing).cloned().collect();
+        let is_judged = !entries.is_empty() && same_bytes(&before.judged, &entries);
+        match if is_judged { Ok(()) } else { complete(&found, &scan, candidate) } {
             Ok(()) => {
-                let entries = candidate.entries(&look.listing).cloned().collect();
                 let pointers = pointers(found.layout, &scan, candidate);
                 let best = best_step(found.layout, &scan, candidate);
                 look.newest =
@@ -154,4 +165,43 @@ fn look(
 /// Whether two looks saw the same files with the same bytes.
 pub(crate) fn same_bytes(before: &[Entry], after: &[Entry]) -> bool {
     before.len() == after.len() && before.iter().zip(after).all(|(b, a)| b.path == a.path && b.same_bytes(a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::time::{Duration, UNIX_EPOCH};
+
+    fn save(dir: &Path, name: &str, text: &str, at: u64) {
+        fs::write(dir.join(name), text).expect("writes");
+        let file = File::options().append(true).open(dir.join(name)).expect("opens");
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(at)).expect("sets the time");
+    }
+
+    #[test]
+    fn what_the_store_holds_is_not_read_again_and_what_is_newer_is_judged() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let dir = dir.path();
+        let options = Options::default();
+        let look =
+            |before: &Before| look(dir, walked(dir, &options).expect("walks"), Vec::new(), &options, before, None);
+        let newest = |look: Look| look.newest.map(|local| local.candidate.unit);
+        save(dir, "ckpt-1.json", "{}", 10);
+        let first = look(&Before::default()).newest.expect("it is complete");
+        let committed = Before { judged: first.entries, ..Before::default() };
+        // The same for stat(2): only who reads it sees a difference.
+        save(dir, "ckpt-1.json", "{{", 10);
+        assert_eq!(newest(look(&Before::default())), None);
+        assert_eq!(newest(look(&committed)).as_deref(), Some("ckpt-1.json"));
+        save(dir, "ckpt-2.json", "{", 20);
+        let then = look(&committed);
+        assert!(then.passed[0].contains("ckpt-2.json is not complete"), "{:?}", then.passed);
+        assert_eq!(newest(then).as_deref(), Some("ckpt-1.json"));
+        save(dir, "ckpt-2.json", "{}", 20);
+        assert_eq!(newest(look(&committed)).as_deref(), Some("ckpt-2.json"));
+        save(dir, "ckpt-2.json", "{", 20);
+        save(dir, "ckpt-1.json", "{{", 11);
+        assert_eq!(newest(look(&committed)), None, "written again, it is judged again");
+    }
 }

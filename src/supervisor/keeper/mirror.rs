@@ -105,6 +105,8 @@ impl MirrorError {
 pub struct Resume {
     /// What the framework loads: a file, a directory or a common prefix inside the checkpoint directory, absolute.
     pub from: PathBuf,
+    /// The same as the layout names it, relative to the checkpoint directory.
+    pub unit: String,
     /// The training step, where known.
     pub step: Option<u64>,
     /// When it was written, nanoseconds since 1970.
@@ -337,7 +339,7 @@ impl Mirror {
 
     pub(crate) fn resume(&self, unit: &str, age: Age, commit: Option<Stamp>) -> Resume {
         let dir = std::path::absolute(&self.config.dir).unwrap_or_else(|_| self.config.dir.clone());
-        Resume { from: dir.join(unit), step: age.step, written_ns: age.newest_ns, commit }
+        Resume { from: dir.join(unit), unit: unit.to_owned(), step: age.step, written_ns: age.newest_ns, commit }
     }
 }
 

@@ -352,7 +352,7 @@ impl Mirror {
         on_purpose: bool,
     ) -> io::Result<()> {
         let before = self.ignored.clone();
-        let is_it = |unit: &str| resume.is_some_and(|r| r.from.ends_with(unit));
+        let is_it = |unit: &str| resume.is_some_and(|r| r.unit == unit);
         let may_write = self.store.is_some() && (self.attempt.is_some() || resume.is_some() && !self.config.dry);
         let dir = match may_write {
             true => Some(Beneath::create(&self.config.dir)?),

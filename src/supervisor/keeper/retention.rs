@@ -150,24 +150,25 @@ impl Mirror {
                 }
             }
             for name in &going {
-                self.delete(store, name, &needed).await?;
+                // Not one that cannot be read just now: what data were its own, nobody would know any more.
+                let manifest = read(store, name).await?.ok();
+                self.delete(store, name, manifest.as_ref(), &needed).await?;
             }
         }
         Ok(going)
     }
 
-    /// Deletes a commit; `needed`: keys that stay.
+    /// Deletes a commit. `manifest`: `None` where it is none, or gone; `needed`: keys that stay.
     pub(super) async fn delete(
         &self,
         store: &Store,
         name: &CommitName,
+        manifest: Option<&Manifest>,
         needed: &HashSet<String>,
     ) -> Result<(), StoreError> {
-        let manifest = store.get(&name.key(), LIMIT + 1).await;
-        let manifest = manifest.ok().and_then(|bytes| Manifest::read(name, &bytes).ok());
         store.delete(&name.key()).await?;
         self.config.faults.point(10);
-        // Of a manifest that cannot be read we do not know the data; it becomes an orphan.
+        // Of what is no manifest we do not know the data; it becomes an orphan.
         let Some(manifest) = manifest else { return Ok(()) };
         // Its own data, and what it had of earlier commits of its run, unless others have it too.
         let is_its =

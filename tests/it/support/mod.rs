@@ -311,6 +311,20 @@ pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
+/// Waits until a run has had the one wake-up of its own, in which it takes room in its small directory, and sleeps with
+/// all its threads.
+#[track_caller]
+pub fn settled(running: &Running, dir: &Path) {
+    let sleeps = |task: PathBuf| {
+        let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("State:\tS"))
+    };
+    eventually("the run settles", || {
+        let mut tasks = std::fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
+        dir.join(".preemption").exists() && tasks.all(|task| sleeps(task.unwrap().path()))
+    });
+}
+
 /// Waits until the program has stopped itself.
 #[track_caller]
 pub fn stopped(running: &Running) {
