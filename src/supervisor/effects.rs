@@ -98,7 +98,7 @@ impl Effects {
             run_dir,
             tree_empty: true,
             inherited: if reaper::has_children() {
-                descendants::all(&HashSet::new()).unwrap_or_default().into_iter().collect()
+                descendants::all(|_| false).unwrap_or_default().into_iter().collect()
             } else {
                 HashSet::new()
             },
@@ -163,7 +163,7 @@ impl Effects {
                 events.extend(self.gpus.death(now));
             }
             if self.leaders.alive().is_empty() {
-                self.gpus.close();
+                self.gpus.close(now);
             }
             let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
             events.push(Event::MainEnded { local_rank, end, oom: kills > self.oom_kills_before });
@@ -189,10 +189,16 @@ impl Effects {
         !self.inherited.is_empty()
     }
 
-    /// Whether those of wait(2)'s children that are left were there before the job.
-    pub(super) fn only_inherited_are_left(&self) -> bool {
-        let may_be = !self.inherited.is_empty() && !self.tree_empty && self.leaders.alive().is_empty();
-        may_be && descendants::are_all_of(&self.inherited)
+    /// Whether none of the children that wait(2) still knows of is the job's.
+    pub(super) fn only_others_are_left(&self) -> bool {
+        let there_are_others = !self.inherited.is_empty() || self.gpus.pid().is_some();
+        let may_be = there_are_others && !self.tree_empty && self.leaders.alive().is_empty();
+        may_be && descendants::are_all_apart(|d| self.is_apart(d))
+    }
+
+    /// The GPU probe is not the job's, nor is what was there before.
+    fn is_apart(&self, process: &Descendant) -> bool {
+        Some(process.pid) == self.gpus.pid() || self.inherited.contains(process)
     }
 
     /// There is no child of the job's left.
@@ -388,11 +394,9 @@ impl Effects {
         }
     }
 
-    /// The job's processes: everything below us but the GPU probe and what was there before.
+    /// The job's processes.
     fn tree(&self) -> Option<Vec<Descendant>> {
-        let mut all = descendants::all(&self.inherited)?;
-        all.retain(|d| Some(d.pid) != self.gpus.pid());
-        Some(all)
+        descendants::all(|d| self.is_apart(d))
     }
 
     fn kill_tree(&mut self) {
@@ -414,12 +418,17 @@ impl Effects {
 
     fn name_stuck(&self) {
         let left = match self.tree() {
+            None if let Some(probe) = self.gpus.pid() => format!(
+                "the GPU probe (pid {probe}) outlived it, and maybe processes that cannot be seen, as there is no /proc of \
+                 this PID namespace"
+            ),
             None => "processes outlived it that cannot be seen, as there is no /proc of this PID namespace".to_owned(),
             Some(tree) if tree.is_empty() => {
                 "dead processes are not given up by who traces them (a debugger?)".to_owned()
             }
             Some(tree) => {
-                let stuck: Vec<String> = tree.iter().map(|d| descendants::describe(d.pid)).collect();
+                let stuck: Vec<String> =
+                    tree.iter().map(|d| d.pid).chain(self.gpus.pid()).map(descendants::describe).collect();
                 format!("stuck in the kernel, SIGKILL does not end: {}", stuck.join(", "))
             }
         };

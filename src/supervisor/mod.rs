@@ -248,7 +248,7 @@ impl Supervisor {
         for (pid, end) in ended {
             self.queue.extend(self.effects.ended(now, pid, end));
         }
-        if is_empty || self.effects.only_inherited_are_left() {
+        if is_empty || self.effects.only_others_are_left() {
             self.effects.tree_is_empty(now);
         }
     }

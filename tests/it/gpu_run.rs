@@ -1,5 +1,7 @@
 //! The GPU watch inside a run: what a GPU does to a job, and what a driver cannot do to trainit.
 
+#![expect(unsafe_code, reason = "a probe is held with ptrace")]
+
 use std::time::{Duration, Instant};
 
 use crate::support::fake_nvml::FakeNvml;
@@ -191,4 +193,31 @@ fn the_probe_does_not_keep_the_tree_from_being_empty_and_is_there_again_after_a_
     running.signal(libc::SIGUSR2);
     running.finish().expect_code(0);
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+/// Holds a process so that nobody can reap it when it was killed, as one that is stuck in the kernel; until this thread ends.
+fn hold(pid: i32) {
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: a request without memory.
+    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, none, none) }, 0, "may we?");
+}
+
+#[test]
+fn neither_a_restart_nor_the_end_waits_for_a_probe_that_nothing_ends() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
+    let args = ["run", "--max-restarts", "1", "--restart-backoff", "1ms", "--stop-grace", "8s", "--gpu-timeout", "50s"];
+    let script = format!("trap 'exit 9' USR1; trap 'exit 0' USR2; echo ready-$TRAINIT_ATTEMPT; {LOOP}");
+    let running = fake.trainit(&args).args(["--", "sh", "-c", &script]).start();
+    running.after_line("ready-1");
+    eventually("the driver hangs", || !fake.calls().is_empty());
+    hold(fake.calls()[0].0);
+    let start = Instant::now();
+    running.signal(libc::SIGUSR1);
+    running.after_line("ready-2");
+    running.after_log("the GPU probe is stuck in the kernel");
+    running.signal(libc::SIGUSR2);
+    let done = running.finish().expect_code(0);
+    assert!(start.elapsed() < Duration::from_secs(7), "{:?}", start.elapsed());
+    assert!(!done.err().contains("debugger"), "{}", done.err());
+    assert_eq!(fake.calls().len(), 1, "two probes at once: {:?}", fake.calls());
 }
