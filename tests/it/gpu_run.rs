@@ -1,10 +1,9 @@
 //! The GPU watch inside a run: what a GPU does to a job, and what a driver cannot do to trainit.
 
-#![expect(unsafe_code, reason = "a probe is held with ptrace")]
-
 use std::time::{Duration, Instant};
 
 use crate::support::fake_nvml::FakeNvml;
+use crate::support::tracer::Held;
 use crate::support::{Trainit, eventually, is_alive, send};
 
 const LOOP: &str = "while :; do sleep 0.01; done";
@@ -195,13 +194,6 @@ fn the_probe_does_not_keep_the_tree_from_being_empty_and_is_there_again_after_a_
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
-/// Holds a process so that nobody can reap it when it was killed, as one that is stuck in the kernel; until this thread ends.
-fn hold(pid: i32) {
-    let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: a request without memory.
-    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, none, none) }, 0, "may we?");
-}
-
 #[test]
 fn neither_a_restart_nor_the_end_waits_for_a_probe_that_nothing_ends() {
     let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
@@ -210,7 +202,7 @@ fn neither_a_restart_nor_the_end_waits_for_a_probe_that_nothing_ends() {
     let running = fake.trainit(&args).args(["--", "sh", "-c", &script]).start();
     running.after_line("ready-1");
     eventually("the driver hangs", || !fake.calls().is_empty());
-    hold(fake.calls()[0].0);
+    let _held = Held::when_killed(fake.calls()[0].0);
     let start = Instant::now();
     running.signal(libc::SIGUSR1);
     running.after_line("ready-2");
