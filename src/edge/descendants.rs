@@ -70,9 +70,9 @@ impl Descendant {
     }
 }
 
-/// Every living process below us, adopted ones included, but for `apart` and what is below those; `None` without a usable
-/// /proc.
-pub fn all(apart: &HashSet<Descendant>) -> Option<Vec<Descendant>> {
+/// Every living process below us, adopted ones included, but for those that are apart and what is below them; `None` without
+/// a usable /proc.
+pub fn all(is_apart: impl Fn(&Descendant) -> bool) -> Option<Vec<Descendant>> {
     let mut seen = scan()?;
     close_gaps(&mut seen);
     let mut children: HashMap<i32, Vec<(Descendant, bool)>> = HashMap::new();
@@ -82,7 +82,7 @@ pub fn all(apart: &HashSet<Descendant>) -> Option<Vec<Descendant>> {
     let (mut found, mut open) = (Vec::new(), vec![own_pid()]);
     while let Some(parent) = open.pop() {
         for (descendant, is_zombie) in children.remove(&parent).unwrap_or_default() {
-            if apart.contains(&descendant) {
+            if is_apart(&descendant) {
                 continue;
             }
             open.push(descendant.pid);
@@ -94,13 +94,13 @@ pub fn all(apart: &HashSet<Descendant>) -> Option<Vec<Descendant>> {
     Some(found)
 }
 
-/// Whether all our children are of these; without a usable /proc nobody knows, and they are not.
+/// Whether all our children are apart; without a usable /proc nobody knows, and they are not.
 ///
 /// One that is not cannot hide from the look: what is below us has a child of ours above it, and that stays, if only as a
 /// zombie, until we reap it.
-pub fn are_all_of(these: &HashSet<Descendant>) -> bool {
+pub fn are_all_apart(is_apart: impl Fn(&Descendant) -> bool) -> bool {
     let own = own_pid();
-    scan().is_some_and(|seen| seen.iter().all(|(parent, d, _)| *parent != own || these.contains(d)))
+    scan().is_some_and(|seen| seen.iter().all(|(parent, d, _)| *parent != own || is_apart(d)))
 }
 
 /// Every living process of these groups, whoever its parent is by now; `None` without a usable /proc.

@@ -7,9 +7,10 @@ use super::background::Background;
 use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
 use super::leaders::Leaders;
+use super::not_launched;
 use super::output::{ChildEnds, Collectors};
 use super::pulse::PulseDesk;
-use super::pumps::Pumps;
+use super::pumps::{PATIENCE, Pumps, Waits};
 use super::ranks::Ranks;
 use super::status_desk::StatusDesk;
 use super::sweep::{self, Sweep};
@@ -18,9 +19,10 @@ use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
 use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, PREEMPTION, RunDir, SOCKET};
+use crate::edge::wake::Bell;
 use crate::edge::{clock, reaper, signals, terminal, threads};
 use crate::rules::env::Changes;
-use crate::rules::exit::{self, End};
+use crate::rules::exit::End;
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
@@ -41,6 +43,14 @@ pub(super) enum Done {
     Exit(Box<Outcome>),
 }
 
+/// A start that waits until it is known what was in the trainer's files before.
+pub(super) struct HeldStart {
+    attempt: u32,
+    resume: Option<Resume>,
+    pub(super) look: Bell,
+    pub(super) until: Uptime,
+}
+
 /// The hands of the supervisor.
 pub(super) struct Effects {
     job: Job,
@@ -57,6 +67,7 @@ pub(super) struct Effects {
     /// SIGCHLD was ignored when trainit was started.
     ignore_chld: bool,
     pub(super) leaders: Leaders,
+    pub(super) held: Option<HeldStart>,
     /// Where several processes share our streams.
     ranks: Option<Ranks>,
     tree_empty: bool,
@@ -88,6 +99,7 @@ impl Effects {
             job_control: JobControl::new(terminal::of_session().filter(|_| job.policy.child_has_terminal)),
             ignore_chld: signals::keep_children(),
             leaders: Leaders::default(),
+            held: None,
             ranks: several.then(|| Ranks::new(std::mem::take(&mut job.names))),
             job,
             timers: Timers::default(),
@@ -98,7 +110,7 @@ impl Effects {
             run_dir,
             tree_empty: true,
             inherited: if reaper::has_children() {
-                descendants::all(&HashSet::new()).unwrap_or_default().into_iter().collect()
+                descendants::all(|_| false).unwrap_or_default().into_iter().collect()
             } else {
                 HashSet::new()
             },
@@ -121,7 +133,7 @@ impl Effects {
                 self.background.flush(deadline.map(|at| at.saturating_sub(now)), leaving);
             }
             Action::AwaitPeers => self.background.await_peers(),
-            Action::Spawn { attempt, ref resume } => return self.spawn(attempt, resume.as_ref()),
+            Action::Spawn { attempt, ref resume } => return self.start(now, attempt, resume.as_ref()),
             Action::Announce { deadline } => self.announce(deadline.saturating_sub(now)),
             Action::Signal { target, signal } => self.signal(target, signal),
             Action::Suspend { at_once } => self.job_control.suspend(at_once),
@@ -163,7 +175,7 @@ impl Effects {
                 events.extend(self.gpus.death(now));
             }
             if self.leaders.alive().is_empty() {
-                self.gpus.close();
+                self.gpus.close(now);
             }
             let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
             events.push(Event::MainEnded { local_rank, end, oom: kills > self.oom_kills_before });
@@ -189,27 +201,35 @@ impl Effects {
         !self.inherited.is_empty()
     }
 
-    /// Whether those of wait(2)'s children that are left were there before the job.
-    pub(super) fn only_inherited_are_left(&self) -> bool {
-        let may_be = !self.inherited.is_empty() && !self.tree_empty && self.leaders.alive().is_empty();
-        may_be && descendants::are_all_of(&self.inherited)
+    /// Whether none of the children that wait(2) still knows of is the job's.
+    pub(super) fn only_others_are_left(&self) -> bool {
+        let there_are_others = !self.inherited.is_empty() || self.gpus.pid().is_some();
+        let may_be = there_are_others && !self.tree_empty && self.leaders.alive().is_empty();
+        may_be && descendants::are_all_apart(|d| self.is_apart(d))
+    }
+
+    /// The GPU probe is not the job's, nor is what was there before.
+    fn is_apart(&self, process: &Descendant) -> bool {
+        Some(process.pid) == self.gpus.pid() || self.inherited.contains(process)
     }
 
     /// There is no child of the job's left.
     pub(super) fn tree_is_empty(&mut self, now: Uptime) {
-        self.tree_empty = true;
-        self.pumps.end(now);
+        if !std::mem::replace(&mut self.tree_empty, true) {
+            self.pumps.end(now, self.collectors.as_ref().and_then(Collectors::read_on));
+        }
     }
 
-    /// Whether the last of an attempt's output has been passed on, too. `hurried`: the job is being stopped.
-    pub(super) fn is_heard_out(&mut self, now: Uptime, hurried: bool) -> Option<Event> {
-        if !self.pumps.are_through(now, hurried) {
-            return None;
-        }
-        if let Some(collectors) = &mut self.collectors {
-            collectors.drain();
-        }
-        self.leaders.alive().is_empty().then_some(Event::TreeEmpty)
+    /// Whether the last of an attempt's output has been passed on, too, as far as anybody waits for that.
+    pub(super) fn is_heard_out(&mut self, now: Uptime, waits: Waits) -> Option<Event> {
+        let is_through = self.pumps.are_through(now, waits);
+        (is_through && self.leaders.alive().is_empty()).then_some(Event::TreeEmpty)
+    }
+
+    /// The run is over, whoever is left.
+    pub(super) fn end(&mut self, now: Uptime) {
+        self.tree_is_empty(now);
+        self.pumps.end(now, None);
     }
 
     /// The job's peak in bytes: the cgroup's where it has a limit, else the largest child's.
@@ -228,8 +248,32 @@ impl Effects {
         }
     }
 
+    /// Starts the command; the first time, when it is known what was in the files to follow before it.
+    fn start(&mut self, now: Uptime, attempt: u32, resume: Option<&Resume>) -> Done {
+        match self.collectors.as_mut().and_then(Collectors::begin) {
+            None => Done::Event(self.spawn(attempt, resume)),
+            Some(look) => {
+                self.held = Some(HeldStart { attempt, resume: resume.cloned(), look, until: now + PATIENCE });
+                Done::Nothing
+            }
+        }
+    }
+
+    /// Starts what was held back when it is time; at once where the end has been asked for.
+    pub(super) fn start_held(&mut self, now: Uptime, is_stopping: bool) -> Option<Event> {
+        let held = self.held.take_if(|held| is_stopping || held.look.is_rung() || now >= held.until)?;
+        if !is_stopping && !held.look.is_rung() {
+            tracing::warn!(
+                "the trainer's files could not be looked at within {} before its start: what is written to them until that is \
+                 done counts as an earlier run's and is not reported; is their file system slow?",
+                humantime::format_duration(PATIENCE)
+            );
+        }
+        Some(self.spawn(held.attempt, held.resume.as_ref()))
+    }
+
     /// One process for each local rank.
-    fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Done {
+    fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Event {
         self.sweep.begin();
         self.pulse.begin();
         let count = self.job.changes.len();
@@ -246,14 +290,14 @@ impl Effects {
             let mut changes = self.job.changes[local_rank].clone();
             changes.extend(about_attempt.clone());
             if let Err(why) = self.launch(&changes, ends.next().unwrap_or_default()) {
-                return Done::Event(self.not_spawned(why, local_rank > 0));
+                return not_launched::event(why, &self.job.argv, local_rank > 0);
             }
         }
         // Only now: the command runs meanwhile.
         let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
         self.oom_kills_before = cgroup.oom_kills();
         self.gpus.open();
-        Done::Event(Event::Spawned { pids: self.leaders.pids().to_vec() })
+        Event::Spawned { pids: self.leaders.pids().to_vec() }
     }
 
     fn launch(&mut self, changes: &Changes, ends: ChildEnds) -> Result<(), NotLaunched> {
@@ -276,10 +320,10 @@ impl Effects {
     /// own descriptors.
     fn capture(&mut self, count: usize) -> Vec<ChildEnds> {
         let pumps = &mut self.pumps;
-        let captured = match (&self.ranks, &mut self.collectors) {
+        let captured = match (&self.ranks, &self.collectors) {
             (Some(ranks), collectors) => {
-                let search = collectors.as_mut().map(Collectors::search).transpose();
-                search.and_then(|search| ranks.capture(&search.unwrap_or_default(), pumps))
+                let search = collectors.as_ref().map(Collectors::search).unwrap_or_default();
+                ranks.capture(&search, pumps)
             }
             (None, Some(collectors)) => collectors.capture(pumps).map(|ends| vec![ends]),
             (None, None) => return Vec::new(),
@@ -291,61 +335,6 @@ impl Effects {
             );
             Vec::new()
         })
-    }
-
-    /// `others` of the attempt run already.
-    fn not_spawned(&self, why: NotLaunched, others: bool) -> Event {
-        let (code, detail) = match why {
-            NotLaunched::NoExec(error) => self.cannot_execute(&error),
-            NotLaunched::NoProcess(error) => (
-                exit::NOT_STARTED,
-                format!(
-                    "cannot start a process: {error}; the job did not begin, check the limits on processes and memory"
-                ),
-            ),
-        };
-        Event::NotSpawned { code, detail, others }
-    }
-
-    fn cannot_execute(&self, error: &std::io::Error) -> (u8, String) {
-        let name = self.job.argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
-        let is_there = name.contains('/') && std::path::Path::new(&name).exists();
-        match error.raw_os_error() {
-            Some(libc::ENOENT) if is_there => (
-                exit::NOT_EXECUTABLE,
-                format!(
-                    "cannot execute {name}: its interpreter or dynamic loader is missing in this image; install it or build for this image"
-                ),
-            ),
-            Some(libc::ENOENT | libc::ENOTDIR) if name.starts_with('-') => (
-                exit::NOT_FOUND,
-                format!(
-                    "command not found: {name}; what follows trainit run -- is the command: give a flag of trainit's before the --, or as its variable (TRAINIT_HANG_TIMEOUT for --hang-timeout)"
-                ),
-            ),
-            Some(libc::ENOENT | libc::ENOTDIR) => {
-                (exit::NOT_FOUND, format!("command not found: {name}; check the spelling and PATH in the image"))
-            }
-            Some(libc::EACCES) => (
-                exit::NOT_EXECUTABLE,
-                format!(
-                    "cannot execute {name}: permission denied; is it executable (chmod +x) and on a file system mounted without noexec?"
-                ),
-            ),
-            Some(libc::ENOEXEC) => (
-                exit::NOT_EXECUTABLE,
-                format!(
-                    "cannot execute {name}: not a program for this machine and no script with a #! line; name its interpreter first"
-                ),
-            ),
-            Some(libc::E2BIG) => (
-                exit::NOT_EXECUTABLE,
-                format!(
-                    "cannot execute {name}: arguments and environment together are too long; make a variable shorter"
-                ),
-            ),
-            _ => (exit::NOT_EXECUTABLE, format!("cannot execute {name}: {error}")),
-        }
     }
 
     /// The file exists, whole, before any signal is sent.
@@ -388,18 +377,15 @@ impl Effects {
         }
     }
 
-    /// The job's processes: everything below us but the GPU probe and what was there before.
+    /// The job's processes.
     fn tree(&self) -> Option<Vec<Descendant>> {
-        let mut all = descendants::all(&self.inherited)?;
-        all.retain(|d| Some(d.pid) != self.gpus.pid());
-        Some(all)
+        descendants::all(|d| self.is_apart(d))
     }
 
     fn kill_tree(&mut self) {
-        if self.tree_empty {
-            return self.pumps.give_up();
+        if !self.tree_empty {
+            sweep::send_all(Signal::KILL, self.tree(), &self.leaders);
         }
-        sweep::send_all(Signal::KILL, self.tree(), &self.leaders);
     }
 
     fn dump_stacks(&self) {
@@ -414,12 +400,17 @@ impl Effects {
 
     fn name_stuck(&self) {
         let left = match self.tree() {
+            None if let Some(probe) = self.gpus.pid() => format!(
+                "the GPU probe (pid {probe}) outlived it, and maybe processes that cannot be seen, as there is no /proc of \
+                 this PID namespace"
+            ),
             None => "processes outlived it that cannot be seen, as there is no /proc of this PID namespace".to_owned(),
             Some(tree) if tree.is_empty() => {
                 "dead processes are not given up by who traces them (a debugger?)".to_owned()
             }
             Some(tree) => {
-                let stuck: Vec<String> = tree.iter().map(|d| descendants::describe(d.pid)).collect();
+                let stuck: Vec<String> =
+                    tree.iter().map(|d| d.pid).chain(self.gpus.pid()).map(descendants::describe).collect();
                 format!("stuck in the kernel, SIGKILL does not end: {}", stuck.join(", "))
             }
         };

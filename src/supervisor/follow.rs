@@ -14,6 +14,7 @@ use super::reporter::Sink;
 use crate::edge::clock::Clock;
 use crate::edge::follow::{Folder, Id, Named, Part, Seen};
 use crate::edge::signals;
+use crate::edge::wake::{Bell, Farewell};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::metric::event::{self, Scalar};
 use crate::rules::metric::names::{Choice, Names};
@@ -47,42 +48,42 @@ impl Files {
 /// The thread that looks.
 #[derive(Debug)]
 pub(super) struct Follower {
-    /// Asks for a look; answered when it is done.
-    asks: mpsc::Sender<mpsc::Sender<()>>,
+    /// Asks for a look; rings when it is done, or when there is nobody left to do it.
+    asks: mpsc::Sender<Farewell>,
 }
 
 impl Follower {
-    /// Begins with a look at what is there before the trainer starts. Errors: as pthread_create(3).
+    /// The first look, at what is there before the trainer starts, has to be asked for. Errors: as pthread_create(3).
     pub(super) fn start(files: Files, sink: Sink) -> io::Result<Follower> {
-        let (asks, asked) = mpsc::channel::<mpsc::Sender<()>>();
+        let (asks, asked) = mpsc::channel::<Farewell>();
         let mut eyes = Eyes::new(files, sink);
         signals::deaf_thread("follow", move || {
             let clock = Clock::start();
             let mut pause = PAUSE;
             loop {
-                let answer = match asked.recv_timeout(pause) {
-                    Ok(answer) => Some(answer),
+                let farewell = match asked.recv_timeout(pause) {
+                    Ok(farewell) => Some(farewell),
                     Err(RecvTimeoutError::Timeout) => None,
                     Err(RecvTimeoutError::Disconnected) => return,
                 };
                 let begin = clock.now();
                 eyes.look();
-                if let Some(answer) = answer {
+                if farewell.is_some() {
                     eyes.finish();
-                    let _ = answer.send(());
                 }
+                drop(farewell);
                 pause = PAUSE.max(clock.now().saturating_sub(begin) * REST);
             }
         })?;
-        let follower = Follower { asks };
-        follower.look(PAUSE * 5);
-        Ok(follower)
+        Ok(Follower { asks })
     }
 
-    /// Takes what was written so far, an unfinished last line too. Whether that was done within the limit.
-    pub(super) fn look(&self, limit: Duration) -> bool {
-        let (answer, answered) = mpsc::channel();
-        self.asks.send(answer).is_ok() && answered.recv_timeout(limit).is_ok()
+    /// Takes what was written so far, an unfinished last line too; rings when that is done. Errors: as eventfd(2).
+    pub(super) fn look(&self) -> io::Result<Bell> {
+        let done = Bell::new()?;
+        // Where the thread has gone, what is not taken rings.
+        let _ = self.asks.send(Farewell(done.clone()));
+        Ok(done)
     }
 }
 

@@ -31,11 +31,11 @@ impl GpuDesk {
         self.said.clear();
     }
 
-    /// The command is gone. The probe is a child of ours and would keep the tree from being empty.
-    pub(super) fn close(&mut self) {
+    /// The command is gone, and nobody waits for the probe, which may never let itself be reaped.
+    pub(super) fn close(&mut self, now: Uptime) {
         self.is_open = false;
         if let Some(watch) = &mut self.watch {
-            watch.pause();
+            watch.pause(now);
         }
     }
 

@@ -1,8 +1,8 @@
 //! The watching GPU probe inside the supervisor's loop: its descriptor to poll, its deadline, its death.
 //!
 //! The loop polls [`GpuWatch::fd`] until [`GpuWatch::deadline`], calls [`GpuWatch::pump`] after every poll, and hands every
-//! reaped process to [`GpuWatch::ended`] first. Nothing here blocks. The probe is no part of the job's tree: whoever waits
-//! for that to be empty calls [`GpuWatch::stop`] before. Deliberately absent: what an event means for the job.
+//! reaped process to [`GpuWatch::ended`] first. Nothing here blocks. The probe is no part of the job's tree, and whoever
+//! waits for that to be empty does not wait for it: it may be stuck in the kernel. Deliberately absent: what an event means for the job.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
@@ -101,15 +101,15 @@ impl GpuWatch {
 
     /// No probe for now: the one that runs is killed, and none is started before the next [`GpuWatch::pump`]. It still
     /// has to be reaped.
-    pub fn pause(&mut self) {
-        if self.keeper.pause().is_some() {
+    pub fn pause(&mut self, now: Duration) {
+        if self.keeper.pause(now).is_some() {
             self.kill();
         }
     }
 
     /// The job is over: no probe any more. The one that runs is killed; it still has to be reaped.
-    pub fn stop(&mut self) {
-        if self.keeper.stop().is_some() {
+    pub fn stop(&mut self, now: Duration) {
+        if self.keeper.stop(now).is_some() {
             self.kill();
         }
     }

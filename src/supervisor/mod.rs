@@ -1,5 +1,6 @@
 //! The loop: hear, decide, do, tell. One thread, one poll; long work runs on a thread of its own (`background`) and
-//! comes back as an event. Nothing here waits for anything but the poll.
+//! comes back as an event. Nothing here waits for anything but the poll, until all is over but the last metrics' way to their
+//! file.
 
 #[cfg_attr(not(feature = "store"), allow(dead_code, reason = "most orders are for the keeper"))]
 mod background;
@@ -12,6 +13,7 @@ mod job_control;
 pub mod keeper;
 mod leaders;
 mod lookout;
+mod not_launched;
 mod outlet;
 pub mod output;
 #[cfg_attr(not(feature = "status-page"), path = "page_left_out.rs")]
@@ -49,6 +51,7 @@ use output::Collectors;
 pub use output::Metrics;
 pub use page::Page;
 pub use peers::Peers;
+use pumps::Waits;
 
 /// Everything a run needs to know, cut from the settings.
 #[derive(Debug)]
@@ -113,22 +116,15 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let machine = Machine::new(job.policy.clone());
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let effects = Effects::new(job, background, collectors);
-    let mut supervisor =
-        Supervisor { machine, command, clock, signals, queue: VecDeque::new(), effects, settles: None };
-    supervisor.queue.push_back(Event::Started);
-    loop {
-        while let Some(event) = supervisor.queue.pop_front() {
-            if let Some(outcome) = supervisor.handle(event) {
-                let peak_memory_bytes = supervisor.effects.peak_memory();
-                supervisor.effects.pumps.finish(clock);
-                let xids = supervisor.effects.gpus.told().map(|told| told.xids);
-                let metrics = supervisor.effects.collectors.take().map(Collectors::finish).unwrap_or_default();
-                let takes_others_along = process::own_pid() == 1 && supervisor.effects.has_inherited();
-                return Ok(Ended { outcome, peak_memory_bytes, metrics, xids, takes_others_along });
-            }
-        }
-        supervisor.hear();
-    }
+    let queue = VecDeque::from([Event::Started]);
+    let mut supervisor = Supervisor { machine, command, clock, signals, queue, effects, settles: None, outcome: None };
+    let outcome = supervisor.live();
+    let mut effects = supervisor.effects;
+    let peak_memory_bytes = effects.peak_memory();
+    let xids = effects.gpus.told().map(|told| told.xids);
+    let metrics = effects.collectors.take().map(Collectors::finish).unwrap_or_default();
+    let takes_others_along = process::own_pid() == 1 && effects.has_inherited();
+    Ok(Ended { outcome, peak_memory_bytes, metrics, xids, takes_others_along })
 }
 
 struct Supervisor {
@@ -140,6 +136,8 @@ struct Supervisor {
     effects: Effects,
     /// When start-up's code is let go of.
     settles: Option<Uptime>,
+    /// How it has ended; the last of the output may still be passed on.
+    outcome: Option<Outcome>,
 }
 
 /// A command that has run for this long has a supervisor with little left to do. The one wake-up of our own in a life.
@@ -150,8 +148,30 @@ impl Supervisor {
         self.clock.now()
     }
 
+    /// The whole life.
+    fn live(&mut self) -> Outcome {
+        loop {
+            while let Some(event) = self.queue.pop_front() {
+                self.handle(event);
+            }
+            match self.outcome.take() {
+                Some(outcome) if !self.effects.pumps.is_ending() => return outcome,
+                outcome => self.outcome = outcome,
+            }
+            self.hear();
+        }
+    }
+
+    /// Who waits for the end of the output.
+    fn waits(&self) -> Waits {
+        match self.outcome {
+            None if self.machine.is_stopping() => Waits::Commit,
+            _ => Waits::End(self.machine.deadline().unwrap_or_default()),
+        }
+    }
+
     /// Decides, does, tells. What a deed brings about at once is queued as a further event.
-    fn handle(&mut self, event: Event) -> Option<Outcome> {
+    fn handle(&mut self, event: Event) {
         let now = self.now();
         if matches!(event, Event::Spawned { .. }) {
             self.settles = Some(now + SETTLED_AFTER);
@@ -162,18 +182,19 @@ impl Supervisor {
         }
         self.effects.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
-        let mut outcome = None;
         view::forewarn(&self.command, &self.machine, &actions);
         for action in &actions {
             match self.effects.perform(now, action) {
                 effects::Done::Nothing => {}
                 effects::Done::Event(event) => self.queue.push_back(event),
-                effects::Done::Exit(end) => outcome = Some(*end),
+                effects::Done::Exit(end) => {
+                    self.outcome = Some(*end);
+                    self.effects.end(now);
+                }
             }
         }
         // Last: a log that is slow to read must not hold up a signal.
         view::tell(&self.command, now, &before, &event, &self.machine, &actions);
-        outcome
     }
 
     /// Lets go of start-up's code when it is time; else the time until then.
@@ -200,10 +221,13 @@ impl Supervisor {
     fn hear(&mut self) {
         // Who asks waits until what happened has been acted upon.
         self.effects.status.serve(self.now(), &self.command, &self.machine, &self.effects);
+        let (waits, is_stopping) = (self.waits(), self.machine.is_stopping());
+        let held = self.effects.held.as_ref();
         let dues = [
             self.effects.timers.next(),
             self.effects.gpus.deadline(),
-            self.effects.pumps.due(self.machine.is_stopping()),
+            self.effects.pumps.due(waits),
+            held.map(|held| if is_stopping { Uptime::ZERO } else { held.until }),
         ];
         let due = dues.into_iter().flatten().min();
         let timeout = match due {
@@ -214,13 +238,17 @@ impl Supervisor {
         fds.extend(self.effects.background.fd());
         fds.extend(self.effects.gpus.fd());
         fds.extend(self.effects.status.fd());
-        fds.extend(self.effects.pumps.fds());
+        fds.extend(self.effects.pumps.fds(waits));
+        fds.extend(held.map(|held| held.look.as_raw_fd()));
         let settle = self.settle();
         wake::wait_readable(&fds, [timeout, settle].into_iter().flatten().min());
 
         let now = self.now();
         self.queue.extend(self.effects.gpus.news(now));
-        self.queue.extend(self.effects.timers.due(now).into_iter().map(Event::Due));
+        let due = self.effects.timers.due(now).into_iter();
+        // With nobody left there is nobody to kill, whoever is slow to read what they wrote.
+        let is_moot = |timer: &Timer| self.effects.pumps.is_ending() && timer.is_for_the_tree();
+        self.queue.extend(due.filter(|timer| !is_moot(timer)).map(Event::Due));
         let mut may_reap = false;
         for arrival in self.signals.drain() {
             may_reap |= arrival.signal == Signal::CHLD;
@@ -229,7 +257,8 @@ impl Supervisor {
         if may_reap {
             self.reap();
         }
-        self.queue.extend(self.effects.is_heard_out(self.now(), self.machine.is_stopping()));
+        self.queue.extend(self.effects.start_held(now, is_stopping));
+        self.queue.extend(self.effects.is_heard_out(self.now(), waits));
         self.queue.extend(self.effects.background.events());
     }
 
@@ -248,7 +277,7 @@ impl Supervisor {
         for (pid, end) in ended {
             self.queue.extend(self.effects.ended(now, pid, end));
         }
-        if is_empty || self.effects.only_inherited_are_left() {
+        if is_empty || self.effects.only_others_are_left() {
             self.effects.tree_is_empty(now);
         }
     }

@@ -110,8 +110,7 @@ impl Collectors {
     }
 
     /// Captures the streams of an attempt that is about to start. Errors: as pipe2(2) and pthread_create(3).
-    pub(super) fn capture(&mut self, pumps: &mut Pumps) -> io::Result<ChildEnds> {
-        self.begin()?;
+    pub(super) fn capture(&self, pumps: &mut Pumps) -> io::Result<ChildEnds> {
         let (stdout, stderr) = stdio::outputs();
         let mut ends = ChildEnds::default();
         let count = self.heard.is_some();
@@ -136,32 +135,27 @@ impl Collectors {
         Ok(child_end)
     }
 
-    /// What to look for and to count, where somebody else passes the output on. Errors: as pthread_create(3).
-    pub(super) fn search(&mut self) -> io::Result<Search> {
-        self.begin()?;
+    /// What to look for and to count, where somebody else passes the output on.
+    pub(super) fn search(&self) -> Search {
         let (patterns, sink) = (Arc::clone(&self.patterns), self.reporter.as_ref().map(Reporter::sink));
-        Ok(Search { patterns, sink, stdout: self.stdout, stderr: self.stderr, heard: self.heard() })
+        Search { patterns, sink, stdout: self.stdout, stderr: self.stderr, heard: self.heard() }
     }
 
-    /// An attempt is about to start: its files are followed from now on.
-    fn begin(&mut self) -> io::Result<()> {
-        self.drain();
-        if let (Some(reporter), None, true) = (&self.reporter, &self.follower, self.files.any()) {
-            self.follower = Some(Follower::start(self.files.clone(), reporter.sink())?);
-        }
-        Ok(())
+    /// An attempt is about to start. The first time, where there are files to follow, this rings when it is known what was in
+    /// them before.
+    pub(super) fn begin(&mut self) -> Option<Bell> {
+        let reporter = self.reporter.as_ref().filter(|_| self.follower.is_none() && self.files.any())?;
+        let follower = Follower::start(self.files.clone(), reporter.sink());
+        let look = follower.and_then(|follower| self.follower.insert(follower).look());
+        look.inspect_err(|error| {
+            tracing::warn!("the trainer's files may not be searched for metrics, there is no thread for it: {error}");
+        })
+        .ok()
     }
 
-    /// The attempt's process tree is gone: takes what it left in files.
-    pub fn drain(&mut self) {
-        if let Some(follower) = &self.follower
-            && !follower.look(PATIENCE)
-        {
-            tracing::warn!(
-                "the last metrics in the trainer's files may be missing: they could not be read within {}",
-                humantime::format_duration(PATIENCE)
-            );
-        }
+    /// The attempt's process tree is gone: takes what it left in files, and rings when that is done.
+    pub(super) fn read_on(&self) -> Option<Bell> {
+        self.follower.as_ref()?.look().ok()
     }
 
     /// The last value of each tag so far.
@@ -170,8 +164,7 @@ impl Collectors {
     }
 
     /// The run is over: writes the last metrics and gives the last value of each tag.
-    pub fn finish(mut self) -> BTreeMap<String, String> {
-        self.drain();
+    pub fn finish(self) -> BTreeMap<String, String> {
         self.reporter.map(|reporter| reporter.finish(PATIENCE).last_values()).unwrap_or_default()
     }
 }
@@ -240,6 +233,7 @@ mod tests {
     use std::thread;
 
     use crate::edge::clock::Clock;
+    use crate::supervisor::pumps::Waits;
 
     /// A pump into a pipe: what the trainer writes to, what comes out, and what is known at the end.
     struct Rig {
@@ -281,11 +275,19 @@ mod tests {
         bytes
     }
 
+    fn pass_on_all(pumps: &mut Pumps) {
+        let (clock, far) = (Clock::start(), Waits::End(Duration::MAX));
+        pumps.end(clock.now(), None);
+        while !pumps.are_through(clock.now(), far) {
+            wake::wait_readable(&pumps.fds(far), pumps.due(far).map(|at| at.saturating_sub(clock.now())));
+        }
+    }
+
     #[test]
     fn what_is_in_the_pipe_comes_through_even_if_a_stranger_holds_it_open() {
         let mut rig = rig();
         rig.child_end.write_all(b"loss: 0.5\nloss: 0.25").expect("room");
-        rig.pumps.finish(Clock::start());
+        pass_on_all(&mut rig.pumps);
         assert_eq!(all(&mut rig.ours), b"loss: 0.5\nloss: 0.25");
         assert_eq!(rig.collectors.finish()["loss"], "0.25");
         drop(rig.child_end);
@@ -309,7 +311,7 @@ mod tests {
             seen.extend(all(&mut reader));
         }
         writer.join().expect("wrote");
-        rig.pumps.finish(Clock::start());
+        pass_on_all(&mut rig.pumps);
         assert!(seen == text.as_bytes());
         let path = rig._dir.path().join("m");
         assert_eq!(rig.collectors.finish()["loss"], "0.19999");

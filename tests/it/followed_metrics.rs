@@ -8,6 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::report_metric::lines;
+use crate::support::tracer::Held;
 use crate::support::{Finished, Running, Trainit, eventually};
 
 const TENSORBOARDX: &[u8] = include_bytes!("../golden/tensorboard/tensorboardX.tfevents");
@@ -232,17 +233,59 @@ fn the_file_that_is_reported_to_is_not_followed() {
     assert!(done.out().is_empty() && done.err().contains("is where trainit reports"), "{}", done.err());
 }
 
+/// The thread that looks at the files.
+fn following(running: &Running) -> Option<i32> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
+    let mut tasks = tasks.map(|task| task.unwrap().path());
+    let follows = tasks.find(|task| fs::read_to_string(task.join("comm")).unwrap().trim() == "follow")?;
+    Some(follows.file_name()?.to_str()?.parse().unwrap())
+}
+
+#[test]
+fn a_run_answers_while_the_last_of_a_file_cannot_be_read_and_waits_for_it() {
+    let place = Place::new();
+    let script = "echo socket=$TRAINIT_SOCKET; while [ ! -e over ]; do sleep 0.01; done; echo loss=0.5 >log; exit 7";
+    let running = place.trainer(&["--metric-file", "log"], script).start();
+    let line = running.after_line("socket=");
+    let held = Held::still(following(&running).unwrap());
+    fs::write(place.at("over"), "").unwrap();
+    running.after_log("ended with exit code 7");
+    let status = Trainit::new(["status", "--json"]).env("TRAINIT_SOCKET", line.trim().replace("socket=", "")).output();
+    assert!(status.expect_code(0).out().contains("\"draining\""));
+    drop(held);
+    let done = running.finish().expect_code(7);
+    assert_eq!(place.reports("loss"), pairs(&[("0.5", "1")]), "{}", done.err());
+    warns(&done, "may be missing", 0);
+}
+
+#[cfg(feature = "store")]
+#[test]
+fn what_is_saved_on_a_stop_is_committed_while_the_last_of_a_file_cannot_be_read() {
+    let (place, checkpoints) = (Place::new(), crate::support::checkpoints::Place::new());
+    let script = "trap 'echo loss=0.5 >log; mkdir tmp; echo w >tmp/model.bin; mv tmp $TRAINIT_CHECKPOINT_DIR/step-7; exit' TERM; \
+                  echo ready; while :; do sleep 0.01; done";
+    let local = checkpoints.local();
+    let args = ["--metric-file", "log", "--settle", "0", "--checkpoint-dir", local.to_str().unwrap()];
+    let running = place.trainer(&args, script).env("TRAINIT_CHECKPOINT_STORE", checkpoints.url()).start();
+    running.after_line("ready");
+    let held = Held::still(following(&running).unwrap());
+    running.signal(libc::SIGTERM);
+    eventually("the commit is made", || checkpoints.steps() == [7]);
+    drop(held);
+    let done = running.finish().expect_code(143);
+    assert_eq!(place.reports("loss"), pairs(&[("0.5", "1")]), "{}", done.err());
+    warns(&done, "may be missing", 0);
+}
+
 #[test]
 fn nothing_looks_at_files_where_that_is_not_asked_for() {
     let place = Place::new();
     let threads = |args: &[&str]| {
         let running = place.waiting(args);
-        let tasks = fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
-        let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
-        let names: Vec<String> = names.map(|name| name.trim().to_owned()).collect();
+        let follows = following(&running).is_some();
         place.finish(running);
         fs::remove_file(place.at("over")).unwrap();
-        names.contains(&"follow".to_owned())
+        follows
     };
     assert_eq!([threads(&["--metric", "a=(x)"]), threads(&["--metric-file", "log"])], [false, true]);
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::fake_nvml::FakeNvml;
+use crate::support::tracer::Held;
 use crate::support::{Trainit, eventually, is_alive, send};
 
 const LOOP: &str = "while :; do sleep 0.01; done";
@@ -213,4 +214,24 @@ fn the_probe_does_not_keep_the_tree_from_being_empty_and_is_there_again_after_a_
     running.signal(libc::SIGUSR2);
     running.finish().expect_code(0);
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[test]
+fn neither_a_restart_nor_the_end_waits_for_a_probe_that_nothing_ends() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
+    let args = ["run", "--max-restarts", "1", "--restart-backoff", "1ms", "--stop-grace", "8s", "--gpu-timeout", "50s"];
+    let script = format!("trap 'exit 9' USR1; trap 'exit 0' USR2; echo ready-$TRAINIT_ATTEMPT; {LOOP}");
+    let running = fake.trainit(&args).args(["--", "sh", "-c", &script]).start();
+    running.after_line("ready-1");
+    eventually("the driver hangs", || !fake.calls().is_empty());
+    let _held = Held::when_killed(fake.calls()[0].0);
+    let start = Instant::now();
+    running.signal(libc::SIGUSR1);
+    running.after_line("ready-2");
+    running.after_log("the GPU probe is stuck in the kernel");
+    running.signal(libc::SIGUSR2);
+    let done = running.finish().expect_code(0);
+    assert!(start.elapsed() < Duration::from_secs(7), "{:?}", start.elapsed());
+    assert!(!done.err().contains("debugger"), "{}", done.err());
+    assert_eq!(fake.calls().len(), 1, "two probes at once: {:?}", fake.calls());
 }

@@ -93,7 +93,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let pid = self.watch.pid();
-        self.watch.stop();
+        self.watch.stop(self.clock.now());
         while let Some(pid) = pid.filter(|pid| try_reap(*pid).is_none()) {
             assert!(is_alive(pid) || try_reap(pid).is_some());
             std::thread::park_timeout(Duration::from_millis(1));

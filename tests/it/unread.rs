@@ -95,3 +95,32 @@ fn what_is_saved_on_a_stop_is_committed() {
     assert_eq!(unread.code(), Some(143));
     assert_eq!(place.commits().len(), 1);
 }
+
+#[cfg(feature = "store")]
+#[test]
+fn a_slow_reader_gets_all_that_is_written_on_a_stop_and_the_commit_does_not_wait_for_it() {
+    use std::io::Read;
+    const BYTES: usize = 600_000;
+    let place = crate::support::checkpoints::Place::new();
+    let local = place.local();
+    let script = "trap 'mkdir tmp; echo w >tmp/model.bin; mv tmp step-7; head -c 600000 /dev/zero; exit 0' TERM; \
+                  : >../ready; while :; do sleep 0.01; done";
+    let run = Trainit::new(["run", "--settle", "0", "--metric", "loss=loss ([0-9]+)", "--metric-from", "stdout"])
+        .env("TRAINIT_CHECKPOINT_DIR", &local)
+        .env("TRAINIT_CHECKPOINT_STORE", place.url())
+        .env("CLOUD_ML_HP_METRIC_FILE", place.path("metrics"));
+    let mut run = run.args(["--", "bash", "-c", script]).dir(&local);
+    let mut child = run.command().stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the command is ready", || local.join("../ready").exists());
+    send(child.id() as i32, libc::SIGTERM);
+    let mut output = child.stdout.take().unwrap();
+    let mut taken = 0;
+    eventually("the commit is made", || {
+        // Something at least, between one look and the next.
+        taken += output.read(&mut [0; 1024]).unwrap();
+        place.steps() == [7]
+    });
+    assert!(taken < BYTES / 2, "the commit waited for who reads");
+    taken += output.read_to_end(&mut Vec::new()).unwrap();
+    assert_eq!((taken, child.wait().unwrap().code()), (BYTES, Some(143)));
+}

@@ -22,6 +22,8 @@ use crate::rules::exit::End;
 /// The pause after the first failure, unless the watch's interval is shorter; then it doubles.
 const FIRST_BACKOFF: Duration = Duration::from_secs(10);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(600);
+/// A killed probe that has not gone after this is stuck in the kernel.
+const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 /// What the owner of the process has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,9 +51,22 @@ pub enum GpuEvent {
 
 #[derive(Debug)]
 enum State {
-    Waiting { next: Duration },
-    Running { pid: i32, reader: Reader, findings: Findings },
-    Dying { pid: i32, findings: Findings, last_call: String, overrun: Option<Overrun> },
+    Waiting {
+        next: Duration,
+    },
+    Running {
+        pid: i32,
+        reader: Reader,
+        findings: Findings,
+    },
+    /// `stuck_at`: when to say that it does not go, until that is said.
+    Dying {
+        pid: i32,
+        findings: Findings,
+        last_call: String,
+        overrun: Option<Overrun>,
+        stuck_at: Option<Duration>,
+    },
     Off,
 }
 
@@ -125,7 +140,7 @@ impl Keeper {
             State::Waiting { next } if now >= *next => Some(Order::Spawn),
             State::Running { pid, reader, .. } => {
                 let (pid, overrun) = (*pid, reader.overrun(now)?);
-                self.die(Some(overrun));
+                self.die(now, Some(overrun));
                 Some(Order::Kill(pid))
             }
             State::Waiting { .. } | State::Dying { .. } | State::Off => None,
@@ -137,14 +152,29 @@ impl Keeper {
         let own = match &self.state {
             State::Waiting { next } => Some(*next),
             State::Running { reader, .. } => Some(reader.deadline()),
-            State::Dying { .. } | State::Off => None,
+            State::Dying { stuck_at, .. } => *stuck_at,
+            State::Off => None,
         };
         own.into_iter().chain(self.watch.deadline()).min()
     }
 
     /// What only needed time to be decided.
     pub fn due(&mut self, now: Duration) -> Vec<GpuEvent> {
-        self.watch.due(now).into_iter().map(GpuEvent::Finding).collect()
+        let mut events: Vec<GpuEvent> = self.watch.due(now).into_iter().map(GpuEvent::Finding).collect();
+        events.extend(self.stuck(now));
+        events
+    }
+
+    /// No other can be started while it is there: that is said without waiting for its death, which may never come.
+    fn stuck(&mut self, now: Duration) -> Option<GpuEvent> {
+        let State::Dying { last_call, overrun, stuck_at, .. } = &mut self.state else { return None };
+        stuck_at.take_if(|at| now >= *at)?;
+        let hung = overrun.clone().and_then(|overrun| {
+            let stuck = report(Findings::default(), Ending::Stuck(overrun), last_call.clone(), String::new());
+            answer::problem(&stuck, &self.site)
+        });
+        let reason = hung.unwrap_or_else(|| "the GPU probe is stuck in the kernel and cannot be killed".to_owned());
+        self.blind.is_none().then(|| GpuEvent::Blind(self.blind.insert(reason).clone()))
     }
 
     /// The order to spawn was carried out. Errors are the reason why it could not be.
@@ -221,24 +251,24 @@ impl Keeper {
     }
 
     /// No probe for now. Returns the one to kill; the next is due as soon as that is reaped.
-    pub fn pause(&mut self) -> Option<Order> {
+    pub fn pause(&mut self, now: Duration) -> Option<Order> {
         let State::Running { pid, .. } = self.state else { return None };
         self.paused = true;
-        self.die(None);
+        self.die(now, None);
         Some(Order::Kill(pid))
     }
 
     /// No probe any more: the job is over. Returns the one to kill, whose death still has to be reaped.
-    pub fn stop(&mut self) -> Option<Order> {
+    pub fn stop(&mut self, now: Duration) -> Option<Order> {
         self.paused = false;
         match &self.state {
             State::Running { pid, .. } => {
                 let pid = *pid;
-                self.die(None);
+                self.die(now, None);
                 Some(Order::Kill(pid))
             }
             State::Dying { .. } => {
-                self.die(None);
+                self.die(now, None);
                 None
             }
             State::Waiting { .. } | State::Off => {
@@ -248,13 +278,16 @@ impl Keeper {
         }
     }
 
-    fn die(&mut self, overrun: Option<Overrun>) {
+    fn die(&mut self, now: Duration, overrun: Option<Overrun>) {
         let state = std::mem::replace(&mut self.state, State::Off);
         self.state = match state {
             State::Running { pid, reader, findings } => {
-                State::Dying { pid, findings, last_call: reader.last_call().to_owned(), overrun }
+                let (last_call, stuck_at) = (reader.last_call().to_owned(), Some(now.saturating_add(STUCK_AFTER)));
+                State::Dying { pid, findings, last_call, overrun, stuck_at }
             }
-            State::Dying { pid, findings, last_call, .. } => State::Dying { pid, findings, last_call, overrun },
+            State::Dying { pid, findings, last_call, stuck_at, .. } => {
+                State::Dying { pid, findings, last_call, overrun, stuck_at }
+            }
             other => other,
         };
     }
@@ -296,155 +329,4 @@ pub fn leave(events: &[GpuEvent]) -> Option<&Finding> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rules::signal::Signal;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    const ROUND: &[u8] =
-        b"{\"t\":\"hello\"}\n{\"t\":\"driver\",\"count\":1}\n{\"t\":\"gpu\",\"index\":0,\"uuid\":\"GPU-0\"}\n\
-        {\"t\":\"driver\",\"count\":1}\n{\"t\":\"gpu\",\"index\":0,\"uuid\":\"GPU-0\",\"sampled\":true}\n\
-        {\"t\":\"call\",\"fn\":\"nvmlEventSetWait_v2\",\"wait_ms\":2000}\n";
-
-    fn keeper(control_node: bool) -> Keeper {
-        let site = Site { control_node, ..Site::default() };
-        Keeper::new(5 * SECOND, 60 * SECOND, site, WatchPolicy::default())
-    }
-
-    fn running(now: Duration) -> Keeper {
-        let mut keeper = keeper(true);
-        assert_eq!(keeper.order(now), Some(Order::Spawn));
-        keeper.started(now, Ok(7));
-        assert_eq!(keeper.order(now), None);
-        keeper
-    }
-
-    fn sigkill() -> End {
-        End::Signal(Signal::new(9).unwrap())
-    }
-
-    #[test]
-    fn a_full_round_is_found_once_with_its_gpus() {
-        let mut keeper = running(Duration::ZERO);
-        let events = keeper.feed(SECOND, ROUND);
-        let [GpuEvent::Found(found), GpuEvent::Round] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((found.gpus.len(), found.problem.as_ref()), (1, None));
-        assert_eq!(keeper.feed(2 * SECOND, ROUND), [GpuEvent::Round]);
-        let wait = b"{\"t\":\"call\",\"fn\":\"nvmlEventSetWait_v2\",\"wait_ms\":2000}\n";
-        assert_eq!(keeper.feed(3 * SECOND, wait), [], "a second wait in one round");
-    }
-
-    #[test]
-    fn a_hanging_probe_is_killed_once_and_replaced_only_after_it_was_reaped() {
-        let mut keeper = running(Duration::ZERO);
-        keeper.feed(SECOND, b"{\"t\":\"call\",\"fn\":\"nvmlInit_v2\"}\n");
-        assert_eq!(keeper.deadline(), Some(6 * SECOND));
-        assert_eq!(keeper.order(6 * SECOND), Some(Order::Kill(7)));
-        for later in [7, 100, 100_000] {
-            assert_eq!(keeper.order(later * SECOND), None, "one at a time, however long it takes");
-        }
-        let events = keeper.reaped(1000 * SECOND, sigkill(), String::new());
-        let [GpuEvent::Blind(reason)] = &events[..] else { panic!("{events:?}") };
-        assert!(reason.starts_with("nvmlInit_v2 did not return in 5 s"), "{reason}");
-        assert_eq!(keeper.order(1009 * SECOND), None);
-        assert_eq!(keeper.order(1010 * SECOND), Some(Order::Spawn));
-    }
-
-    #[test]
-    fn the_pause_doubles_the_warning_comes_once_and_the_return_is_told() {
-        let mut keeper = running(Duration::ZERO);
-        let mut now = Duration::ZERO;
-        let mut warnings = 0;
-        let mut pauses = Vec::new();
-        for _ in 0..8 {
-            warnings += keeper.reaped(now, End::Signal(Signal::new(11).unwrap()), String::new()).len();
-            let next = keeper.deadline().unwrap();
-            pauses.push((next - now).as_secs());
-            now = next;
-            assert_eq!(keeper.order(now), Some(Order::Spawn));
-            keeper.started(now, Ok(8));
-        }
-        assert_eq!(warnings, 1);
-        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 600, 600]);
-        assert!(matches!(keeper.feed(now, ROUND)[..], [GpuEvent::Found(_), GpuEvent::Round]));
-        assert_eq!(keeper.feed(now, ROUND), [GpuEvent::Sighted, GpuEvent::Round]);
-        keeper.reaped(now, sigkill(), String::new());
-        assert_eq!(keeper.deadline(), Some(now + FIRST_BACKOFF), "a good round forgives");
-    }
-
-    #[test]
-    fn a_wait_for_events_that_never_comes_back_is_one_warning_however_often_it_is_tried() {
-        let mut keeper = running(Duration::ZERO);
-        let (mut now, mut told) = (Duration::ZERO, Vec::new());
-        for _ in 0..4 {
-            told.extend(keeper.feed(now, ROUND));
-            now = keeper.deadline().unwrap();
-            assert_eq!(keeper.order(now), Some(Order::Kill(7)));
-            told.extend(keeper.reaped(now, sigkill(), String::new()));
-            now = keeper.deadline().unwrap();
-            assert_eq!(keeper.order(now), Some(Order::Spawn));
-            keeper.started(now, Ok(7));
-        }
-        told.retain(|event| !matches!(event, GpuEvent::Found(_) | GpuEvent::Round));
-        assert!(matches!(&told[..], [GpuEvent::Blind(why)] if why.starts_with("nvmlEventSetWait_v2")), "{told:?}");
-    }
-
-    #[test]
-    fn the_first_pause_is_no_longer_than_the_interval() {
-        let mut keeper =
-            Keeper::new(SECOND, SECOND, Site { control_node: true, ..Site::default() }, WatchPolicy::default());
-        keeper.order(Duration::ZERO);
-        keeper.started(Duration::ZERO, Ok(7));
-        keeper.reaped(Duration::ZERO, sigkill(), String::new());
-        assert_eq!(keeper.deadline(), Some(SECOND));
-    }
-
-    #[test]
-    fn a_machine_without_gpus_is_asked_once() {
-        let mut keeper = keeper(false);
-        keeper.order(Duration::ZERO);
-        keeper.started(Duration::ZERO, Ok(7));
-        keeper.feed(SECOND, b"{\"t\":\"error\",\"fn\":\"dlopen\",\"code\":12}\n");
-        let events = keeper.reaped(SECOND, End::Code(0), String::new());
-        let [GpuEvent::Found(found)] = &events[..] else { panic!("{events:?}") };
-        assert!(found.gpus.is_empty() && found.problem.is_none());
-        assert_eq!((keeper.deadline(), keeper.order(9999 * SECOND)), (None, None));
-    }
-
-    #[test]
-    fn devices_taken_from_the_container_condemn_a_dead_trainer_only() {
-        let mut keeper = running(Duration::ZERO);
-        keeper.feed(SECOND, ROUND);
-        keeper.reaped(2 * SECOND, End::Signal(Signal::new(11).unwrap()), String::new());
-        keeper.order(20 * SECOND);
-        keeper.started(20 * SECOND, Ok(9));
-        keeper.feed(21 * SECOND, b"{\"t\":\"error\",\"fn\":\"nvmlInit_v2\",\"code\":999}\n");
-        let events = keeper.reaped(21 * SECOND, End::Code(0), String::new());
-        assert!(leave(&events).is_none(), "{events:?}");
-        assert_eq!(keeper.watch().death(22 * SECOND).unwrap().class, Class::Leave);
-    }
-
-    #[test]
-    fn a_paused_probe_is_no_failure_and_the_next_one_looks_at_once_for_what_is_gone() {
-        let mut keeper = running(Duration::ZERO);
-        keeper.feed(SECOND, ROUND);
-        assert_eq!((keeper.pause(), keeper.pause()), (Some(Order::Kill(7)), None));
-        assert_eq!(keeper.order(2 * SECOND), None);
-        assert_eq!(keeper.reaped(2 * SECOND, sigkill(), String::new()), []);
-        assert_eq!(keeper.order(2 * SECOND), Some(Order::Spawn));
-        keeper.started(2 * SECOND, Ok(8));
-        let none = b"{\"t\":\"driver\",\"count\":0}\n{\"t\":\"call\",\"fn\":\"sleep\",\"wait_ms\":2000}\n";
-        let events = keeper.feed(3 * SECOND, none);
-        assert!(leave(&events).is_some_and(|finding| finding.text.starts_with("GPU 0 (GPU-0): lost")), "{events:?}");
-    }
-
-    #[test]
-    fn a_stopped_keeper_wants_its_probe_dead_and_no_other() {
-        let mut keeper = running(Duration::ZERO);
-        assert_eq!(keeper.stop(), Some(Order::Kill(7)));
-        assert_eq!(keeper.pid(), Some(7));
-        assert_eq!(keeper.reaped(SECOND, sigkill(), String::new()), []);
-        assert_eq!((keeper.pid(), keeper.order(9999 * SECOND), keeper.deadline()), (None, None, None));
-    }
-}
+mod tests;

@@ -203,6 +203,13 @@ pub enum Timer {
     Pulse,
 }
 
+impl Timer {
+    /// Whether it only matters while processes of the tree are left.
+    pub fn is_for_the_tree(self) -> bool {
+        matches!(self, Timer::Grace | Timer::Stuck | Timer::Sweep)
+    }
+}
+
 /// Who gets a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {

@@ -212,6 +212,11 @@ impl Machine {
         self.stop.is_some()
     }
 
+    /// When whatever is left of the tree gets SIGKILL, once that is set.
+    pub fn deadline(&self) -> Option<Uptime> {
+        self.deadline
+    }
+
     /// What to do about an event.
     pub fn step(&mut self, now: Uptime, event: Event) -> Vec<Action> {
         if self.state == State::Done {

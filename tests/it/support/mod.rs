@@ -8,6 +8,7 @@ pub mod checkpoints;
 pub mod documents;
 pub mod fake_nvml;
 pub mod metadata;
+pub mod tracer;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
