@@ -44,13 +44,17 @@ impl Mask {
 }
 
 /// Starts a thread that takes no signal. A C library lets those it reserves for itself through in a new thread, or in the one
-/// that starts the first. Errors: as pthread_create(3).
+/// that starts the first; when this returns, neither does any more. Errors: as pthread_create(3).
 pub fn deaf_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let (deaf, is_deaf) = mpsc::channel::<()>();
     let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
         block_all();
+        drop(deaf);
         body();
     });
     block_all();
+    // It is said by hanging up.
+    let _ = is_deaf.recv();
     started.map(drop)
 }
 

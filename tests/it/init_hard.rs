@@ -111,9 +111,10 @@ fn a_process_whose_main_thread_has_ended_is_stopped_like_any_other() {
     std::fs::write(&program, HEADLESS).unwrap();
     let program = program.to_str().unwrap();
     for how in ["setsid python3", "python3"] {
-        // It writes to a file: a pipe's reader would hear when it is gone.
-        let script =
-            format!("{how} {program} >said & while ! grep -q headless said 2>/dev/null; do sleep 0.01; done; exit 6");
+        // It writes to a file: a pipe's reader would hear when it is gone. The attempt before has left one.
+        let script = format!(
+            "rm -f said; {how} {program} >said & while ! grep -q headless said 2>/dev/null; do sleep 0.01; done; exit 6"
+        );
         let again = ["--max-restarts", "1", "--restart-backoff", "10ms..10ms", "--stop-grace", "20s"];
         let mut trainit = Trainit::new(["run"]).args(again).args(["--", "sh", "-c", &script]);
         trainit.command().current_dir(dir.path());
