@@ -65,6 +65,8 @@ mod restarts;
 mod resume;
 mod scraped_metrics;
 mod shipping;
+#[cfg(feature = "store")]
+mod spoilt_answers;
 mod status;
 #[cfg(feature = "status-page")]
 mod status_page;

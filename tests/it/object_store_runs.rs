@@ -228,6 +228,29 @@ fn a_store_that_is_away_for_some_seconds_at_the_start_is_waited_for() {
 }
 
 #[test]
+fn a_store_that_takes_no_claim_is_told_of_within_seconds_and_given_up_after_about_a_minute() {
+    let refuses: fn(&Request) -> Option<Fault> = |_| Some(Fault::Refuse("500 Internal Server Error", "InternalError"));
+    let takes_nothing: fn(&Request) -> Option<Fault> =
+        |r| (r.method == "PUT").then_some(Fault::Refuse("500 Internal Server Error", "InternalError"));
+    let started = |rule, words: &str| {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+        bucket.misbehave(rule);
+        let begun = Instant::now();
+        let going = run(&place, &[]);
+        going.after_log(words);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        let done = going.finish().expect_code(204);
+        assert!(begun.elapsed() < Duration::from_secs(75), "{:?}", begun.elapsed());
+        assert_eq!(done.err().matches(words).count(), 1, "{}", done.err());
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| started(refuses, "does not answer"));
+        scope.spawn(|| started(takes_nothing, "does not take what it is sent"));
+    });
+}
+
+#[test]
 fn a_run_that_is_stopped_during_its_restore_says_which_step_is_committed() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());

@@ -64,6 +64,12 @@ impl StoreError {
         StoreError { deed, place, detail, trouble }
     }
 
+    /// Whether it was said of the object and not of the store, as an answer that is spoilt on its way may be too: to be
+    /// asked once more.
+    pub fn is_doubtful(&self) -> bool {
+        matches!(self.trouble, Trouble::Absent | Trouble::Unsupported | Trouble::NoDirectory | Trouble::Other)
+    }
+
     /// Whether the object is not there; nothing lies below a file.
     pub(super) fn is_absent(&self) -> bool {
         matches!(self.trouble, Trouble::Absent | Trouble::NoDirectory)

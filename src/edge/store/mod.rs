@@ -13,6 +13,7 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::path::Path as Key;
 use object_store::{Extensions, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use tokio::time::timeout;
 
 mod access;
 mod amazon;
@@ -37,11 +38,15 @@ pub use list::Object;
 pub use motion::Motion;
 pub use upload::Upload;
 
+use crate::edge::clock::Clock;
 use crate::rules::checkpoint::address::Address;
 use directory::Directory;
 
 /// Tries of a put-if-absent whose answer was lost.
 const CREATE_TRIES: u32 = 3;
+/// For all of them, but the first takes as long as it does: where the store answers "later", the crate has tried that for
+/// half a minute by itself.
+const CREATE_PATIENCE: Duration = Duration::from_secs(60);
 /// Before the next of them where it met another's.
 const CONFLICT: Duration = Duration::from_millis(200);
 /// Where fewer bytes come at once and more than these are to follow, they are let [`GATHER`]: many small reads cost both
@@ -197,11 +202,16 @@ impl Store {
     /// answer was lost.
     pub async fn refuses(&self, key: &str, bytes: impl Into<Bytes>) -> Result<bool, StoreError> {
         let (at, bytes) = (self.key(key)?, bytes.into());
-        let (mut tries, mut mode) = (0, PutMode::Create);
+        let (mut tries, mut mode, mut before, clock) = (0, PutMode::Create, None, Clock::start());
         loop {
             tries += 1;
             let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
-            match self.durable.put_opts(&at, PutPayload::from_bytes(bytes.clone()), options).await {
+            let put = self.durable.put_opts(&at, PutPayload::from_bytes(bytes.clone()), options);
+            let put = match before.take() {
+                None => put.await,
+                Some(error) => timeout(CREATE_PATIENCE.saturating_sub(clock.now()), put).await.map_err(|_| error)?,
+            };
+            match put {
                 Ok(_) => return Ok(false),
                 Err(error) => {
                     let says_there_is = matches!(error, object_store::Error::AlreadyExists { .. });
@@ -222,6 +232,7 @@ impl Store {
                     if says_there_is {
                         tokio::time::sleep(CONFLICT * tries).await;
                     }
+                    before = Some(error);
                 }
             }
         }

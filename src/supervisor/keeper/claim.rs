@@ -1,18 +1,25 @@
 //! A run's place in the store: whether the store keeps two runs apart, and the attempt number that is this run's alone.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::time::Duration;
 
 use futures_util::future::{join, try_join3};
 
+use super::guard::{SOON, answers};
 use super::retention::commits;
 use crate::edge::clock;
 use crate::edge::store::{Created, Store, StoreError};
+use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{ATTEMPTS, Attempt, COMMITS, CommitName, PROBES, Stamp, hash16};
 use crate::rules::checkpoint::plan::{self, Standing};
 
 /// How often a store is asked for commits that it has shown before.
 const LOOKS: u32 = 4;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
+/// A claim that takes longer makes us ask whether the store is there; with [`SOON`] it is told.
+const LATE: Duration = Duration::from_secs(2);
 
 /// What came of claiming an attempt.
 pub(super) struct Claim {
@@ -24,8 +31,28 @@ pub(super) struct Claim {
 }
 
 /// Claims the next free attempt number, and says whether the store keeps two runs apart. A store that lets the same key
-/// be put twice does not; then a random tag tells this run from another of the same number.
-pub(super) async fn claim(store: &Store) -> Result<Claim, StoreError> {
+/// be put twice does not; then a random tag tells this run from another of the same number. A store that keeps us waiting
+/// is told of.
+pub(super) async fn claim(store: &Store, address: &Address) -> Result<Claim, StoreError> {
+    tokio::select! {
+        biased;
+        claim = try_to_claim(store) => claim,
+        never = tell_of_waiting(store, address) => match never {},
+    }
+}
+
+async fn tell_of_waiting(store: &Store, address: &Address) -> Infallible {
+    tokio::time::sleep(LATE).await;
+    let (is_there, ()) = join(answers(store), tokio::time::sleep(SOON - LATE)).await;
+    let what = if is_there { "take what it is sent" } else { "answer" };
+    tracing::warn!(
+        code = "store",
+        "{address} does not {what}: this run's claim of it is tried for about a minute, and nothing is started before; see that it is well and can be reached from here"
+    );
+    pending().await
+}
+
+async fn try_to_claim(store: &Store) -> Result<Claim, StoreError> {
     let probe = format!("{PROBES}/{}", nonce());
     let asked = try_join3(store.create(&probe, nonce().into_bytes()), attempts(store), commits(store));
     let (first, mut before, commits) = asked.await?;

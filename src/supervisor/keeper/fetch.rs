@@ -17,8 +17,10 @@ use tokio::sync::Semaphore;
 use super::in_place::is_strongly_equal;
 use super::mirror::{Mirror, MirrorError, away, blocking};
 use super::pool::{Buffer, Pool};
+use super::retention::lack;
+use super::send::sizes;
 use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
-use crate::edge::store::{Store, StoreError, Trouble};
+use crate::edge::store::{Store, StoreError};
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
 
 /// Bytes written at a time; a file of no more is small.
@@ -97,15 +99,12 @@ impl Mirror {
             let _turn = streams.acquire_many(turns).await;
             let from = number as u64 * size;
             let length = size.min(item.size - from);
-            // A chunk that came damaged is fetched once more, written without holes over what the first try left.
-            let mut crc = self.fetch_chunk(store, file, item, from..from + length, true).await?.map_err(local)?;
-            if hex(crc) != *wanted {
-                crc = self.fetch_chunk(store, file, item, from..from + length, false).await?.map_err(local)?;
+            let mut came = fetch_chunk(store, file, item, from..from + length, true).await.map_err(local)?;
+            // Written without holes over what the first try left.
+            if is_spoilt(&came, wanted) {
+                came = fetch_chunk(store, file, item, from..from + length, false).await.map_err(local)?;
             }
-            if hex(crc) != *wanted {
-                return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
-            }
-            Ok((crc, length))
+            Ok((proven(store, item, came, wanted).await?, length))
         });
         let mut chunks = pin!(stream::iter(chunks).buffered(CHUNKS_AT_ONCE));
         let mut whole = 0;
@@ -136,14 +135,11 @@ impl Mirror {
         pool: &Pool,
     ) -> Result<(), Stop> {
         let mut bytes = pool.take().map_err(|error| self.unwritable(item, &error))?;
-        // What came damaged is fetched once more.
-        whole(store, item, &mut bytes).await.map_err(|error| unreadable(item, &error))?;
-        if hex(crc32c::crc32c(bytes.as_ref())) != item.crc32c {
-            whole(store, item, &mut bytes).await.map_err(|error| unreadable(item, &error))?;
+        let mut came = whole(store, item, &mut bytes).await;
+        if is_spoilt(&came, &item.crc32c) {
+            came = whole(store, item, &mut bytes).await;
         }
-        if hex(crc32c::crc32c(bytes.as_ref())) != item.crc32c {
-            return Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path)));
-        }
+        proven(store, item, came, &item.crc32c).await?;
         if item.blake3.as_ref().is_some_and(|wanted| blake3::hash(bytes.as_ref()).to_hex().as_str() != wanted) {
             return Err(other_hash(item));
         }
@@ -168,35 +164,36 @@ impl Mirror {
             _ => self.unusable(error),
         })
     }
+}
 
-    /// Fetches and writes a run of bytes; returns their checksum. The inner error is the disk's.
-    async fn fetch_chunk(
-        &self,
-        store: &Store,
-        file: &File,
-        item: &Item,
-        run: Range<u64>,
-        sparsely: bool,
-    ) -> Result<io::Result<u32>, Stop> {
-        let (mut crc, mut at) = (0, run.start);
-        let mut reading =
-            store.read(&item.key, at, run.end - run.start).await.map_err(|error| unreadable(item, &error))?;
-        let (mut pieces, mut held) = (Vec::new(), 0);
-        loop {
-            let piece = reading.next().await.map_err(|error| unreadable(item, &error))?;
-            let is_over = piece.is_none();
-            held += piece.as_ref().map_or(0, Bytes::len) as u64;
-            pieces.extend(piece);
-            if is_over || held >= BLOCK {
-                match write(file, at, mem::take(&mut pieces), crc, sparsely).await {
-                    Ok(new) => crc = new,
-                    Err(error) => return Ok(Err(error)),
-                }
-                at += mem::take(&mut held);
-            }
-            if is_over {
-                return Ok(Ok(crc));
-            }
+/// Fetches and writes a run of bytes; returns their checksum. The outer error is the disk's.
+async fn fetch_chunk(
+    store: &Store,
+    file: &File,
+    item: &Item,
+    run: Range<u64>,
+    sparsely: bool,
+) -> io::Result<Result<u32, StoreError>> {
+    let (mut crc, mut at) = (0, run.start);
+    let mut reading = match store.read(&item.key, at, run.end - run.start).await {
+        Ok(reading) => reading,
+        Err(error) => return Ok(Err(error)),
+    };
+    let (mut pieces, mut held) = (Vec::new(), 0);
+    loop {
+        let piece = match reading.next().await {
+            Ok(piece) => piece,
+            Err(error) => return Ok(Err(error)),
+        };
+        let is_over = piece.is_none();
+        held += piece.as_ref().map_or(0, Bytes::len) as u64;
+        pieces.extend(piece);
+        if is_over || held >= BLOCK {
+            crc = write(file, at, mem::take(&mut pieces), crc, sparsely).await?;
+            at += mem::take(&mut held);
+        }
+        if is_over {
+            return Ok(Ok(crc));
         }
     }
 }
@@ -223,22 +220,44 @@ fn other_hash(item: &Item) -> Stop {
     Stop::Reject(format!("{} does not match its blake3 in the manifest", item.path))
 }
 
-/// The bytes of a small object.
-async fn whole(store: &Store, item: &Item, bytes: &mut Buffer) -> Result<(), StoreError> {
+/// The bytes of a small object; returns their checksum.
+async fn whole(store: &Store, item: &Item, bytes: &mut Buffer) -> Result<u32, StoreError> {
     bytes.clear();
     let mut reading = store.read(&item.key, 0, item.size).await?;
     while let Some(piece) = reading.next().await? {
         bytes.gather(&piece);
     }
-    Ok(())
+    Ok(crc32c::crc32c(bytes.as_ref()))
 }
 
-fn unreadable(item: &Item, error: &StoreError) -> Stop {
-    match error.trouble {
-        Trouble::Absent | Trouble::Unsupported | Trouble::NoDirectory | Trouble::Other => {
-            Stop::Reject(format!("{} cannot be read: {error}", item.path))
-        }
-        // An older commit would not come through either, and must not be taken for the newest.
-        _ => Stop::Fatal(away(error)),
+/// Whether it is fetched once more: it came damaged, or not at all.
+fn is_spoilt(came: &Result<u32, StoreError>, wanted: &str) -> bool {
+    match came {
+        Ok(crc) => hex(*crc) != wanted,
+        Err(error) => error.is_doubtful(),
+    }
+}
+
+/// The checksum of what came in the end, where it is the one that is wanted.
+async fn proven(store: &Store, item: &Item, came: Result<u32, StoreError>, wanted: &str) -> Result<u32, Stop> {
+    match came {
+        Ok(crc) if hex(crc) == wanted => Ok(crc),
+        Ok(_) => Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path))),
+        Err(error) => Err(unreadable(store, item, &error).await),
+    }
+}
+
+/// What it means that an object did not come. Where the store lists it whole, and where it lists nothing, an older commit
+/// must not be taken for the newest: the next that is committed would outlive this one.
+async fn unreadable(store: &Store, item: &Item, error: &StoreError) -> Stop {
+    if !error.is_doubtful() {
+        return Stop::Fatal(away(error));
+    }
+    match sizes(store, std::iter::once(item)).await.map(|there| lack(item, &there)) {
+        Ok(Some(why)) => Stop::Reject(why),
+        Ok(None) => Stop::Fatal(MirrorError::store(format!(
+            "{error}, twice, and the store lists it whole: no older checkpoint is taken in its place; start again, or name an older step with --restore-step if it stays so"
+        ))),
+        Err(error) => Stop::Fatal(away(&error)),
     }
 }

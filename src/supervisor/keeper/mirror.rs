@@ -233,7 +233,7 @@ impl Mirror {
         let store = Store::open(&address, mirror.config.claim, &mirror.config.access).await;
         let store = store.map_err(|error| away(&error))?;
         if mirror.config.claim {
-            let claim = claim(&store).await.map_err(|error| away(&error))?;
+            let claim = claim(&store, &address).await.map_err(|error| away(&error))?;
             if !claim.honest {
                 mirror.note(format!(
                     "{address} ignores put-if-absent: two runs at once are told apart by a random tag only"

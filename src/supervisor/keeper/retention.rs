@@ -6,12 +6,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::claim::attempts;
 use super::mirror::Mirror;
 use super::send::sizes;
-use crate::edge::store::{Object, Store, StoreError, Trouble};
+use crate::edge::store::{Object, Store, StoreError};
 use crate::rules::checkpoint::manifest::{Item, LIMIT, Manifest};
 use crate::rules::checkpoint::names::{
     COMMITS, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
@@ -56,14 +57,26 @@ pub async fn judge(store: &Store, name: &CommitName) -> Result<Result<Manifest, 
     }
 }
 
-/// The manifest alone. The inner error says why the commit must be passed over.
+/// The manifest alone. The inner error says why the commit must be passed over: an answer that is spoilt is no reason.
 pub(super) async fn read(store: &Store, name: &CommitName) -> Result<Result<Manifest, String>, StoreError> {
-    match store.get(&name.key(), LIMIT + 1).await {
-        Ok(bytes) => Ok(Manifest::read(name, &bytes)),
-        Err(error) if matches!(error.trouble, Trouble::Absent) => {
-            Ok(Err("its manifest has just been deleted".to_owned()))
+    let key = name.key();
+    let is_spoilt = |got: &Result<Bytes, StoreError>| match got {
+        Ok(bytes) => CommitName::of(name.stamp.clone(), Some(name.step), bytes) != *name,
+        Err(error) => error.is_doubtful(),
+    };
+    let mut got = store.get(&key, LIMIT + 1).await;
+    if is_spoilt(&got) {
+        got = store.get(&key, LIMIT + 1).await;
+    }
+    if !is_spoilt(&got) {
+        return got.map(|bytes| Manifest::read(name, &bytes));
+    }
+    match (store.size(&key).await?, got) {
+        (None, _) => Ok(Err("its manifest has just been deleted".to_owned())),
+        (Some(size), Ok(bytes)) if size.min(LIMIT + 1) != bytes.len() as u64 => {
+            Err(store.useless("read", &key, &format!("{} of its {size} bytes came", bytes.len())))
         }
-        Err(error) => Err(error),
+        (Some(_), got) => got.map(|bytes| Manifest::read(name, &bytes)),
     }
 }
 

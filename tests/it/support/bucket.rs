@@ -42,6 +42,8 @@ pub enum Fault {
     Pretend,
     /// Sends half of the body that it promised.
     Half,
+    /// Sends half of the body and says that this is all.
+    Short,
     /// Flips a bit of what it stores or sends.
     Flip,
     /// Lists nothing and says that this was all.
@@ -267,6 +269,11 @@ fn serve(stream: &TcpStream, shared: &Shared) {
             Some(Fault::Half) => {
                 half = true;
                 respond(request, shared)
+            }
+            Some(Fault::Short) => {
+                let mut answer = respond(request, shared);
+                answer.body.truncate(answer.body.len() / 2);
+                answer
             }
             Some(Fault::Flip) => {
                 let mut request = request;
