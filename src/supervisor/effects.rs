@@ -1,6 +1,7 @@
 //! Actions become deeds. What a deed brings about at once comes back as an event.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use super::background::Background;
@@ -12,15 +13,15 @@ use super::pulse::PulseDesk;
 use super::pumps::Pumps;
 use super::ranks::Ranks;
 use super::status_desk::StatusDesk;
-use super::sweep::{self, Sweep};
-use super::{Job, Timers};
+use super::sweep::Sweep;
+use super::{Job, Timers, refusal};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
 use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, PREEMPTION, RunDir, SOCKET};
 use crate::edge::{clock, reaper, signals, terminal, threads};
 use crate::rules::env::Changes;
-use crate::rules::exit::{self, End};
+use crate::rules::exit::End;
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
@@ -129,7 +130,7 @@ impl Effects {
             Action::KillTree => self.kill_tree(),
             Action::Feel => return Done::Event(self.pulse.feel(now, self.tree())),
             Action::DumpStacks => self.dump_stacks(),
-            Action::AbortTree => sweep::send_all(Signal::ABRT, self.tree(), &self.leaders),
+            Action::AbortTree => self.sweep.send_all(Signal::ABRT, self.tree(), &self.leaders),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),
@@ -246,7 +247,7 @@ impl Effects {
             let mut changes = self.job.changes[local_rank].clone();
             changes.extend(about_attempt.clone());
             if let Err(why) = self.launch(&changes, ends.next().unwrap_or_default()) {
-                return Done::Event(self.not_spawned(why, local_rank > 0));
+                return Done::Event(self.not_launched(&why, local_rank > 0));
             }
         }
         // Only now: the command runs meanwhile.
@@ -272,6 +273,15 @@ impl Effects {
         Ok(())
     }
 
+    fn not_launched(&mut self, why: &NotLaunched, others: bool) -> Event {
+        self.job_control.over();
+        if !others {
+            // They have no writer; left here, they would be the next attempt's to wait for.
+            self.pumps = Pumps::default();
+        }
+        refusal::event(self.job.argv.first().map(OsString::as_os_str).unwrap_or_default(), why, others)
+    }
+
     /// What each process writes to. Without anything to look for, or where that is not possible, the child inherits our
     /// own descriptors.
     fn capture(&mut self, count: usize) -> Vec<ChildEnds> {
@@ -293,61 +303,6 @@ impl Effects {
         })
     }
 
-    /// `others` of the attempt run already.
-    fn not_spawned(&self, why: NotLaunched, others: bool) -> Event {
-        let (code, detail) = match why {
-            NotLaunched::NoExec(error) => self.cannot_execute(&error),
-            NotLaunched::NoProcess(error) => (
-                exit::NOT_STARTED,
-                format!(
-                    "cannot start a process: {error}; the job did not begin, check the limits on processes and memory"
-                ),
-            ),
-        };
-        Event::NotSpawned { code, detail, others }
-    }
-
-    fn cannot_execute(&self, error: &std::io::Error) -> (u8, String) {
-        let name = self.job.argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
-        let is_there = name.contains('/') && std::path::Path::new(&name).exists();
-        match error.raw_os_error() {
-            Some(libc::ENOENT) if is_there => (
-                exit::NOT_EXECUTABLE,
-                format!(
-                    "cannot execute {name}: its interpreter or dynamic loader is missing in this image; install it or build for this image"
-                ),
-            ),
-            Some(libc::ENOENT | libc::ENOTDIR) if name.starts_with('-') => (
-                exit::NOT_FOUND,
-                format!(
-                    "command not found: {name}; what follows trainit run -- is the command: give a flag of trainit's before the --, or as its variable (TRAINIT_HANG_TIMEOUT for --hang-timeout)"
-                ),
-            ),
-            Some(libc::ENOENT | libc::ENOTDIR) => {
-                (exit::NOT_FOUND, format!("command not found: {name}; check the spelling and PATH in the image"))
-            }
-            Some(libc::EACCES) => (
-                exit::NOT_EXECUTABLE,
-                format!(
-                    "cannot execute {name}: permission denied; is it executable (chmod +x) and on a file system mounted without noexec?"
-                ),
-            ),
-            Some(libc::ENOEXEC) => (
-                exit::NOT_EXECUTABLE,
-                format!(
-                    "cannot execute {name}: not a program for this machine and no script with a #! line; name its interpreter first"
-                ),
-            ),
-            Some(libc::E2BIG) => (
-                exit::NOT_EXECUTABLE,
-                format!(
-                    "cannot execute {name}: arguments and environment together are too long; make a variable shorter"
-                ),
-            ),
-            _ => (exit::NOT_EXECUTABLE, format!("cannot execute {name}: {error}")),
-        }
-    }
-
     /// The file exists, whole, before any signal is sent.
     fn announce(&self, left: Duration) {
         let deadline = humantime::format_rfc3339_millis(clock::wall() + left);
@@ -363,7 +318,10 @@ impl Effects {
     fn signal(&mut self, target: Target, signal: Signal) {
         self.job_control.forget();
         if target == Target::Group && signal == Signal::TERM {
-            return self.sweep.term_groups(&self.leaders);
+            let mut sweep = std::mem::take(&mut self.sweep);
+            sweep.term_groups(&self.leaders, || self.tree());
+            self.sweep = sweep;
+            return;
         }
         let asks_to_leave = signal.asks_to_leave() || Some(signal) == self.job.policy.preempt_signal;
         for main in self.leaders.alive() {
@@ -376,7 +334,7 @@ impl Effects {
             }
             // What is stopped hears nothing, and nobody would continue it before the deadline.
             if asks_to_leave && descendants::is_stopped(*main) {
-                sweep::send(to, Signal::CONT);
+                self.sweep.send(to, Signal::CONT);
             }
         }
     }
@@ -399,7 +357,7 @@ impl Effects {
         if self.tree_empty {
             return self.pumps.give_up();
         }
-        sweep::send_all(Signal::KILL, self.tree(), &self.leaders);
+        self.sweep.send_all(Signal::KILL, self.tree(), &self.leaders);
     }
 
     fn dump_stacks(&self) {
@@ -418,10 +376,7 @@ impl Effects {
             Some(tree) if tree.is_empty() => {
                 "dead processes are not given up by who traces them (a debugger?)".to_owned()
             }
-            Some(tree) => {
-                let stuck: Vec<String> = tree.iter().map(|d| descendants::describe(d.pid)).collect();
-                format!("stuck in the kernel, SIGKILL does not end: {}", stuck.join(", "))
-            }
+            Some(tree) => self.sweep.why_they_live(&tree),
         };
         tracing::error!("{left}; trainit leaves without them, the container's end may hang on them");
     }

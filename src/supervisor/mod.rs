@@ -20,6 +20,7 @@ mod peers;
 mod pulse;
 mod pumps;
 mod ranks;
+mod refusal;
 mod reporter;
 mod status_desk;
 mod sweep;
@@ -203,6 +204,7 @@ impl Supervisor {
         let dues = [
             self.effects.timers.next(),
             self.effects.gpus.deadline(),
+            self.effects.status.due(),
             self.effects.pumps.due(self.machine.is_stopping()),
         ];
         let due = dues.into_iter().flatten().min();
