@@ -42,17 +42,30 @@ impl Listener {
         Ok(Listener(UnixListener::from(socket)))
     }
 
-    /// The next who waits and may ask. Others are hung up on.
-    pub fn next(&self) -> Option<Caller> {
+    /// The next who waits and may ask; others are hung up on. Errors: as accept(2); it stays readable then, as without
+    /// descriptors.
+    pub fn next(&self) -> io::Result<Option<Caller>> {
         loop {
-            let (stream, _) = self.0.accept().ok()?;
+            let stream = match self.0.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            };
             // SAFETY: it takes nothing and cannot fail.
             let own = unsafe { libc::geteuid() };
             let may_ask = credentials(&stream).is_ok_and(|peer| peer.uid == own || peer.uid == 0);
             if may_ask && stream.set_nonblocking(true).is_ok() {
-                return Some(Caller(stream));
+                return Ok(Some(Caller(stream)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl Listener {
+    /// One that lets nobody in.
+    pub fn broken() -> Listener {
+        Listener(UnixListener::from(socket(libc::SOCK_NONBLOCK).expect("a socket")))
     }
 }
 
@@ -142,11 +155,11 @@ mod tests {
         let path = dir.path().join("socket");
         let listener = Listener::bind(&path).expect("a socket");
         assert_eq!(std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o600);
-        assert!(listener.next().is_none(), "nobody asks and nobody waits");
+        assert!(listener.next().expect("no error").is_none(), "nobody asks and nobody waits");
         let asking = std::thread::spawn(move || ask(&path, PATIENCE));
         let caller = loop {
             crate::edge::wake::wait_readable(&[listener.as_raw_fd()], Some(PATIENCE));
-            if let Some(caller) = listener.next() {
+            if let Some(caller) = listener.next().expect("no error") {
                 break caller;
             }
         };
@@ -170,7 +183,7 @@ mod tests {
         let path = dir.path().join("socket");
         let listener = Listener::bind(&path).expect("a socket");
         let _deaf = UnixStream::connect(&path).expect("a connection");
-        listener.next().expect("the caller").tell(&"x".repeat(8 << 20));
+        listener.next().expect("no error").expect("the caller").tell(&"x".repeat(8 << 20));
     }
 
     #[test]

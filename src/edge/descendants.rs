@@ -103,12 +103,6 @@ pub fn are_all_apart(is_apart: impl Fn(&Descendant) -> bool) -> bool {
     scan().is_some_and(|seen| seen.iter().all(|(parent, d, _)| *parent != own || is_apart(d)))
 }
 
-/// Every living process of these groups, whoever its parent is by now; `None` without a usable /proc.
-pub fn of_groups(groups: &[i32]) -> Option<Vec<Descendant>> {
-    let seen = scan()?.into_iter();
-    Some(seen.filter(|(_, d, is_zombie)| !is_zombie && groups.contains(&d.group)).map(|(_, d, _)| d).collect())
-}
-
 /// Where somebody's parent went while we looked, who hung on it would seem to be nobody's: it has another parent by now.
 fn close_gaps(seen: &mut Vec<(i32, Descendant, bool)>) {
     let pids: HashSet<i32> = seen.iter().map(|(_, d, _)| d.pid).collect();

@@ -68,8 +68,17 @@ pub fn wait_for_all(limit: Duration) {
 
 /// Whether there is a child at all; reaps none.
 pub fn has_children() -> bool {
+    has(libc::P_ALL, 0)
+}
+
+/// Whether a child of ours, dead or alive, is in this process group: then the group's number is nobody else's.
+pub fn has_child_in(group: i32) -> bool {
+    has(libc::P_PGID, group.unsigned_abs())
+}
+
+fn has(which: libc::idtype_t, id: libc::id_t) -> bool {
     // SAFETY: nothing is written where there is no place for it (waitid(2)).
-    unsafe { libc::waitid(libc::P_ALL, 0, std::ptr::null_mut(), libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0 }
+    unsafe { libc::waitid(which, id, std::ptr::null_mut(), libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0 }
 }
 
 fn read(pid: i32, status: i32) -> Option<Wait> {

@@ -1,6 +1,7 @@
 //! Actions become deeds. What a deed brings about at once comes back as an event.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use super::background::Background;
@@ -13,7 +14,7 @@ use super::pulse::PulseDesk;
 use super::pumps::{PATIENCE, Pumps, Waits};
 use super::ranks::Ranks;
 use super::status_desk::StatusDesk;
-use super::sweep::{self, Sweep};
+use super::sweep::Sweep;
 use super::{Job, Timers};
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
@@ -141,7 +142,7 @@ impl Effects {
             Action::KillTree => self.kill_tree(),
             Action::Feel => return Done::Event(self.pulse.feel(now, self.tree())),
             Action::DumpStacks => self.dump_stacks(),
-            Action::AbortTree => sweep::send_all(Signal::ABRT, self.tree(), &self.leaders),
+            Action::AbortTree => self.sweep.send_all(Signal::ABRT, self.tree(), &self.leaders),
             Action::NameStuck => self.name_stuck(),
             Action::Arm(timer, at) => self.timers.arm(timer, at),
             Action::Disarm(timer) => self.timers.disarm(timer),
@@ -290,7 +291,7 @@ impl Effects {
             let mut changes = self.job.changes[local_rank].clone();
             changes.extend(about_attempt.clone());
             if let Err(why) = self.launch(&changes, ends.next().unwrap_or_default()) {
-                return not_launched::event(why, &self.job.argv, local_rank > 0);
+                return self.not_launched(&why, local_rank > 0);
             }
         }
         // Only now: the command runs meanwhile.
@@ -314,6 +315,15 @@ impl Effects {
         })?);
         self.tree_empty = false;
         Ok(())
+    }
+
+    fn not_launched(&mut self, why: &NotLaunched, others: bool) -> Event {
+        self.job_control.over();
+        if !others {
+            // They have no writer; left here, they would be the next attempt's to wait for.
+            self.pumps = Pumps::default();
+        }
+        not_launched::event(self.job.argv.first().map(OsString::as_os_str).unwrap_or_default(), why, others)
     }
 
     /// What each process writes to. Without anything to look for, or where that is not possible, the child inherits our
@@ -352,7 +362,10 @@ impl Effects {
     fn signal(&mut self, target: Target, signal: Signal) {
         self.job_control.forget();
         if target == Target::Group && signal == Signal::TERM {
-            return self.sweep.term_groups(&self.leaders);
+            let mut sweep = std::mem::take(&mut self.sweep);
+            sweep.term_groups(&self.leaders, || self.tree());
+            self.sweep = sweep;
+            return;
         }
         let asks_to_leave = signal.asks_to_leave() || Some(signal) == self.job.policy.preempt_signal;
         for main in self.leaders.alive() {
@@ -365,7 +378,7 @@ impl Effects {
             }
             // What is stopped hears nothing, and nobody would continue it before the deadline.
             if asks_to_leave && descendants::is_stopped(*main) {
-                sweep::send(to, Signal::CONT);
+                self.sweep.send(to, Signal::CONT);
             }
         }
     }
@@ -384,7 +397,7 @@ impl Effects {
 
     fn kill_tree(&mut self) {
         if !self.tree_empty {
-            sweep::send_all(Signal::KILL, self.tree(), &self.leaders);
+            self.sweep.send_all(Signal::KILL, self.tree(), &self.leaders);
         }
     }
 
@@ -409,9 +422,8 @@ impl Effects {
                 "dead processes are not given up by who traces them (a debugger?)".to_owned()
             }
             Some(tree) => {
-                let stuck: Vec<String> =
-                    tree.iter().map(|d| d.pid).chain(self.gpus.pid()).map(descendants::describe).collect();
-                format!("stuck in the kernel, SIGKILL does not end: {}", stuck.join(", "))
+                let left: Vec<i32> = tree.iter().map(|d| d.pid).chain(self.gpus.pid()).collect();
+                self.sweep.why_they_live(&left)
             }
         };
         tracing::error!("{left}; trainit leaves without them, the container's end may hang on them");

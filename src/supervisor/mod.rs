@@ -226,6 +226,7 @@ impl Supervisor {
         let dues = [
             self.effects.timers.next(),
             self.effects.gpus.deadline(),
+            self.effects.status.due(),
             self.effects.pumps.due(waits),
             held.map(|held| if is_stopping { Uptime::ZERO } else { held.until }),
         ];

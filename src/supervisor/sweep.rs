@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::leaders::Leaders;
 use crate::edge::descendants::{self, Descendant, Moment};
-use crate::edge::process;
+use crate::edge::{process, reaper};
 use crate::rules::signal::Signal;
 
 /// Stands for all of a tree that cannot be listed.
@@ -15,12 +15,15 @@ const EVERYBODY: Descendant = Descendant { pid: -1, group: 0, started: 0, is_sto
 pub(super) struct Sweep {
     /// Who has had a SIGTERM from us.
     told: HashSet<Descendant>,
+    /// Who we may not signal: that is said once of each.
+    refused: HashSet<i32>,
 }
 
 impl Sweep {
     /// For an attempt of which nobody has been told anything.
     pub(super) fn begin(&mut self) {
         self.told.clear();
+        self.refused.clear();
     }
 
     /// SIGTERM to each member of the command's groups that is there at this moment.
@@ -28,20 +31,24 @@ impl Sweep {
     /// One by one, the main child first: who had a kill(2) of the whole group is not to be known afterwards. A member that was
     /// forked between our look and the signal may have left the group in its handler by the next look, and would be told
     /// again. Who is younger than this moment is told when the main children have gone, as everybody else is.
-    pub(super) fn term_groups(&mut self, leaders: &Leaders) {
+    ///
+    /// `tree` looks for the job's processes. The number of a group that has died out may be a stranger's by now, so nobody
+    /// else is a member.
+    pub(super) fn term_groups(&mut self, leaders: &Leaders, tree: impl Fn() -> Option<Vec<Descendant>>) {
         let Some(moment) = Moment::now() else {
             // As init there may be others to tell when the main child has gone, and then members hear it twice: without
             // /proc nobody can be left out of a signal to all.
             if process::own_pid() != 1 {
                 self.told.insert(EVERYBODY);
             }
-            return leaders.alive().iter().for_each(|main| send(-main, Signal::TERM));
+            return leaders.alive().iter().for_each(|main| self.send(-main, Signal::TERM));
         };
-        leaders.alive().iter().for_each(|main| send(*main, Signal::TERM));
+        leaders.alive().iter().for_each(|main| self.send(*main, Signal::TERM));
         let mut told = HashSet::new();
-        while let Some(members) = descendants::of_groups(leaders.pids()) {
+        while let Some(tree) = tree() {
             // A fork that was under way shows itself at the latest when its parent has been told: look again until then.
-            let older = members.into_iter().filter(|d| d.was_there(moment) && !told.contains(d));
+            let members = tree.into_iter().filter(|d| leaders.pids().contains(&d.group));
+            let older = members.filter(|d| d.was_there(moment) && !told.contains(d));
             let new: Vec<Descendant> = older.collect();
             if new.is_empty() {
                 break;
@@ -49,10 +56,10 @@ impl Sweep {
             for member in new {
                 told.insert(member);
                 if !leaders.alive().contains(&member.pid) {
-                    send(member.pid, Signal::TERM);
+                    self.send(member.pid, Signal::TERM);
                 }
                 if member.is_stopped {
-                    send(member.pid, Signal::CONT);
+                    self.send(member.pid, Signal::CONT);
                 }
             }
         }
@@ -63,40 +70,58 @@ impl Sweep {
     pub(super) fn term(&mut self, tree: Option<Vec<Descendant>>, leaders: &Leaders) {
         let Some(tree) = tree else {
             if self.told.insert(EVERYBODY) {
-                send_unseen(Signal::TERM, leaders);
+                self.send_unseen(Signal::TERM, leaders);
             }
             return;
         };
         for descendant in tree {
             if self.told.insert(descendant) {
-                send(descendant.pid, Signal::TERM);
+                self.send(descendant.pid, Signal::TERM);
             }
             if descendant.is_stopped {
-                send(descendant.pid, Signal::CONT);
+                self.send(descendant.pid, Signal::CONT);
             }
         }
     }
-}
 
-/// A signal to everybody, told or not.
-pub(super) fn send_all(signal: Signal, tree: Option<Vec<Descendant>>, leaders: &Leaders) {
-    match tree {
-        Some(tree) => tree.iter().for_each(|d| send(d.pid, signal)),
-        None => send_unseen(signal, leaders),
+    /// A signal to everybody, told or not.
+    pub(super) fn send_all(&mut self, signal: Signal, tree: Option<Vec<Descendant>>, leaders: &Leaders) {
+        match tree {
+            Some(tree) => tree.iter().for_each(|d| self.send(d.pid, signal)),
+            None => self.send_unseen(signal, leaders),
+        }
     }
-}
 
-/// Without /proc: everything in our PID namespace where we are its init, else the command's process groups.
-fn send_unseen(signal: Signal, leaders: &Leaders) {
-    if process::own_pid() == 1 {
-        return send(-1, signal);
+    /// Without /proc: everything in our PID namespace where we are its init, else the command's process groups, as far as
+    /// they are still ours.
+    fn send_unseen(&mut self, signal: Signal, leaders: &Leaders) {
+        if process::own_pid() == 1 {
+            return self.send(-1, signal);
+        }
+        let ours = leaders.pids().iter().filter(|group| reaper::has_child_in(**group));
+        ours.for_each(|group| self.send(-group, signal));
     }
-    leaders.pids().iter().for_each(|group| send(-group, signal));
-}
 
-/// kill(2); what could not be sent is a warning.
-pub(super) fn send(pid: i32, signal: Signal) {
-    if let Err(error) = process::kill(pid, signal) {
-        tracing::warn!(pid, "{signal} could not be sent: {error}");
+    /// kill(2); what could not be sent is a warning, the first time.
+    pub(super) fn send(&mut self, pid: i32, signal: Signal) {
+        if let Err(error) = process::kill(pid, signal)
+            && self.refused.insert(pid)
+        {
+            tracing::warn!(pid, "{signal} could not be sent: {error}");
+        }
+    }
+
+    /// Why these have outlived SIGKILL.
+    pub(super) fn why_they_live(&self, pids: &[i32]) -> String {
+        let (refused, stuck): (Vec<i32>, Vec<i32>) = pids.iter().partition(|pid| self.refused.contains(*pid));
+        let told = |why: &str, who: Vec<i32>| {
+            let who: Vec<String> = who.into_iter().map(descendants::describe).collect();
+            (!who.is_empty()).then(|| format!("{why}: {}", who.join(", ")))
+        };
+        let clauses = [
+            told("stuck in the kernel, SIGKILL does not end", stuck),
+            told("may not be killed by trainit's user (a setuid program?)", refused),
+        ];
+        clauses.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }

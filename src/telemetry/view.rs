@@ -22,6 +22,9 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             tracing::info!("{} can be reached", machine.peers().unwrap_or_default());
         }
         Event::Spawned { pids } => told_start(command, pids, machine),
+        Event::NotSpawned { detail, .. } if !actions.iter().any(|action| matches!(action, Action::Exit(_))) => {
+            tracing::warn!("attempt {} could not be started: {detail}", machine.attempt());
+        }
         Event::MainEnded { local_rank, end, oom } => {
             let who = machine.leader_name(*local_rank).unwrap_or_else(|| command.to_owned());
             told_end(&who, *end, *oom, machine.is_stopping() || *before == State::Draining);

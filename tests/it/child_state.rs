@@ -157,6 +157,19 @@ fn without_proc_a_member_of_a_group_that_was_told_is_not_told_again() {
     assert_eq!(complaints.matches("is not seen and may outlive the job").count(), 1, "{}", done.err());
 }
 
+#[test]
+fn without_proc_who_is_left_of_a_group_is_told_when_its_leader_has_gone() {
+    let script = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
+    let command = "(trap 'echo told; exit' TERM; echo ready; while :; do sleep 0.01; done) & read go; exit 6";
+    let prefix = ["unshare", "--mount", "sh", "-c", script];
+    let (stdin, go) = std::io::pipe().unwrap();
+    let running = Trainit::through(&prefix, ["run", "--", "sh", "-c", command]).stdin(stdin).start();
+    running.after_line("ready");
+    drop(go);
+    let done = running.finish().expect_code(6);
+    assert!(done.out().contains("told"), "{}{}", done.out(), done.err());
+}
+
 /// What is said to be lost, before the command runs.
 fn complaints(log: &str) -> Vec<&str> {
     log.lines().take_while(|line| !line.contains(r#""started "#)).collect()

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Finished, Trainit, eventually, send};
+use crate::support::{Finished, Trainit, eventually, is_root, send};
 
 /// A file system on a loop device that can be frozen: whoever writes to it then sleeps where no signal reaches.
 struct Freezer {
@@ -216,4 +216,22 @@ fn a_tee_of_the_script_that_became_trainit_lives_through_restarts_and_gets_the_v
         assert!(said().contains("hello 1\n") && said().contains("hello 2\n"), "{}", said());
         assert!(done.out().contains(r#""attempts":2"#), "{}", done.out());
     }
+}
+
+#[test]
+fn who_may_not_be_killed_is_said_once_and_not_called_stuck() {
+    if !is_root() {
+        eprintln!("skipped: needs root to start a process of another user");
+        return;
+    }
+    let another = "setpriv --reuid 65534 sh -c 'trap \"\" TERM; echo other $$; exec sleep 1000 >/dev/null 2>&1' & wait";
+    let options = ["run", "--stop-grace", "100ms", "--", "sh", "-c", another];
+    let running = Trainit::through(&["setpriv", "--bounding-set", "-kill"], options).start();
+    let pid: i32 = running.after_line("other").rsplit(' ').next().unwrap().trim().parse().unwrap();
+    let done = running.stop();
+    send(pid, libc::SIGKILL);
+    let log = done.expect_code(143).err();
+    assert_eq!(log.matches("could not be sent").count(), 1, "{log}");
+    assert!(log.contains("may not be killed by trainit's user") && log.contains(&format!("pid {pid} (sleep")), "{log}");
+    assert!(!log.contains("stuck in the kernel"), "{log}");
 }

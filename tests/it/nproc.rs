@@ -5,7 +5,7 @@ use std::fs;
 use crate::report_metric::{folder, lines};
 use crate::support::checkpoints::Place;
 use crate::support::fake_nvml::FakeNvml;
-use crate::support::{Finished, Trainit, eventually, is_alive};
+use crate::support::{Finished, Trainit, eventually, is_alive, is_root};
 
 /// A shell script as the trainer, so many times.
 fn ranks(count: &str, flags: &[&str], script: &str) -> Trainit {
@@ -253,4 +253,41 @@ fn a_checkpoint_of_several_ranks_is_committed_only_with_the_file_of_each() {
         assert_eq!(place.commits().len(), committed, "saved by {saves}");
     }
     assert_eq!(place.manifest().1["world_size"], 2);
+}
+
+#[test]
+fn a_stranger_that_has_the_number_of_a_rank_that_is_gone_hears_nothing() {
+    // The namespace's next process id is ours to choose.
+    let script = r#"
+        last=/proc/sys/kernel/ns_last_pid
+        "$0" run --nproc 2 --signal-target group -- sh -c '[ $RANK = 1 ] && exec sleep 1000; echo $$ >"$1/first"' sh "$1" &
+        trainit=$!
+        until read -r first <"$1/first"; do :; done 2>/dev/null
+        while kill -0 $first; do :; done 2>/dev/null
+        while :; do
+            echo $((first - 1)) >$last || { kill $trainit; wait; echo skipped; exit; }
+            setsid sleep 1000 & stranger=$!
+            [ $stranger = $first ] && break
+            kill -9 $stranger
+        done
+        until read -r _ _ _ _ group _ </proc/$stranger/stat && [ $group = $stranger ]; do :; done
+        kill $trainit
+        wait $trainit
+        echo trainit $?
+        kill -9 $stranger
+        wait $stranger
+        echo stranger $?
+    "#;
+    if !is_root() {
+        eprintln!("skipped: needs root for a PID namespace");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let prefix = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL", "sh", "-c", script];
+    let done = Trainit::through(&prefix, [dir.path()]).output().expect_code(0);
+    if done.out().contains("skipped") {
+        eprintln!("skipped: no process id can be chosen here");
+        return;
+    }
+    assert_eq!(done.out(), "trainit 143\nstranger 137\n", "{}", done.err());
 }

@@ -1,12 +1,13 @@
 //! Which failures are worth another attempt, and from where it goes on.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::support::Trainit;
 use crate::support::checkpoints::{Place, tree};
+use crate::support::{Running, Trainit};
 
 /// A trainer that can do nothing with the checkpoint of step 2.
 const PICKY: &str = "echo from=${TRAINIT_RESUME_STEP-none}; [ \"${TRAINIT_RESUME_STEP-}\" != 2 ] || exit 3; \
@@ -164,4 +165,51 @@ fn a_stop_while_a_crashed_attempt_still_ends_starts_no_other() {
     running.after_log("ended with exit code 3");
     let done = running.stop().expect_code(143);
     assert_eq!((done.out().as_str(), done.verdict()["reason"].as_str()), ("attempt 1\n", Some("stopped")));
+}
+
+/// A trainer whose first attempt fails as soon as it may; whoever has its file open for writing keeps it from starting.
+fn busy_trainer(dir: &Path, restarts: &str) -> (Running, File) {
+    let path = dir.join("train");
+    fs::write(&path, "#!/bin/sh\n[ $TRAINIT_ATTEMPT = 1 ] || exit 0\necho ready\nread go\nexit 9\n").unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let options = ["run", "--max-restarts", restarts, "--restart-backoff", "5ms..5ms", "--"];
+    let (stdin, go) = std::io::pipe().unwrap();
+    let running = Trainit::new(options).args([&path]).stdin(stdin).start();
+    running.after_line("ready");
+    let writer = File::options().append(true).open(&path).unwrap();
+    drop(go);
+    (running, writer)
+}
+
+#[test]
+fn a_start_that_fails_for_what_passes_is_tried_again_at_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (running, writer) = busy_trainer(dir.path(), "100000");
+    running.after_log("attempt 3 could not be started: cannot execute");
+    drop(writer);
+    let done = running.finish().expect_code(0);
+    assert!(done.verdict()["attempts"].as_u64().unwrap() > 3, "{}", done.err());
+}
+
+#[test]
+fn a_job_that_cannot_be_started_again_leaves_with_the_code_of_its_last_attempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let (running, _writer) = busy_trainer(dir.path(), "2");
+    let done = running.finish().expect_code(9);
+    let verdict = done.verdict();
+    assert_eq!((&verdict["reason"], &verdict["child_code"]), (&"failed".into(), &9.into()));
+    let detail = verdict["detail"].as_str().unwrap();
+    assert!(detail.contains("attempt 3 could not be started: cannot execute") && detail.contains("budget"), "{detail}");
+}
+
+#[test]
+fn a_command_that_is_gone_at_a_restart_is_not_found_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("train");
+    fs::write(&path, "#!/bin/sh\nrm \"$0\"\nexit 9\n").unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    let options = ["run", "--max-restarts", "5", "--restart-backoff", "1ms", "--"];
+    let done = Trainit::new(options).args([&path]).output().expect_code(127);
+    let detail = done.verdict()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.starts_with("attempt 2 could not be started: command not found"), "{detail}");
 }

@@ -95,6 +95,8 @@ pub enum Event {
         code: u8,
         /// What, why, what to do.
         detail: String,
+        /// The cause may be gone soon, as a lack of processes or memory.
+        passes: bool,
         /// Other processes of the attempt were started.
         others: bool,
     },

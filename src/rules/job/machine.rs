@@ -18,6 +18,7 @@ use crate::rules::exit::{self, End};
 use crate::rules::signal::Signal;
 use leaders::Leaders;
 use leaving::Far;
+use starting::{NotStarted, Story};
 
 mod ending;
 mod flushing;
@@ -25,6 +26,7 @@ mod hanging;
 mod leaders;
 mod leaving;
 mod restarting;
+mod starting;
 mod stopping;
 mod told;
 
@@ -113,8 +115,10 @@ pub struct Machine {
     ended_at: Uptime,
     /// Whose end that is, who else has ended since, and who is left.
     leaders: Leaders,
-    /// The command could not be started, as the others of the attempt were.
-    not_started: Option<(u8, String)>,
+    /// Why the attempt could not be started.
+    not_started: Option<NotStarted>,
+    /// How the attempt before went, which is the story where no other can be started.
+    before: Story,
     /// INT, HUP or QUIT was passed on at this time, or came from the terminal: a death soon after is an answer.
     asked: Option<Uptime>,
     /// Since when whatever is left gets SIGKILL.
@@ -159,6 +163,7 @@ impl Machine {
             ended_at: Uptime::ZERO,
             leaders: Leaders::default(),
             not_started: None,
+            before: Story::default(),
             asked: None,
             killing: None,
             sweep_at: None,
@@ -234,8 +239,9 @@ impl Machine {
             }
             Event::PeersReached | Event::PeersMissing { .. } => Vec::new(),
             Event::Spawned { .. } => self.on_spawned(now),
-            Event::NotSpawned { code, detail, others: false } => self.exit(Reason::NotStarted, code, detail),
-            Event::NotSpawned { code, detail, .. } => self.on_not_spawned(now, code, detail),
+            Event::NotSpawned { code, detail, passes, others } => {
+                self.on_not_spawned(now, NotStarted { code, detail, passes }, others)
+            }
             Event::MainEnded { local_rank, end, oom } => self.on_main_ended(now, local_rank, end, oom),
             Event::Reaped { .. } => self.on_reaped(now),
             Event::TreeEmpty => self.on_tree_empty(now),
@@ -268,18 +274,6 @@ impl Machine {
         }
         self.state = State::Gathering;
         vec![Action::AwaitPeers]
-    }
-
-    fn spawn(&mut self) -> Vec<Action> {
-        self.state = State::Launching;
-        self.attempt += 1;
-        self.ended = None;
-        self.leaders = Leaders::of(self.policy.processes);
-        self.asked = None;
-        self.hung = None;
-        self.passed_over = None;
-        self.resumed = self.resume.clone();
-        vec![Action::Spawn { attempt: self.attempt, resume: self.resume.clone() }]
     }
 
     fn on_restored(&mut self, now: Uptime, resume: Option<Resume>, committed: Option<u64>) -> Vec<Action> {
@@ -319,17 +313,6 @@ impl Machine {
         }
     }
 
-    fn on_spawned(&mut self, now: Uptime) -> Vec<Action> {
-        if self.state != State::Launching {
-            return Vec::new();
-        }
-        self.state = State::Running;
-        self.started_at = now;
-        let held = std::mem::take(&mut self.held);
-        let sent: Vec<Action> = held.into_iter().map(|signal| self.send(signal)).collect();
-        self.watch(now).into_iter().chain(sent).collect()
-    }
-
     /// A death may leave grandchildren behind that were not to be seen before: look again soon, but not at each of ten
     /// thousand deaths.
     fn on_reaped(&mut self, now: Uptime) -> Vec<Action> {
@@ -352,11 +335,12 @@ impl Machine {
         let mut actions: Vec<Action> =
             [Timer::Grace, Timer::Stuck, Timer::Sweep].into_iter().map(Action::Disarm).collect();
         actions.extend(doubt);
-        if let Some((code, detail)) = self.not_started.take() {
-            return self.exit(Reason::NotStarted, code, detail);
-        }
         if self.stop.is_none() {
             self.deadline = None;
+        }
+        if self.not_started.is_some() {
+            actions.extend(self.not_begun(now));
+            return actions;
         }
         let crashed = self.crashed(now);
         if crashed && self.policy.max_restarts > 0 && self.policy.checkpoints {
@@ -408,7 +392,7 @@ impl Machine {
                 let mut actions = vec![Action::NameStuck, Action::Disarm(Timer::Sweep)];
                 actions.extend(self.doubt(now));
                 // Whatever is stuck cannot write a checkpoint any more: go on as if it were gone, but never restart.
-                actions.extend(self.flush(now));
+                actions.extend(if self.not_started.is_some() { self.not_begun(now) } else { self.flush(now) });
                 actions
             }
             (Timer::Backoff, State::Waiting) => self.spawn(),

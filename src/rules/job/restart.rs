@@ -159,6 +159,7 @@ impl Memory {
             return Answer::No(format!("exit code {code} is one that a restart does not cure"));
         }
         let outside = failure.is_killed_from_outside();
+        let asks = matches!(failure.end, End::Code(code) if ASKS_FOR_RESTART.contains(&code));
         let is_suspect = failure.stuck && failure.lasted < POISONED && !outside;
         self.poisoned = if is_suspect { self.poisoned + 1 } else { 0 };
         let falls_back = self.poisoned >= POISONED_LIMIT && !self.fell_back && self.used < policy.max_restarts;
@@ -166,7 +167,7 @@ impl Memory {
         let again = self.last.replace(this.clone()).as_ref() == Some(&this);
         if falls_back {
             self.fell_back = true;
-            return Answer::Older(self.pause(policy, failure));
+            return Answer::Older(self.pause(policy, failure.lasted, asks));
         }
         if again && let Some(step) = failure.step.filter(|_| !outside && !failure.is_passing()) {
             return Answer::No(format!("the same failure ({}) twice at step {step}", this.0));
@@ -179,9 +180,21 @@ impl Memory {
             return Answer::No(format!("{} failures in a row within {} s of the start", self.quick, QUICK.as_secs()));
         }
         if self.used >= policy.max_restarts {
-            return Answer::No(format!("the restart budget ({}) is spent", policy.max_restarts));
+            return Answer::No(spent(policy));
         }
-        Answer::After(self.pause(policy, failure))
+        Answer::After(self.pause(policy, failure.lasted, asks))
+    }
+
+    /// Whether to try again to start what could not be started for a cause that passes: it is no crash, only the budget
+    /// ends it.
+    pub(super) fn judge_start(&mut self, policy: &Policy) -> Answer {
+        if policy.max_restarts == 0 {
+            return Answer::No(String::new());
+        }
+        if self.used >= policy.max_restarts {
+            return Answer::No(spent(policy));
+        }
+        Answer::After(self.pause(policy, Duration::ZERO, false))
     }
 
     fn is_once_too_often(&mut self, failure: Failure) -> Option<String> {
@@ -203,22 +216,25 @@ impl Memory {
     }
 
     /// Counts the restart, and says how long to wait for it: doubled each time, up to a fifth more or less, so that a
-    /// thousand jobs that died of one cause do not come back at one instant.
-    fn pause(&mut self, policy: &Policy, failure: Failure) -> Duration {
+    /// thousand jobs that died of one cause do not come back at one instant. `asks`: the trainer wants the restart.
+    fn pause(&mut self, policy: &Policy, lasted: Duration, asks: bool) -> Duration {
         let fresh = std::mem::take(&mut self.fresh);
         self.restarts += 1;
-        if self.used == 0 && failure.lasted >= HEALTHY {
+        if self.used == 0 && lasted >= HEALTHY {
             self.used = 1;
             return Duration::ZERO;
         }
         let doubled = policy.backoff_first.saturating_mul(1u32.checked_shl(self.used.min(16)).unwrap_or(u32::MAX));
-        let asked = matches!(failure.end, End::Code(code) if ASKS_FOR_RESTART.contains(&code));
-        if !(asked && fresh) {
+        if !(asks && fresh) {
             self.used += 1;
         }
         let pause = doubled.min(policy.backoff_max);
         policy.seed.map_or(pause, |seed| pause.mul_f64(0.8 + 0.4 * fraction(seed, self.restarts)))
     }
+}
+
+fn spent(policy: &Policy) -> String {
+    format!("the restart budget ({}) is spent", policy.max_restarts)
 }
 
 /// From 0 to 1, as good as random: SplitMix64 of the seed and a count.

@@ -17,7 +17,7 @@ impl Machine {
         };
         let mut ended = match self.ended {
             Some((end, _)) => format!("{} ended with {end}{}", self.who(), self.followed()),
-            None if self.attempt == 0 => "the command had not been started".to_owned(),
+            None if self.attempt == 0 || self.not_started.is_some() => "the command had not been started".to_owned(),
             None => "the command could not be ended".to_owned(),
         };
         if self.policy.model && matches!(self.ended, Some((End::Code(0), _))) {

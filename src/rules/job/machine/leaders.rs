@@ -67,17 +67,8 @@ impl Machine {
         self.drain(now)
     }
 
-    /// One of several could not be started: the others are of no use.
-    pub(super) fn on_not_spawned(&mut self, now: Uptime, code: u8, detail: String) -> Vec<Action> {
-        if self.state != State::Launching {
-            return Vec::new();
-        }
-        self.not_started = Some((code, detail));
-        self.drain(now)
-    }
-
     /// Everything that is left of the tree has until the deadline.
-    fn drain(&mut self, now: Uptime) -> Vec<Action> {
+    pub(super) fn drain(&mut self, now: Uptime) -> Vec<Action> {
         self.state = State::Draining;
         let mut actions = Vec::new();
         if self.watch.take().is_some() {
@@ -222,7 +213,7 @@ mod tests {
     fn one_that_cannot_be_started_stops_those_that_could() {
         let mut machine = Machine::new(four());
         machine.step(secs(0.0), Event::Started);
-        let failed = Event::NotSpawned { code: 125, detail: "no process".into(), others: true };
+        let failed = Event::NotSpawned { code: 125, detail: "no process".into(), passes: true, others: true };
         assert!(machine.step(secs(0.0), failed.clone()).contains(&Action::TermTree));
         assert_eq!(machine.step(secs(0.0), failed), []);
         machine.step(secs(0.1), ended(0, End::Signal(Signal::TERM)));
