@@ -298,8 +298,6 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
         .collect()
 }
 
-/// Keys of the file: the flags' names, with `-` or `_`. A list where the flag repeats.
-
 #[cfg(test)]
 mod tests {
     use super::super::defs::on;
