@@ -64,8 +64,7 @@ pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
 }
 
 fn is_batch_script(input: &Input<'_>) -> bool {
-    let given = |name: &&str| input.env.given(name).is_some();
-    input.env.given("ENVIRONMENT") == Some("BATCH") && !STEP.iter().any(|name| given(name))
+    input.env.given("ENVIRONMENT") == Some("BATCH") && STEP.iter().all(|name| input.env.given(name).is_none())
 }
 
 fn hosts(input: &Input<'_>, nodes: Option<u32>) -> Result<Option<Vec<String>>, ClusterError> {
