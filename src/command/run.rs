@@ -1,5 +1,6 @@
 //! `trainit run -- COMMAND`: settings and environment cut into a job, supervised, its verdict published.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use tracing::Level;
@@ -34,6 +35,9 @@ const SLURM_CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
 /// What a `tee` that was there before us has for our last lines, before the kernel ends it with its PID 1.
 const READERS_PATIENCE: Duration = Duration::from_millis(500);
+
+/// What the metrics file is given when a trial has ended: a file system that hangs must not keep us.
+const TRIAL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The end of the metrics file that is looked at when a trial has ended.
 const TRIAL_BYTES: u64 = 1 << 20;
@@ -191,9 +195,19 @@ fn metrics(collected: Collected) -> Metrics {
 /// Warns of what a tuner will miss in the metrics file. A run that was stopped may go on elsewhere: nothing is missing yet.
 fn look_at_the_trial(tuner: &Tuner, collects: bool) {
     let Some(trial) = &tuner.trial else { return };
-    // What is no file has gone to its reader.
-    let Ok(file) = metrics_file::end_of(&tuner.path, TRIAL_BYTES) else { return };
-    let path = tuner.path.to_string_lossy();
+    let (path, file) = (tuner.path.to_string_lossy(), tuner.path.clone());
+    let file = match signals::in_time("trial", TRIAL_PATIENCE, move || metrics_file::end_of(&file, TRIAL_BYTES)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::TimedOut => {
+            tracing::warn!(
+                "{path} could not be read within 2 s, so nobody knows whether the tuning service finds this trial's metrics in \
+                 it; see whether its file system hangs"
+            );
+            return;
+        }
+        // What is no file has gone to its reader.
+        Err(_) => return,
+    };
     let trial = contract::Trial { id: trial, tag: tuner.tag.as_deref(), path: &path, collects };
     for warning in trial.at_end(&file) {
         tracing::warn!("{warning}");

@@ -1,9 +1,11 @@
 //! A small HTTP/1.1 server for the status pages: GET and HEAD, one request a connection, a few connections at once, each
-//! for a few seconds: no client, slow or hostile, holds up more than itself. Deliberately absent: TLS, what is said.
+//! for a few seconds: no client, slow or hostile, holds up more than itself. Who asks nothing is hung up on where others
+//! wait. Deliberately absent: TLS, what is said.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,14 +18,17 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::rules::status::page::{NOWHERE, Page, Shown};
 
-/// Connections at once; who comes then waits.
+/// Connections at once, with one more that makes room for itself; who comes then waits.
 const CONNECTIONS: usize = 8;
 /// A connection's whole life.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// What a connection has to ask in before it may have to make room.
+const HEAD_PATIENCE: Duration = Duration::from_millis(100);
 /// Before the next try where no connection can be had, as without descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Of a request's head; hyper takes no less.
@@ -47,12 +52,46 @@ where
         Ok(listener) => listener,
         Err(error) => return error,
     };
+    let crowd = Crowd::default();
     let mut open = FuturesUnordered::new();
     loop {
         tokio::select! {
-            stream = next(&listener), if open.len() < CONNECTIONS => open.push(timeout(PATIENCE, talk(stream, &show))),
+            stream = next(&listener), if open.len() <= CONNECTIONS => {
+                open.push(timeout(PATIENCE, talk(stream, &show, &crowd)));
+            }
             Some(_) = open.next(), if !open.is_empty() => {}
         }
+        crowd.is(open.len() > CONNECTIONS);
+    }
+}
+
+/// Whether there are too many connections, and the queue of those that may have to go for it, the oldest first.
+#[derive(Default)]
+struct Crowd {
+    is_too_large: AtomicBool,
+    turns: Notify,
+}
+
+impl Crowd {
+    fn is(&self, too_large: bool) {
+        if !self.is_too_large.swap(too_large, Ordering::Relaxed) && too_large {
+            self.turns.notify_one();
+        }
+    }
+
+    /// Comes back when a connection has to go that has not asked.
+    async fn makes_room(&self, has_asked: &AtomicBool) {
+        sleep(HEAD_PATIENCE).await;
+        while !has_asked.load(Ordering::Relaxed) {
+            self.turns.notified().await;
+            match (self.is_too_large.load(Ordering::Relaxed), has_asked.load(Ordering::Relaxed)) {
+                (true, false) => return,
+                // It is another's turn.
+                (true, true) => self.turns.notify_one(),
+                (false, _) => {}
+            }
+        }
+        std::future::pending().await
     }
 }
 
@@ -65,19 +104,24 @@ async fn next(listener: &tokio::net::TcpListener) -> TcpStream {
     }
 }
 
-async fn talk<S, F>(stream: TcpStream, show: &S)
+async fn talk<S, F>(stream: TcpStream, show: &S, crowd: &Crowd)
 where
     S: Fn(Page) -> F,
     F: Future<Output = Option<Shown>>,
 {
-    let service = service_fn(|request: Request<_>| async move {
-        Ok::<_, Infallible>(answer(request.method(), request.uri().path(), show).await)
+    let has_asked = AtomicBool::new(false);
+    let service = service_fn(|request: Request<_>| {
+        has_asked.store(true, Ordering::Relaxed);
+        async move { Ok::<_, Infallible>(answer(request.method(), request.uri().path(), show).await) }
     });
     let mut http = http1::Builder::new();
     // The whole connection has a limit: none of its parts needs one.
     http.keep_alive(false).header_read_timeout(None).max_buf_size(HEAD_BYTES);
     // Who hangs up or talks rubbish is no concern of ours: the latter has been told 400.
-    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+    tokio::select! {
+        _ = http.serve_connection(TokioIo::new(stream), service) => {}
+        () = crowd.makes_room(&has_asked) => {}
+    }
 }
 
 async fn answer<S, F>(method: &Method, path: &str, show: &S) -> Response<Full<Bytes>>

@@ -74,6 +74,11 @@ pub struct Error {
 }
 
 impl Error {
+    /// What could not be done.
+    pub fn deed(&self) -> &'static str {
+        self.deed
+    }
+
     /// What kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.source.kind()

@@ -1,4 +1,4 @@
-//! The one configuration file: TOML, a key a setting.
+//! The one configuration file: TOML, a key a setting: the flags' names, with `-` or `_`. A list where the flag repeats.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

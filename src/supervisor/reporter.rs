@@ -164,19 +164,23 @@ impl Shared {
             match measured.report() {
                 Ok(report) => report.write(*timestamp, &self.trial, &mut lines),
                 // A name that the trainer gave may be one that no report can have.
-                Err(wrong) => troubles.push(format!("not reported: {wrong}")),
+                Err(wrong) => troubles.push((wrong.to_string(), format!("not reported: {wrong}"))),
             }
         }
         let result = if lines.is_empty() { Ok(Vec::new()) } else { self.file.append(&lines) };
         let path = self.file.path.display();
         match &result {
-            Ok(notes) => troubles.extend(notes.iter().map(|note| format!("{path}: {note}"))),
-            Err(error) => troubles.push(format!("{error}; training goes on, and the metrics are tried again")),
+            Ok(notes) => troubles.extend(notes.iter().map(|note| (note.to_string(), format!("{path}: {note}")))),
+            Err(error) => troubles.push((
+                // Not its text: that says how many bytes there was room for, which differs each time.
+                format!("{} {:?}", error.deed(), error.kind()),
+                format!("{error}; training goes on, and the metrics are tried again"),
+            )),
         }
-        for trouble in troubles {
-            if !said.contains(&trouble) {
+        for (kind, trouble) in troubles {
+            if !said.contains(&kind) {
                 tracing::warn!("{trouble}");
-                said.push(trouble);
+                said.push(kind);
             }
         }
         result.is_ok()
@@ -225,6 +229,24 @@ mod tests {
         reporter.finish(Duration::from_secs(60));
         let written = std::fs::read_to_string(path).expect("the file");
         assert_eq!(written.lines().count(), 3 * LONGEST_QUEUE);
+    }
+
+    #[test]
+    fn a_kind_of_trouble_is_told_once_whatever_its_words_are() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut said = Vec::new();
+        let mut write = |name: &str| {
+            let file = MetricsFile { path: dir.path().join(name), keep: 0, fsync: false, patience: LOCK_PATIENCE };
+            let shared = Shared { file, trial: String::new(), state: Mutex::default(), changed: Condvar::new() };
+            let found = Found { tag: None, value: 0.5, step: None, time: None };
+            let measured = Ledger::default().enter("loss", found).0.expect("it is reported");
+            let is_written = shared.write(&VecDeque::from([(measured, 0.0)]), &mut said);
+            (is_written, said.len())
+        };
+        std::fs::create_dir_all(dir.path().join("one")).expect("a folder");
+        std::fs::create_dir_all(dir.path().join("another")).expect("a folder");
+        assert_eq!([write("one"), write("another"), write("one")], [(false, 1); 3]);
+        assert_eq!([write("file"), write("file/below")], [(true, 1), (false, 2)]);
     }
 
     #[test]

@@ -275,3 +275,24 @@ fn what_a_trainer_that_reports_by_itself_owes_its_tuner_is_warned_of() {
     let done = run(&report("0.5 --step 9"), "0").expect_code(0);
     assert_eq!((warnings(&done, "has only"), warnings(&done, "ended without")), (0, 0), "{}", done.err());
 }
+
+#[test]
+fn a_metrics_file_on_a_mount_that_hangs_does_not_keep_a_trial_from_its_end() {
+    let (dir, _) = folder();
+    // A file system in user space that nobody answers for.
+    let mount = "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 hangs \"$0\"";
+    let at = dir.path().to_str().unwrap();
+    let can_mount = Command::new("unshare").args(["-m", "sh", "-c", mount, at]).stderr(Stdio::null()).status();
+    if !can_mount.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: a mount that hangs (no /dev/fuse here, or no root)");
+        return;
+    }
+    let script = format!("{mount} && exec \"$@\"");
+    let run = Trainit::through(&["unshare", "-m", "sh", "-c", &script, at], ["run", "--", "echo", "trained"]);
+    let run = run.env("CLOUD_ML_HP_METRIC_FILE", dir.path().join("m")).env("CLOUD_ML_TRIAL_ID", "4");
+    let done = run.env("TRAINIT_LOG_FORMAT", "json").output().expect_code(0);
+    assert_eq!(
+        (warnings(&done, "could not be read within 2 s"), done.verdict()["reason"].as_str()),
+        (1, Some("finished"))
+    );
+}

@@ -255,6 +255,22 @@ fn clients_that_say_nothing_hold_up_neither_the_others_nor_the_end() {
 }
 
 #[test]
+fn more_clients_that_say_nothing_than_are_talked_to_starve_no_health_check() {
+    let (running, at) = run(&[], LOOP);
+    let mut silent: Vec<TcpStream> = (0..16).map(|_| connect(at)).collect();
+    let begun = Instant::now();
+    assert_eq!(get(at, "/healthz").0, 200);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "the oldest made room");
+    let last = silent.last_mut().unwrap();
+    write!(last, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    last.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "the newest did not have to: {answer}");
+    running.stop().expect_code(143);
+}
+
+#[test]
 fn a_client_that_says_nothing_is_hung_up_on_and_who_waited_has_its_turn() {
     let (running, at) = run(&[], LOOP);
     let mut silent: Vec<TcpStream> = (0..8).map(|_| connect(at)).collect();

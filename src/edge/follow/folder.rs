@@ -1,6 +1,7 @@
 //! All files of a kind in a folder.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,10 @@ use std::path::{Path, PathBuf};
 use super::{Id, LOOK_BYTES, SLICE_BYTES, Seen, identity};
 use crate::edge::beneath::Beneath;
 use crate::edge::walk::walk;
-use crate::rules::checkpoint::listing::Kind;
+use crate::rules::checkpoint::listing::{Entry, Kind};
+
+/// So many bytes before the place where reading goes on are compared: the inode of a removed file is soon another file's.
+const MARK_BYTES: usize = 256;
 
 /// All files of a kind in a folder and the folders in it, known by their inodes: a renamed file goes on. No symbolic link is
 /// followed but one that is the folder itself.
@@ -21,11 +25,17 @@ pub struct Folder {
     looks: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Grown {
     /// What was there at the first look; told only up to the end of an unfinished record, so by the reader of records.
     passed_over: u64,
     at: u64,
+    /// What stands before `at`.
+    mark: Vec<u8>,
+    /// Where it was when it was passed over.
+    path: String,
+    /// When it was written last, as the look before saw it.
+    mtime_ns: i64,
     /// The last look that saw it.
     seen: u64,
 }
@@ -71,27 +81,25 @@ impl Folder {
         let name = |path: &str| path.rsplit('/').next().is_some_and(self.is_wanted);
         for entry in listing.entries().iter().filter(|e| e.kind == Kind::File && name(&e.path)) {
             let id = (entry.device, entry.inode);
-            let size = entry.size;
-            let new = || Grown { passed_over: if is_first { size } else { 0 }, at: 0, seen: 0 };
-            let grown = self.files.entry(id).or_insert_with(new);
+            let grown =
+                self.files.entry(id).or_insert_with(|| if is_first { passed_over(entry) } else { Grown::default() });
             grown.seen = self.looks;
-            if size == grown.at || (grown.at == 0 && size == grown.passed_over) {
+            let is_as_it_was = grown.is_as_it_was(entry);
+            grown.mtime_ns = entry.mtime_ns;
+            if is_as_it_was {
                 continue;
             }
-            let passed_over = grown.passed_over;
-            if size < grown.at.max(passed_over) {
-                *grown = Grown { passed_over: 0, at: 0, ..*grown };
-                tell(Part { id, path: &entry.path, passed_over, seen: Seen::End });
+            let mut tell = |passed_over: u64, seen: Seen<'_>| tell(Part { id, path: &entry.path, passed_over, seen });
+            if grown.is_surely_another(entry) {
+                tell(grown.passed_over, Seen::End);
+                grown.begin_anew();
             }
             if beneath.is_none() {
                 beneath = Some(Beneath::open(&self.path)?);
             }
             let Some(beneath) = &beneath else { continue };
             buffer.resize(SLICE_BYTES, 0);
-            let passed_over = grown.passed_over;
-            let read = read_on(beneath, &entry.path, id, &mut grown.at, &mut buffer, |bytes| {
-                tell(Part { id, path: &entry.path, passed_over, seen: Seen::Bytes(bytes) });
-            });
+            let read = grown.read_on(beneath, &entry.path, id, &mut buffer, tell);
             match read {
                 Ok(is_more) => more |= is_more,
                 // It was renamed or removed meanwhile: the next look knows.
@@ -110,29 +118,75 @@ impl Folder {
     }
 }
 
-fn read_on(
-    beneath: &Beneath,
-    path: &str,
-    id: Id,
-    at: &mut u64,
-    buffer: &mut [u8],
-    mut tell: impl FnMut(&[u8]),
-) -> io::Result<bool> {
-    let file = beneath.read_file(path)?;
-    if identity(&file.metadata()?) != id {
-        return Ok(false);
+/// What is there at the first look. Nothing of it is read for a mark: of hundreds of old files in a bucket that takes long.
+fn passed_over(entry: &Entry) -> Grown {
+    Grown { passed_over: entry.size, path: entry.path.clone(), mtime_ns: entry.mtime_ns, ..Grown::default() }
+}
+
+impl Grown {
+    fn is_as_it_was(&self, entry: &Entry) -> bool {
+        let size = if self.at == 0 { self.passed_over } else { self.at };
+        entry.size == size && (size == 0 || entry.mtime_ns == self.mtime_ns || self.is_only_touched(entry))
     }
-    let end = at.saturating_add(LOOK_BYTES);
-    while *at < end {
-        match file.read_at(buffer, *at)? {
-            0 => return Ok(false),
-            count => {
-                tell(&buffer[..count]);
-                *at += count as u64;
+
+    /// Of what was passed over and has its size, a name is all there is to tell it by.
+    fn is_only_touched(&self, entry: &Entry) -> bool {
+        self.at == 0 && entry.path == self.path
+    }
+
+    /// Whether another file has this one's inode, or it was written anew, as far as its entry tells; what was read is
+    /// compared where reading goes on. A file that was passed over has no such place, but no two event files have one name:
+    /// it has the time and the process in it.
+    fn is_surely_another(&self, entry: &Entry) -> bool {
+        let was_passed_over = self.at == 0 && self.passed_over > 0;
+        entry.size < self.at.max(self.passed_over) || (was_passed_over && entry.path != self.path)
+    }
+
+    fn begin_anew(&mut self) {
+        *self = Grown { seen: self.seen, mtime_ns: self.mtime_ns, ..Grown::default() };
+    }
+
+    fn read_on(
+        &mut self,
+        beneath: &Beneath,
+        path: &str,
+        id: Id,
+        buffer: &mut [u8],
+        mut tell: impl FnMut(u64, Seen<'_>),
+    ) -> io::Result<bool> {
+        let file = beneath.read_file(path)?;
+        if identity(&file.metadata()?) != id {
+            return Ok(false);
+        }
+        if !self.is_where_it_was(&file)? {
+            tell(self.passed_over, Seen::End);
+            self.begin_anew();
+        }
+        let end = self.at.saturating_add(LOOK_BYTES);
+        while self.at < end {
+            match file.read_at(buffer, self.at)? {
+                0 => return Ok(false),
+                count => {
+                    tell(self.passed_over, Seen::Bytes(&buffer[..count]));
+                    self.note(&buffer[..count]);
+                }
             }
         }
+        Ok(true)
     }
-    Ok(true)
+
+    fn is_where_it_was(&self, file: &File) -> io::Result<bool> {
+        let mut there = vec![0; self.mark.len()];
+        let count = file.read_at(&mut there, self.at - self.mark.len() as u64)?;
+        Ok(there[..count] == self.mark)
+    }
+
+    /// Keeps the end of what was read.
+    fn note(&mut self, bytes: &[u8]) {
+        self.at += bytes.len() as u64;
+        self.mark.extend_from_slice(&bytes[bytes.len().saturating_sub(MARK_BYTES)..]);
+        self.mark.drain(..self.mark.len().saturating_sub(MARK_BYTES));
+    }
 }
 
 #[cfg(test)]
@@ -184,5 +238,71 @@ mod tests {
         assert!(look_in(&mut folder).is_empty());
         append(&dir.path().join("tfevents"), "new");
         folder.look(|part| assert_eq!((part.passed_over, part.seen), (3, Seen::Bytes(b"oldnew")))).expect("readable");
+    }
+
+    /// Gives a new file the inode of this one, as ext4 does by itself where a file is removed and another is made.
+    fn reuse(old: &Path, new: &Path, text: &str) {
+        fs::write(old, text).expect("writes");
+        let file = fs::File::options().append(true).open(old).expect("opens");
+        let written = file.metadata().and_then(|metadata| metadata.modified()).expect("a time");
+        // In another tick of the file system's clock.
+        file.set_modified(written + std::time::Duration::from_secs(1)).expect("touches");
+        if old != new {
+            fs::rename(old, new).expect("renames");
+        }
+    }
+
+    #[test]
+    fn a_new_file_that_has_a_removed_ones_inode_is_read_from_its_beginning() {
+        let (dir, _) = place();
+        let (one, two) = (dir.path().join("tfevents.1"), dir.path().join("tfevents.2"));
+        let mut folder = Folder::new(dir.path().to_owned(), |_| true);
+        assert!(look_in(&mut folder).is_empty());
+        append(&one, "first");
+        assert_eq!(look_in(&mut folder), ["tfevents.1:first"]);
+        reuse(&one, &two, "another, longer");
+        assert_eq!(look_in(&mut folder), ["|", "tfevents.2:another, longer"]);
+        reuse(&two, &one, "ANOTHER, LONGER");
+        assert_eq!(look_in(&mut folder), ["|", "tfevents.1:ANOTHER, LONGER"]);
+        reuse(&one, &one, "ANOTHER, LONGER");
+        assert!(look_in(&mut folder).is_empty(), "the same, only touched");
+        append(&one, &"+".repeat(2 * MARK_BYTES));
+        assert_eq!(look_in(&mut folder).len(), 1, "goes on");
+        append(&one, "-");
+        assert_eq!(look_in(&mut folder), ["tfevents.1:-"]);
+    }
+
+    #[test]
+    fn a_new_file_that_has_the_inode_of_one_passed_over_is_not_passed_over() {
+        for text in ["new", "longer"] {
+            let (dir, _) = place();
+            let (one, two) = (dir.path().join("tfevents.1"), dir.path().join("tfevents.2"));
+            append(&one, "old");
+            let mut folder = Folder::new(dir.path().to_owned(), |_| true);
+            assert!(look_in(&mut folder).is_empty());
+            reuse(&one, &one, "old");
+            assert!(look_in(&mut folder).is_empty(), "only touched");
+            fs::rename(&one, dir.path().join("tfevents.0")).expect("renames");
+            assert!(look_in(&mut folder).is_empty(), "only renamed");
+            reuse(&dir.path().join("tfevents.0"), &two, text);
+            folder.look(|part| assert_eq!(part.passed_over, if part.seen == Seen::End { 3 } else { 0 })).expect("read");
+            append(&two, "+");
+            assert_eq!(look_in(&mut folder), ["tfevents.2:+"]);
+        }
+    }
+
+    #[test]
+    fn files_removed_and_made_between_two_looks_are_told_whole() {
+        let (dir, _) = place();
+        let mut folder = Folder::new(dir.path().to_owned(), |_| true);
+        assert!(look_in(&mut folder).is_empty());
+        for round in 0..20 {
+            // Each as long as the one before, or longer.
+            let (name, text) = (format!("tfevents.{round}"), format!("{round:0length$}", length = 50 + round / 2));
+            append(&dir.path().join(&name), &text);
+            let told = look_in(&mut folder);
+            assert!(told.contains(&format!("{name}:{text}")), "{round}: {told:?}");
+            fs::remove_file(dir.path().join(&name)).expect("removes");
+        }
     }
 }

@@ -1,4 +1,5 @@
 //! Slurm: `SLURM_JOB_ID`, `SLURM_PROCID`, `SLURM_NTASKS`. As many tasks as nodes: one trainit a node. More: one a process.
+//! The batch script itself has the variables of task 0, and is none: nothing is derived there.
 
 use super::hostlist;
 use super::input::{Input, count, rank, within};
@@ -11,9 +12,11 @@ const PORT_BASE: u16 = 15_000;
 const TENSORFLOW_PORT: u16 = 8888;
 /// Where the nodes are listed, best first: the step's own before the job's.
 const LISTS: [&str; 3] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+/// One of these is there in every task that srun started, whatever its version, and none in the batch script.
+const STEP: [&str; 4] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"];
 
 /// Reads the task's place.
-pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
     let (Some(job), Some(id), Some(tasks)) = (given("SLURM_JOB_ID"), given("SLURM_PROCID"), given("SLURM_NTASKS"))
     else {
@@ -21,6 +24,17 @@ pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, 
     };
     let (id, tasks) = (rank("SLURM_PROCID", id)?, count("SLURM_NTASKS", tasks)?);
     within("SLURM_PROCID", id, "SLURM_NTASKS", tasks)?;
+    if tasks > 1 && id == 0 && is_batch_script(input) {
+        let message = format!(
+            "this is Slurm's batch script, which is none of the job's {tasks} tasks, so no ranks and addresses are set and the \
+             command runs alone; put trainit behind srun, as in: srun trainit run -- COMMAND"
+        );
+        if input.options.platform == Some(Platform::Slurm) {
+            return Err(ClusterError::new("missing_task", STEP[0], format!("is not set: {message}")));
+        }
+        warnings.push(Warning::new("batch_script", message));
+        return Ok(None);
+    }
     let said = match input.count("SLURM_NNODES")? {
         Some(nodes) => Some(nodes),
         None => input.count("SLURM_JOB_NUM_NODES")?,
@@ -47,6 +61,10 @@ pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, 
         hosts,
         ..Reading::of(Platform::Slurm, Role::Worker, node_rank, nodes)
     }))
+}
+
+fn is_batch_script(input: &Input<'_>) -> bool {
+    input.env.given("ENVIRONMENT") == Some("BATCH") && STEP.iter().all(|name| input.env.given(name).is_none())
 }
 
 fn hosts(input: &Input<'_>, nodes: Option<u32>) -> Result<Option<Vec<String>>, ClusterError> {

@@ -4,6 +4,11 @@
 
 use super::{Gpu, Health, throttle_names};
 
+/// Whether a value of field 230 asks for something, and this trainit knows for what.
+pub fn is_known(action: u32) -> bool {
+    (1..=7).contains(&action)
+}
+
 /// A value of field 230: its name, and whether the GPU is no place to go on. `several` is whether the job uses more than
 /// one GPU.
 pub fn recovery(action: u32, several: bool) -> (Health, String) {

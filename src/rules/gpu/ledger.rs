@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::health::recovery;
+use super::health::{is_known, recovery};
 use super::xid::{Class, Rule, row};
 use super::{Gpu, Health};
 
@@ -312,18 +312,18 @@ impl Ledger {
         let decided = last || over;
         let link = if self.several { Class::Leave } else { Class::Note };
         let class = match incident.action {
-            Some(action) if action != 0 => match recovery(action, self.several).0 {
+            Some(action) if is_known(action) => match recovery(action, self.several).0 {
                 Health::Bad => Some(Class::Leave),
                 _ => Some(Class::Note),
             },
-            acquitted => match incident.rule {
+            action => match incident.rule {
                 Rule::Always(class) => Some(class),
                 Rule::Program => Some(Class::Restart),
                 Rule::Unclear => Some(Class::Note),
                 Rule::Link => Some(link),
                 Rule::DoubleBit => self.double_bit(incident).or(decided.then_some(Class::Leave)),
                 // A 0 of the first moment acquits nobody.
-                Rule::LinkByAction | Rule::Action if acquitted.is_some() && (incident.settled || over) => {
+                Rule::LinkByAction | Rule::Action if action == Some(0) && (incident.settled || over) => {
                     Some(Class::Note)
                 }
                 Rule::LinkByAction => decided.then_some(link),

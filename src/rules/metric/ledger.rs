@@ -10,12 +10,22 @@ use super::line::{Report, Wrong};
 use super::number::repr;
 use super::pattern::Found;
 
+/// Names that are remembered, beside those that are selected.
+const TAGS: usize = 10_000;
+
+/// What is told of the last values, in names and in bytes: the verdict is one log line, and a driver of logs cuts it at
+/// 16 KiB.
+const LAST_VALUES: usize = 200;
+const LAST_VALUES_BYTES: usize = 8 << 10;
+
 /// One for a whole run: counts go on through its attempts.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
     tags: BTreeMap<Arc<str>, Tag>,
     /// The tags that are reported; none named: all.
     selected: Vec<String>,
+    /// It was told that there are too many names.
+    is_full: bool,
 }
 
 /// A measurement that has its place. Small, since of a flood only the last ones are ever written.
@@ -61,8 +71,12 @@ impl Ledger {
 
     /// Enters a measurement; without a step it has the last one that was told of the tag, or, before any was, the number of
     /// the tag's measurements, from 1. Gives what is to be reported, and a warning the first time that a reported tag's
-    /// steps go back.
+    /// steps go back, or that there are too many tags.
     pub fn enter(&mut self, tag: &str, found: Found) -> (Option<Measured>, Option<String>) {
+        if self.tags.len() >= TAGS && !self.tags.contains_key(tag) && !self.is_selected(tag) {
+            let is_first = !std::mem::replace(&mut self.is_full, true);
+            return (None, is_first.then(|| too_many(tag)));
+        }
         let name = match self.tags.get_key_value(tag) {
             Some((name, _)) => Arc::clone(name),
             None => Arc::from(tag),
@@ -83,16 +97,36 @@ impl Ledger {
         let warning = goes_back.then(|| contract::steps_go_back(tag, entry.step, number));
         entry.step_went_back |= warning.is_some();
         entry.step = number;
-        if !self.selected.is_empty() && !self.selected.iter().any(|s| s == tag) {
+        if !self.selected.is_empty() && !self.is_selected(tag) {
             return (None, None);
         }
         (Some(Measured { tag: name, value: found.value, step }), warning)
     }
 
-    /// The last value of each tag, as it was reported.
-    pub fn last_values(&self) -> BTreeMap<String, String> {
-        self.tags.iter().map(|(tag, entry)| (tag.to_string(), repr(entry.value))).collect()
+    fn is_selected(&self, tag: &str) -> bool {
+        self.selected.iter().any(|selected| selected == tag)
     }
+
+    /// The last value of each tag, as it was reported; of too many, those of the selected first.
+    pub fn last_values(&self) -> BTreeMap<String, String> {
+        let selected = self.selected.iter().filter_map(|tag| self.tags.get_key_value(tag.as_str()));
+        let others = self.tags.iter().filter(|(tag, _)| !self.is_selected(tag));
+        let mut room = LAST_VALUES_BYTES;
+        let mut fits = |(tag, value): &(String, String)| {
+            let left = room.checked_sub(tag.len() + value.len());
+            room = left.unwrap_or(room);
+            left.is_some()
+        };
+        let all = selected.chain(others).map(|(tag, entry)| (tag.to_string(), repr(entry.value)));
+        all.filter(|pair| fits(pair)).take(LAST_VALUES).collect()
+    }
+}
+
+fn too_many(tag: &str) -> String {
+    format!(
+        "there are more than {TAGS} names of metrics, so {tag:?} and all further ones are left out, of the metrics file too; \
+         have no step or other number in a name, or choose with --report"
+    )
 }
 
 #[cfg(test)]
@@ -135,6 +169,28 @@ mod tests {
         }
         let expected = [("a", "0.25"), ("b", "1e-05")].map(|(t, v)| (t.to_owned(), v.to_owned()));
         assert_eq!(ledger.last_values(), BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn of_a_flood_of_names_memory_and_the_last_values_stay_small_and_the_selected_ones_come_first() {
+        let mut ledger = Ledger::reporting(vec!["zz".to_owned(), "z".to_owned()]);
+        ledger.enter("zz", found(0.5, None));
+        let warnings: Vec<String> =
+            (0..3 * TAGS).filter_map(|n| ledger.enter(&format!("{n}"), found(0.5, None)).1).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains("--report"), "{warnings:?}");
+        assert!(ledger.enter("z", found(0.25, None)).0.is_some(), "a selected one always has its place");
+        assert_eq!(ledger.tags.len(), TAGS + 1);
+        let told = ledger.last_values();
+        assert_eq!((told.len(), told["z"].as_str(), told["zz"].as_str()), (LAST_VALUES, "0.25", "0.5"));
+    }
+
+    #[test]
+    fn long_names_are_told_as_far_as_a_log_line_has_room() {
+        let mut ledger = Ledger::default();
+        ledger.enter(&"a".repeat(LAST_VALUES_BYTES), found(0.5, None));
+        (0..LAST_VALUES).for_each(|n| drop(ledger.enter(&format!("{n:0100}"), found(0.5, None))));
+        let bytes = ledger.last_values().iter().map(|(tag, value)| tag.len() + value.len()).sum::<usize>();
+        assert!((LAST_VALUES_BYTES - 200..=LAST_VALUES_BYTES).contains(&bytes), "{bytes}");
     }
 
     #[test]

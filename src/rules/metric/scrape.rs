@@ -197,7 +197,7 @@ const ESCAPE: u8 = 0x1b;
 const BELL: u8 = 7;
 
 /// Leaves out what ECMA-48 knows of: `ESC [ parameters letter` (colours, cursor movements, erasures), `ESC ] text` up to BEL
-/// or `ESC \` (titles, links), `ESC ( letter` (character sets).
+/// or `ESC \` (titles, links), `ESC ( letter` (character sets), `ESC 7` and all else that is one byte long (cursor kept, keypad).
 fn without_codes(block: &[u8], plain: &mut Vec<u8>) {
     plain.clear();
     let mut rest = block;
@@ -214,7 +214,7 @@ fn without_codes(block: &[u8], plain: &mut Vec<u8>) {
                 [BELL, after @ ..] | [ESCAPE, b'\\', after @ ..] => rest = after,
                 _ => {}
             }
-        } else if let [0x20..0x30, 0x30..0x7f, after @ ..] = rest {
+        } else if let [0x20..0x30, 0x30..0x7f, after @ ..] | [0x30..0x7f, after @ ..] = rest {
             rest = after;
         }
     }
@@ -304,6 +304,15 @@ mod tests {
             "a=^loss: ([0-9.]+)$",
             b"\x1b]0;loss: 9\x07loss: \x1b(B0.5\n\x1b]8;;http://x\x1b\\loss: 0.25\x1b]8;;\x1b\\\n\x1b]cut off\nloss: 0.125\n",
             &[0.5, 0.25, 0.125],
+        );
+    }
+
+    #[test]
+    fn a_code_of_one_byte_is_no_digit_of_a_value() {
+        finds(
+            "a=loss=([0-9.]+)",
+            b"\x1b7loss=\x1b80.46\x1b8\n\x1b=loss=\x1b>0.5\n\x1bMloss=0.25\x1bc1\n\x1b7",
+            &[0.46, 0.5, 0.251],
         );
     }
 

@@ -27,7 +27,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "SIGNAL[@TIME]",
         TOPIC,
         on::RUN,
-        "A signal that announces the machine's end in TIME (60s), as Slurm's --signal=B:USR1@120 does: USR1@120",
+        "A signal that announces the machine's end in TIME (60s), as Slurm's --signal=USR1@120 does: USR1@120",
     ),
     one(
         "preemption-lead",

@@ -199,6 +199,23 @@ fn an_action_of_the_first_moment_acquits_no_gpu() {
 }
 
 #[test]
+fn an_action_that_is_newer_than_this_trainit_acquits_no_gpu() {
+    for newer in [8, 42, u32::MAX] {
+        let class = |xid, several: bool| {
+            let mut ledger = ledger(several);
+            let mut found = ledger.xid(SECOND, 0, xid, Some(newer));
+            found.extend(ledger.due(10 * SECOND));
+            found.iter().map(|finding| finding.class).max()
+        };
+        assert_eq!([class(79, false), class(145, true), class(48, false)], [Some(Class::Leave); 3], "{newer}");
+        assert_eq!([class(154, false), class(145, false)], [Some(Class::Note); 2], "{newer}");
+        let mut restarted = ledger(false);
+        restarted.xid(SECOND, 0, 94, Some(newer));
+        assert_eq!(died(&mut restarted, 2 * SECOND), Some(Class::Restart));
+    }
+}
+
+#[test]
 fn a_gpu_that_the_trainer_cannot_see_never_stops_it() {
     let mut ledger = ledger(true);
     ledger.introduce(3, "GPU 3 (GPU-x)".into(), false);
