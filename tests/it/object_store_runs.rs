@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::bucket::{Bucket, Fault, NAME, Request};
@@ -173,6 +173,43 @@ fn a_stop_during_a_commit_that_the_store_refuses_waits_no_longer_for_the_last_on
     assert!(asked.elapsed() < Duration::from_secs(26), "{:?}", asked.elapsed());
     assert!(!is_to_end.load(SeqCst), "the commit in flight came to its end");
     assert_eq!(done.err().matches("is tried for 20 s").count(), 1, "{}", done.err());
+}
+
+/// A run that ends well, with a checkpoint to commit, while the bucket misbehaves.
+fn ends(bucket: &Bucket, rule: impl Fn(&Request) -> Option<Fault> + Send + Sync + 'static) -> (Place, Running) {
+    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+    let going = run(&place, &["--mirror-interval", "1h"]);
+    eventually("it has begun", || bucket.keys().iter().any(|k| k.contains("/attempts/")));
+    place.save(1);
+    bucket.misbehave(rule);
+    fs::write(place.path("go"), "").unwrap();
+    (place, going)
+}
+
+#[test]
+fn what_comes_damaged_or_is_not_kept_at_the_end_is_sent_again() {
+    for (what, fault) in [("/step-1/", Fault::Flip), ("/step-1/", Fault::Pretend), ("/commits/", Fault::Pretend)] {
+        let (bucket, fault) = (Bucket::start(), Mutex::new(Some(fault)));
+        let (place, going) = ends(&bucket, move |request| {
+            (request.method == "PUT" && request.key.contains(what)).then(|| fault.lock().unwrap().take())?
+        });
+        let done = going.finish().expect_code(0);
+        assert!(done.err().contains("commit_failed"), "{}", done.err());
+        assert_eq!(tree(&place.pull_afresh("elsewhere")), tree(&place.local()));
+    }
+}
+
+#[test]
+fn what_is_never_kept_at_the_end_is_sent_some_times_and_what_is_denied_once() {
+    let bucket = Bucket::start();
+    let (_place, going) = ends(&bucket, |r| is_data(r).then_some(Fault::Pretend));
+    let done = going.finish().expect_code(204);
+    assert!(done.err().contains("see that this is the store and nothing between, then start again"), "{}", done.err());
+    assert_eq!(puts(&bucket, "weights.bin"), 4);
+    let bucket = Bucket::start();
+    let (_place, going) = ends(&bucket, |r| is_data(r).then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
+    going.finish().expect_code(204);
+    assert_eq!(puts(&bucket, "weights.bin"), 1);
 }
 
 #[test]

@@ -9,10 +9,13 @@ use super::vigil::{PROBE_PAUSE, patience};
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::job::{Event, Flushed};
 
-/// How long to wait before looking again at a checkpoint that changed under the last commit of a run.
+/// How long to wait before looking again at a checkpoint that changed under the last commit of a run, and before what
+/// failed is tried again.
 const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
 /// So often; with an empty process tree only somebody outside can be writing.
 const LAST_LOOKS: u32 = 4;
+/// So often what another try may do is tried; what takes longer than the patience, twice.
+const LAST_TRIES: u32 = 4;
 
 impl Keeper {
     /// The last commit of the run. Nobody of ours writes any more. `silent`: what the store was found to be already.
@@ -53,7 +56,7 @@ impl Keeper {
     /// Errors: the newer run that has taken over.
     async fn commit_the_last(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
         // A store that answers nobody is the vigil's, which begins a little later.
-        let (mut looks, patience) = (0, self.clock.now() + patience(by) + 2 * PROBE_PAUSE);
+        let (mut looks, mut tries, patience) = (0, 0, self.clock.now() + patience(by) + 2 * PROBE_PAUSE);
         loop {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             return Ok(match self.commit(None, left).await {
@@ -71,6 +74,14 @@ impl Keeper {
                 Some(Outcome::Failed { message, is_away: true, .. }) if self.clock.now() < patience => {
                     self.complain(message);
                     tokio::time::sleep(LAST_LOOK_PAUSE).await;
+                    continue;
+                }
+                Some(Outcome::Failed { message, again: true, .. })
+                    if tries + 1 < if self.clock.now() < patience { LAST_TRIES } else { 2 } =>
+                {
+                    self.complain(message);
+                    tokio::time::sleep(LAST_LOOK_PAUSE * 2_u32.pow(tries)).await;
+                    tries += 1;
                     continue;
                 }
                 Some(Outcome::Failed { message, .. }) => Flushed::Failed(message),
