@@ -29,8 +29,9 @@ mod sums;
 pub mod survey;
 mod telling;
 pub mod transfer;
+mod vigil;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -45,6 +46,7 @@ use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::publish;
 use transfer::log_lines;
+use vigil::Seen;
 
 /// What was not complete at so many looks in a row is not being written.
 const STALE_LOOKS: u32 = 10;
@@ -114,6 +116,8 @@ struct Keeper {
     taken_for: &'static str,
     /// Why the newest checkpoint was not taken, and at how many looks in a row.
     passed: (String, u32),
+    /// What was seen of the store since the last commit is waited for.
+    seen: Arc<Mutex<Seen>>,
 }
 
 impl Keeper {
@@ -131,6 +135,7 @@ impl Keeper {
             said: Default::default(),
             taken_for: "",
             passed: Default::default(),
+            seen: Arc::default(),
         }
     }
 

@@ -18,7 +18,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{AUTHORIZATION, CONTENT_RANGE, DATE, HeaderMap, HeaderValue, USER_AGENT};
 use hyper::http::uri::Authority;
-use hyper::{StatusCode, Uri};
+use hyper::{Method, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
 use hyper_util::client::legacy::{Client, Error as ClientError};
@@ -164,6 +164,8 @@ impl HttpService for Service {
         let silence = if self.is_metadata() { METADATA_SILENCE } else { SILENCE };
         let limit = silence + Duration::from_secs_f64(request.body().content_length() as f64 / SLOWEST);
         let waiting = self.access.meter().owed();
+        let is_write = !self.is_metadata() && matches!(*request.method(), Method::PUT | Method::POST);
+        let write = is_write.then(|| self.access.meter().writes());
         let answer = match request.uri().scheme_str() {
             Some("https") => timeout(limit, self.secure()?.request(request)).await,
             _ if self.is_plain_fine || is_here(request.uri()) => timeout(limit, self.plain().request(request)).await,
@@ -174,6 +176,10 @@ impl HttpService for Service {
                 ));
             }
         };
+        if let Some(write) = write {
+            let answer = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok());
+            write.answered(answer.map(|answer| answer.status().as_u16()));
+        }
         let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(failed)) => return Err(self.failure(&host, &failed)),

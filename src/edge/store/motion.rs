@@ -1,27 +1,68 @@
-//! Whether anything moves between us and a store.
+//! Whether anything moves between us and a store, and whether it takes what it is sent.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What has moved on a store's connections, and what it owes.
+/// What has moved on a store's connections, what it owes, and what became of writes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Meter(Arc<(AtomicU64, AtomicU32)>);
+pub(super) struct Meter(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    bytes: AtomicU64,
+    owed: AtomicU32,
+    writes: Mutex<Writes>,
+}
+
+#[derive(Debug, Default)]
+struct Writes {
+    begun: u64,
+    /// The numbers of those that are under way.
+    open: BTreeSet<u64>,
+    taken: u64,
+    refused: u64,
+    /// Of the last that was refused; 0 where that got no answer.
+    status: u16,
+}
 
 impl Meter {
     /// So many bytes have come or gone.
     pub(super) fn moved(&self, bytes: usize) {
-        self.0.0.fetch_add(bytes as u64, Relaxed);
+        self.0.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// An answer is owed from now on, until what comes back is dropped.
     pub(super) fn owed(&self) -> Owed {
-        self.0.1.fetch_add(1, Relaxed);
+        self.0.owed.fetch_add(1, Relaxed);
         Owed(self.clone())
+    }
+
+    /// Something is sent from now on, until what comes back is told the answer or dropped.
+    pub(super) fn writes(&self) -> Write {
+        let mut writes = self.lock();
+        writes.begun += 1;
+        let number = writes.begun;
+        writes.open.insert(number);
+        Write { meter: self.clone(), number }
     }
 
     /// How it stands now.
     pub(super) fn read(&self) -> Motion {
-        Motion { bytes: self.0.0.load(Relaxed), owed: self.0.1.load(Relaxed) }
+        let writes = self.lock();
+        Motion {
+            bytes: self.0.bytes.load(Relaxed),
+            owed: self.0.owed.load(Relaxed),
+            begun: writes.begun,
+            oldest: writes.open.first().copied(),
+            taken: writes.taken,
+            refused: writes.refused,
+            status: writes.status,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Writes> {
+        self.0.writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -30,7 +71,32 @@ pub(super) struct Owed(Meter);
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        self.0.0.1.fetch_sub(1, Relaxed);
+        self.0.0.owed.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A write that is under way.
+pub(super) struct Write {
+    meter: Meter,
+    number: u64,
+}
+
+impl Write {
+    /// With this status; `None`: it got no answer.
+    pub(super) fn answered(self, status: Option<u16>) {
+        let mut writes = self.meter.lock();
+        if status.is_some_and(|status| (200..300).contains(&status)) {
+            writes.taken += 1;
+        } else {
+            writes.refused += 1;
+            writes.status = status.unwrap_or_default();
+        }
+    }
+}
+
+impl Drop for Write {
+    fn drop(&mut self) {
+        self.meter.lock().open.remove(&self.number);
     }
 }
 
@@ -41,6 +107,13 @@ pub struct Motion {
     bytes: u64,
     /// Answers that were waited for.
     owed: u32,
+    /// Writes that were begun, and the first of them that was under way.
+    begun: u64,
+    oldest: Option<u64>,
+    /// Writes that were answered so.
+    taken: u64,
+    refused: u64,
+    status: u16,
 }
 
 impl Motion {
@@ -52,6 +125,26 @@ impl Motion {
     /// Whether answers were owed then and are now, and nothing has moved in between.
     pub fn is_stuck_since(&self, then: Motion) -> bool {
         then.owed > 0 && self.owed > 0 && !self.has_moved_since(then)
+    }
+
+    /// Whether a write was taken in between.
+    pub fn has_taken_since(&self, then: Motion) -> bool {
+        self.taken != then.taken
+    }
+
+    /// Whether a write was refused in between.
+    pub fn has_refused_since(&self, then: Motion) -> bool {
+        self.refused != then.refused
+    }
+
+    /// Whether a write that was under way then is so now.
+    pub fn is_sending_since(&self, then: Motion) -> bool {
+        self.oldest.is_some_and(|oldest| oldest <= then.begun)
+    }
+
+    /// The status of the last write that was refused, if it got an answer.
+    pub fn refusal(&self) -> Option<u16> {
+        (self.status != 0).then_some(self.status)
     }
 }
 
@@ -73,5 +166,26 @@ mod tests {
         assert!(!moved.is_stuck_since(asked));
         drop(owed);
         assert!(!meter.read().is_stuck_since(moved), "it has answered");
+    }
+
+    #[test]
+    fn what_becomes_of_a_write_is_counted_and_a_slow_one_is_told_from_those_that_come_and_go() {
+        let meter = Meter::default();
+        let (slow, before) = (meter.writes(), meter.read());
+        meter.writes().answered(Some(503));
+        let now = meter.read();
+        assert!(now.has_refused_since(before) && !now.has_taken_since(before));
+        assert!(now.is_sending_since(before), "the slow one");
+        assert_eq!(now.refusal(), Some(503));
+        slow.answered(Some(200));
+        let _begun = meter.writes();
+        let then = meter.read();
+        assert!(then.has_taken_since(now) && !then.has_refused_since(now));
+        assert!(!then.is_sending_since(now), "another one");
+        drop(meter.writes());
+        let cut_off = meter.read();
+        assert!(!cut_off.has_refused_since(then), "nobody waited for its answer");
+        meter.writes().answered(None);
+        assert_eq!(meter.read().refusal(), None);
     }
 }

@@ -80,6 +80,8 @@ pub enum Outcome {
         code: u8,
         /// The store could not be reached: another try may do.
         is_away: bool,
+        /// What was sent came damaged or was not kept, or the answer means nothing to us: sent again it may be through.
+        again: bool,
         /// Why, in one word, for who counts.
         cause: &'static str,
     },
@@ -131,16 +133,18 @@ impl Mirror {
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
             Err(Stop::Store(error)) => {
                 let message = format!("{error}; it is not committed; what was before still is; {}", way_out(&error));
-                self.failed(message, error.trouble).await
+                let again = matches!(error.trouble, Trouble::Other | Trouble::Absent);
+                self.failed(message, error.trouble, again).await
             }
-            Err(Stop::Failed(message)) => self.failed(message, Trouble::Other).await,
+            Err(Stop::Lost(message)) => self.failed(message, Trouble::Other, true).await,
+            Err(Stop::Failed(message)) => self.failed(message, Trouble::Other, false).await,
         }
     }
 
     /// A newer run's retention takes files away that we rely on, which looks like a store that lost them.
-    async fn failed(&self, message: String, trouble: Trouble) -> Outcome {
+    async fn failed(&self, message: String, trouble: Trouble, again: bool) -> Outcome {
         let is_away = trouble == Trouble::Unreachable;
-        let failed = Outcome::Failed { message, code: exit::STORE, is_away, cause: trouble.word() };
+        let failed = Outcome::Failed { message, code: exit::STORE, is_away, again, cause: trouble.word() };
         if is_away {
             return failed;
         }

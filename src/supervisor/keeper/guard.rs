@@ -69,11 +69,11 @@ impl Mirror {
         };
         let why = || {
             format!(
-                "the store said that it took {} and does not hold it; what was before still is; see that this is the store and nothing between",
+                "the store said that it took {} and does not hold it; what was before still is; see that this is the store and nothing between, then start again",
                 name.key()
             )
         };
-        if is_it { Ok(()) } else { Err(Stop::Failed(why())) }
+        if is_it { Ok(()) } else { Err(Stop::Lost(why())) }
     }
 
     /// Takes our commit back where it shares files with an older one and a newer run has committed too: whoever listed

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::super::background::Order;
 use super::doubt::CutOff;
-use super::flush::Vigil;
+use super::vigil::Vigil;
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::pace::Pace;
 

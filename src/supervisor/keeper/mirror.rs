@@ -369,7 +369,8 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
         Trouble::NoCredentials => "then start again",
         Trouble::Unreachable => "see that it is well and can be reached from here, then start again",
         Trouble::NoDirectory => "name a directory, or one to be made",
-        Trouble::Absent | Trouble::Unsupported | Trouble::Other => "see that the store is there, then start again",
+        Trouble::Absent | Trouble::Unsupported => "see that the store is there, then start again",
+        Trouble::Other => "see that the store, and what is between here and there, is well, then start again",
     }
 }
 

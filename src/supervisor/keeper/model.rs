@@ -255,7 +255,7 @@ async fn before(store: &Store) -> Result<Option<Manifest>, StoreError> {
 
 fn words(stop: Stop) -> String {
     match stop {
-        Stop::Changed(why) | Stop::Failed(why) | Stop::OutOfTime(why) => why,
+        Stop::Changed(why) | Stop::Failed(why) | Stop::Lost(why) | Stop::OutOfTime(why) => why,
         Stop::Store(error) => format!("{error}; {}", way_out(&error)),
         Stop::Fenced(by) => format!("a newer run (attempt {by}) has taken over"),
     }

@@ -46,6 +46,8 @@ pub(super) enum Stop {
     Changed(String),
     Fenced(Attempt),
     Failed(String),
+    /// The store does not hold what it said that it took.
+    Lost(String),
     Store(StoreError),
     OutOfTime(String),
 }
@@ -330,8 +332,9 @@ pub(super) async fn verify(store: &Store, sent: &[Sent]) -> Result<(), Stop> {
     let items = || sent.iter().map(|sent| &sent.item);
     let there = sizes(store, items()).await?;
     match items().find(|i| there.get(&i.key) != Some(&i.size)) {
-        Some(item) => Err(Stop::Failed(format!(
-            "the store acknowledged {} and does not hold it whole; the checkpoint is not committed",
+        Some(item) => Err(Stop::Lost(format!(
+            "the store acknowledged {} and does not hold it whole; the checkpoint is not committed; what was before still \
+             is; see that this is the store and nothing between, then start again",
             item.key
         ))),
         None => Ok(()),
