@@ -37,6 +37,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (layered, complaints) = values(parsed, env);
     let mut reader = Reader::new(&layered, complaints);
     let mut settings = Checkpoints::read(&mut reader);
+    settings.model_dir = reader.path("model-dir");
     let is_told = |name: &&str| layered.get(name).is_some_and(|given| given.source != Source::Default);
     if deed == "push" && !["keep-last", "keep-every"].iter().any(is_told) {
         // The rule that kept what lies there was given to another command.

@@ -10,6 +10,7 @@ use super::checkpoint::shown::local_object;
 use crate::edge::fault::Faults;
 use crate::edge::places;
 use crate::edge::store::Access;
+use crate::rules::checkpoint::Options;
 use crate::rules::checkpoint::address::Nearness;
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::env::Env;
@@ -30,7 +31,7 @@ pub(super) struct Keeping {
 impl Keeping {
     /// Reads both topics; mistakes go to the reader.
     pub(super) fn read(reader: &mut Reader<'_>) -> Keeping {
-        let checkpoints = Checkpoints::read(reader);
+        let mut checkpoints = Checkpoints::read(reader);
         checkpoints.needs_directory(reader);
         if let (Some(dir), Some(store)) = (&checkpoints.dir, &checkpoints.store)
             && let Err(error) = apart(dir, store)
@@ -38,6 +39,7 @@ impl Keeping {
             reader.complain("checkpoint-store", error.message);
         }
         let model = model::read(reader);
+        checkpoints.model_dir = model.as_ref().map(|model| model.dir.clone());
         if let Some(Model { dir, store: Some(store) }) = &model
             && store.nearness(dir, places::real) == Nearness::Nested
         {
@@ -120,14 +122,22 @@ fn surveyed(config: MirrorConfig) -> Result<Vec<Surveyed>, MirrorError> {
     runtime.block_on(async { Mirror::open_to_look(config).await?.survey().await })
 }
 
+/// Where the finished model lies in the checkpoint directory.
+fn model_within(settings: &Checkpoints) -> Option<String> {
+    let (dir, model) = (places::real(settings.dir.as_ref()?), places::real(settings.model_dir.as_ref()?));
+    let within = model.strip_prefix(dir).ok()?.to_str()?;
+    (!within.is_empty()).then(|| within.to_owned())
+}
+
 /// What the mirror is told, from the settings and the node's rank. `claim`: to commit, not only to look.
 pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: &Env) -> MirrorConfig {
+    let left_out = model_within(&settings);
     MirrorConfig {
         dir: settings.dir.unwrap_or_default(),
         store: settings.store.map(|store| store.of_node(node)),
         access: Access::new(env.clone(), settings.allow_http),
         pace: Arc::new(Mutex::new(Pace::new(settings.bandwidth))),
-        options: settings.options,
+        options: Options { left_out, ..settings.options },
         retention: settings.retention,
         restore: match settings.restore {
             Resuming::Latest => Restore::Latest,

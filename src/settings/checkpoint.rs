@@ -24,6 +24,8 @@ pub struct Checkpoints {
     pub allow_http: bool,
     /// Their form; the number of processes is for the caller to add.
     pub options: Options,
+    /// Where the finished model is written, which is no checkpoint.
+    pub model_dir: Option<PathBuf>,
     /// How long one must lie unchanged.
     pub settle: Duration,
     /// How often to look while training.
@@ -100,7 +102,15 @@ impl Checkpoints {
             dir,
             store,
             allow_http: reader.switch("allow-http"),
-            options: Options { format, marker, step, world_size: None, follow: reader.switch("follow-symlinks") },
+            options: Options {
+                format,
+                marker,
+                step,
+                follow: reader.switch("follow-symlinks"),
+                world_size: None,
+                left_out: None,
+            },
+            model_dir: None,
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
             interval: reader.parse("mirror-interval", duration::parse).unwrap_or(Duration::from_secs(30)),
             bandwidth: reader.parse("mirror-bandwidth", |text| {

@@ -20,6 +20,8 @@ mod checkpoint_links;
 #[cfg(feature = "store")]
 mod checkpoint_lives;
 #[cfg(feature = "store")]
+mod checkpoint_parts;
+#[cfg(feature = "store")]
 mod checkpoint_restore;
 #[cfg(feature = "store")]
 mod checkpoint_schedules;

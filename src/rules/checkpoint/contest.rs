@@ -9,7 +9,7 @@ use super::generic::is_surely_weights;
 use super::listing::{Listing, name_of, parent_of};
 use super::order::APART_NS;
 use super::unit::{Candidate, Scan, is_steps};
-use super::{Found, aside, check, complete, dcp, generic, huggingface, orbax, tensorflow};
+use super::{Found, aside, check, complete, dcp, generic, huggingface, orbax, siblings, tensorflow};
 
 /// Leaves out the copies (in `wandb`) where there are others.
 pub(super) fn without_copies(candidates: &mut Vec<Candidate>) {
@@ -61,10 +61,11 @@ fn is_a_beginning(scan: &Scan, first: &Found) -> bool {
     forms.contains(&first.layout.name) && first.candidates.iter().all(is_begun)
 }
 
-/// Files without a step (`best.pt`, `metrics.h5`).
+/// Files without a step (`best.pt`, `metrics.h5`, `encoder.pt` and `decoder.pt`), each whole in itself.
 fn is_stray(first: &Found) -> bool {
-    super::is_of_files(first.layout)
-        && first.candidates.iter().all(|c| c.step.is_none() && c.paths == [c.unit.as_str()])
+    let is_whole = |path: &String| !siblings::is_of_a_rank(name_of(path)) && !path.ends_with(".json");
+    let is_one = |c: &Candidate| c.step.is_none() && (c.paths == [c.unit.as_str()] || c.paths.iter().all(is_whole));
+    super::is_of_files(first.layout) && first.candidates.iter().all(is_one)
 }
 
 /// What there is to begin from (`pretrained`, `bert/bert_model.ckpt`) lies there before the first step of the other.
@@ -225,7 +226,8 @@ impl Sure {
         let said = |c: &&Candidate| c.step.is_some() && says_step(c);
         let in_series = candidates.iter().filter(said).any(|c| series.contains(&kind(&c.unit)));
         let says = (candidates.iter().any(|c| said(&c)), in_series);
-        let is_last = |c: &Candidate| c.step.is_none() && !is_best(&c.unit) && is_last(&c.unit);
+        let is_last =
+            |c: &Candidate| c.step.is_none() && !is_best(&c.unit) && (is_last(&c.unit) || siblings::is_a_save(c));
         let beside_best = !series.is_empty() || candidates.iter().any(is_last);
         let is_told = scan.options.step.is_some() || scan.options.marker.is_some();
         Sure { series, says, beside_best, is_told }

@@ -119,6 +119,13 @@ impl Listing {
         &self.entries[from..from + count]
     }
 
+    /// All but a directory and what is below it.
+    pub fn without(&self, directory: &str) -> Listing {
+        let is_other =
+            |e: &&Entry| e.path.strip_prefix(directory).is_none_or(|rest| !rest.is_empty() && !rest.starts_with('/'));
+        Listing { entries: self.entries.iter().filter(is_other).cloned().collect() }
+    }
+
     /// What lies directly in a directory; the empty path is the top.
     pub fn within<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = &'a Entry> {
         let all = if directory.is_empty() { &self.entries[..] } else { self.below(directory) };

@@ -22,6 +22,7 @@ pub mod manifest;
 pub mod marker;
 pub mod megatron;
 pub mod names;
+mod notes;
 pub mod nvrx;
 pub mod orbax;
 mod order;
@@ -29,6 +30,7 @@ pub mod pace;
 mod parts;
 pub mod plan;
 mod pointing;
+mod roles;
 mod siblings;
 mod structure;
 pub mod tensorflow;
@@ -100,8 +102,13 @@ pub fn is_sure(found: &Found, scan: &Scan, candidate: &Candidate, since_ns: i64)
     if !is_anybodys || scan.options.marker.is_some() {
         return true;
     }
-    let mut late = candidate.files(scan.listing).filter(|f| f.mtime_ns > since_ns && !unit::is_bystander(f.name()));
-    late.all(|f| check::shows_its_end(scan.peek, f))
+    let files = candidate.files(scan.listing).filter(|f| !unit::is_bystander(f.name()) && !candidate.is_note(f));
+    let (late, before): (Vec<_>, Vec<_>) = files.partition(|f| f.mtime_ns > since_ns);
+    // Of a save over the same names, some files may be of the save before.
+    let is_saved_over = candidate.step.is_none() && scan.listing.file(&candidate.unit).is_some();
+    let is_mixed = is_saved_over && !late.is_empty() && !before.is_empty();
+    !is_mixed
+        && late.iter().all(|f| check::shows_its_end(scan.peek, f))
         && parts::as_before(scan, candidate, &found.candidates, false).is_ok()
 }
 
@@ -133,6 +140,7 @@ pub struct Found {
 /// Looks with the layout that was asked for, or with each in turn until one finds something, finished or not. Files that
 /// have no step (`best.pt`, `metrics.h5`), copies, models to begin from and what is over do not hide the steps of a later one.
 pub fn recognise(scan: &Scan) -> Option<Found> {
+    let scan = &Scan { listing: &scan.options.seen(scan.listing), ..*scan };
     let asked = match (&scan.options.format, &scan.options.marker) {
         (Some(name), _) => Some(name.as_str()),
         (None, Some(_)) => Some(marker::MARKER.name),
@@ -158,6 +166,9 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     if is_of_files(chosen.layout) {
         chosen.candidates = siblings::of_ranks(siblings::with_others(scan, chosen.candidates));
         contest::forget_steps(scan, &mut chosen.candidates);
+    }
+    if is_of_files(chosen.layout) || chosen.layout.name == generic::GENERIC.name {
+        chosen.candidates = notes::with_notes(scan, chosen.candidates);
     }
     Some(chosen)
 }
@@ -318,10 +329,37 @@ mod tests {
             assert_eq!(newest(&memory(&[stray, "step-1/model.pt", "step-2/model.pt", "step-2/optim.pt"])), "step-2");
             let saved = memory(&["best/optimizer.pt", "best/model.safetensors", "step-1/model.pt"]);
             assert_eq!(newest(&saved), "step-1");
+            assert_eq!(newest(&memory(&["encoder.pt", "decoder.pt", "step-1/model.pt"])), "step-1");
             assert_eq!(newest(&memory(&[stray, "samples_3/a.pt", "step-2/image.png", "v_4.json"])), stray);
         }
         assert_eq!(newest(&memory(&["best.keras", "model_1.pt", "model_2.pt"])), "model_2.pt");
         assert_eq!(newest(&memory(&["model_2.pt", "step-1/model.pt"])), "model_2.pt");
+    }
+
+    #[test]
+    fn the_finished_model_is_no_checkpoint_nor_a_part_of_one() {
+        let files = ["model_10.pt", "model/model.pt", "model/step-99/model.pt", "model-20/model_99.pt"];
+        let whole = check::tests::zip_of(b"w", b"");
+        let memory = files.iter().fold(Memory::default(), |memory, name| memory.with(name, &whole));
+        let options = Options { left_out: Some("model".into()), ..Options::default() };
+        assert_eq!(complete_units_with(&memory, &options), [("model_10.pt".into(), Some(10))]);
+        let alone = memory.without(files[0]).without(files[3]);
+        assert_eq!(complete_units_with(&alone, &options), []);
+        assert_eq!(complete_units(&alone).len(), 1);
+    }
+
+    #[test]
+    fn a_save_over_the_same_names_that_was_cut_off_between_two_of_them_is_not_sure() {
+        let whole = check::tests::zip_of(b"w", b"");
+        let sure = |names: [&str; 2]| {
+            let memory = names.iter().fold(Memory::default(), |memory, name| memory.with(name, &whole)).at(names[0], 9);
+            let (listing, options) = (memory.listing(), Options::default());
+            let scan = Scan { listing: &listing, peek: &memory, options: &options };
+            let found = recognise(&scan).expect("something is recognised");
+            [0, 5, 10].map(|since| is_sure(&found, &scan, &found.candidates[0], since))
+        };
+        assert_eq!(sure(["model.pt", "optimizer.pt"]), [true, false, true]);
+        assert_eq!(sure(["model_5.pt", "optimizer_5.pt"]), [true; 3], "of one step they are of one save");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(super) fn counted(name: &str) -> Option<Counted<'_>> {
 /// Each file whose name says of how many it is one has all the others beside it, unless an index says which there are.
 pub(super) fn all_counted(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     let mut sets: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
-    for file in candidate.files(scan.listing).filter(|f| is_weights(f.name())) {
+    for file in candidate.files(scan.listing).filter(|f| is_weights(f.name()) && !candidate.is_note(f)) {
         let Some(Counted { before, after, all, number }) = counted(file.name()) else { continue };
         let home = parent_of(&file.path);
         let index = format!("{}{after}.index.json", before.trim_end_matches(['-', '_']));

@@ -1,5 +1,6 @@
 //! Checkpoints of several files side by side, each with the step in its name: `G_1000.pth` and `D_1000.pth`, a model and its
-//! replay buffer. They are one unit, called by the shortest of their names.
+//! replay buffer. They are one unit, called by the shortest of their names, a model's first. So are those without a step that
+//! only say what is in them ([`super::roles`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,6 +10,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::listing::{Entry, Kind, Listing, name_of, parent_of};
+use super::roles::{Role, Said};
 use super::unit::{Candidate, Scan, is_bystander, step_in};
 
 /// Makes one of those units of a file each that belong to the same step, or are the shards of one without.
@@ -18,26 +20,63 @@ pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidat
         let is_file = |e: &&Entry| matches!(e.kind, Kind::File | Kind::Lost(_));
         listing.get(&unit.unit).filter(is_file).is_some_and(|f| !f.name().ends_with(".json"))
     };
-    let (parts, mut all): (Vec<_>, Vec<_>) = units.into_iter().partition(is_part);
+    let (mut parts, mut all): (Vec<_>, Vec<_>) = units.into_iter().partition(is_part);
+    let saves = saves(&parts);
     let mut steps: BTreeMap<_, Vec<Candidate>> = BTreeMap::new();
+    for part in &mut parts {
+        part.step = part.step.filter(|_| !is_a_twin(&saves, &part.unit));
+    }
     for part in parts {
-        let name = name_of(&part.unit);
-        let own = if part.step.is_none() { without_ranks(name) } else { "".into() };
-        steps.entry((parent_of(&part.unit).to_owned(), part.step, own.into_owned())).or_default().push(part);
+        let own = if part.step.is_none() { own(&saves, &part.unit) } else { String::new() };
+        steps.entry((parent_of(&part.unit).to_owned(), part.step, own)).or_default().push(part);
     }
     for mut files in steps.into_values() {
         files.sort_by_key(|file| std::cmp::Reverse(file.newest_ns(listing)));
         // Of the same kind they are versions (`epoch3_acc63.pth`, `epoch3_acc70.pth`), and only the newest belongs to it.
         let mut kinds = BTreeSet::new();
-        let (mut newest, versions): (Vec<_>, Vec<_>) =
-            files.into_iter().partition(|file| kinds.insert(kind(name_of(&file.unit))));
+        let (mut newest, versions): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| kinds.insert(kind(file)));
         all.extend(versions);
-        newest.sort_by(|a, b| (a.unit.len(), &a.unit).cmp(&(b.unit.len(), &b.unit)));
+        newest.sort_by_cached_key(|file| (said(&file.unit).role, file.unit.len(), file.unit.clone()));
         let mut paths: Vec<String> = newest.iter().flat_map(|file| file.paths.clone()).collect();
         paths.sort();
         all.extend(newest.into_iter().next().map(|first| Candidate { paths, ..first }));
     }
     all
+}
+
+fn said(path: &str) -> Said {
+    Said::by(&without_ranks(name_of(path)))
+}
+
+/// Saves without a step, by their directory and what their names have in common, and what there is of them.
+type Saves = BTreeMap<(String, String), Role>;
+
+fn saves(parts: &[Candidate]) -> Saves {
+    let mut saves = Saves::new();
+    for part in parts.iter().filter(|part| part.step.is_none()) {
+        let Said { role: Some(role), rest, .. } = said(&part.unit) else { continue };
+        let first = saves.entry((parent_of(&part.unit).to_owned(), rest)).or_insert(role);
+        *first = role.min(*first);
+    }
+    saves
+}
+
+/// `critic_1.pt` beside `actor.pt` is of no step.
+fn is_a_twin(saves: &Saves, path: &str) -> bool {
+    let said = said(path);
+    said.is_twin && saves.contains_key(&(parent_of(path).to_owned(), said.rest))
+}
+
+/// What the files of one save without a step have in common. One that does not say what is in it is of the save only where
+/// that would be nothing without it: `last.pt` and `last_optimizer.pt`.
+fn own(saves: &Saves, path: &str) -> String {
+    let said = said(path);
+    let key = (parent_of(path).to_owned(), said.rest);
+    let first = saves.get(&key);
+    if said.role.is_some() || first == Some(&Role::Beside) && !key.1.is_empty() {
+        return format!("/{}", key.1);
+    }
+    without_ranks(name_of(path)).into_owned()
 }
 
 /// Makes one of files of the same name in a directory for each rank: `mp_rank_00/step=20.ckpt`, `mp_rank_01/step=20.ckpt`.
@@ -78,7 +117,7 @@ pub(super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> 
         // Under the same name it was made of this one.
         let is_of_it = |other: &&&Entry| match unit.step {
             Some(_) => step_in(name).is_some() && stem(other.name()) != stem(name),
-            None => is_beside_a_model(name) && is_a_model(other.name()),
+            None => is_of_a_save(unit, other.name()),
         };
         let added = others.get(&(home, unit.step)).into_iter().flatten().filter(is_of_it).map(|f| f.path.clone());
         let mut paths: Vec<String> = unit.paths.iter().cloned().chain(added).collect();
@@ -91,7 +130,7 @@ pub(super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> 
 /// Whether a file is weights or state by its name, of any type that is not for exported or derived ones.
 fn is_state(name: &str) -> bool {
     const EXPORTED: &str = "onnx pb tflite mlmodel engine trt plan gguf ggml ptl pte htm dot ini cfg json txt";
-    const WORDS: &str = "model optim opt state weights sched scaler ema buffer policy actor critic adapter params";
+    const WORDS: &str = "model optim opt state weights sched scaler rng ema buffer policy actor critic adapter params";
     let (before, extension) = name.rsplit_once('.').unwrap_or((name, ""));
     !EXPORTED.split(' ').any(|known| known == extension) && WORDS.split(' ').any(|word| before.contains(word))
 }
@@ -104,9 +143,22 @@ fn is_a_model(name: &str) -> bool {
     ["model", "pytorch_model", "adapter_model"].contains(&name.split(['.', '-']).next().unwrap_or_default())
 }
 
-/// What a model is saved with, and is nothing alone.
-fn is_beside_a_model(name: &str) -> bool {
-    ["optimizer", "optim", "scheduler", "scaler", "trainer_state", "training_state"].contains(&stem(name))
+/// Whether what another library wrote is of this save without a step: what a model is trained with, or the model where there
+/// is none.
+fn is_of_a_save(unit: &Candidate, other: &str) -> bool {
+    let (ours, theirs) = (said(&unit.unit), said(other));
+    let has_model = || unit.paths.iter().any(|path| said(path).role.is_none_or(|role| role == Role::Model));
+    match theirs.role {
+        _ if is_a_model(other) && ours.rest.is_empty() => !has_model(),
+        Some(Role::Model) => theirs.rest == ours.rest && !has_model(),
+        role => role.is_some() && theirs.rest == ours.rest,
+    }
+}
+
+/// Whether several files without a step are a whole save, of a model and what it is trained with.
+pub(super) fn is_a_save(unit: &Candidate) -> bool {
+    let is_beside = |path: &String| said(path).role == Some(Role::Beside);
+    unit.step.is_none() && unit.paths.iter().any(is_beside) && !unit.paths.iter().all(is_beside)
 }
 
 /// What numbers the files of one save, not its versions: `rank0`, `tp_1`, `shard_0_of_2`, `00001-of-00002`.
@@ -130,8 +182,12 @@ pub(super) fn without_ranks(path: &str) -> Cow<'_, str> {
     SHARD.replace_all(path, "")
 }
 
-/// The name without its numbers, but for a rank's or a shard's.
-fn kind(name: &str) -> String {
+/// The name without its numbers, but for a rank's or a shard's; without a step, the name without its extension.
+fn kind(file: &Candidate) -> String {
+    let name = name_of(&file.unit);
+    if file.step.is_none() {
+        return name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned();
+    }
     let shards = ranks(name);
     let stays = |(at, c): &(usize, char)| !c.is_ascii_digit() || shards.iter().any(|shard| shard.contains(at));
     name.char_indices().filter(stays).map(|(_, c)| c).collect()
@@ -176,6 +232,60 @@ mod tests {
             assert_eq!(complete_units(&torn), []);
             assert!(reason(&torn, step[0]).contains(step[1]), "{}", reason(&torn, step[0]));
         }
+    }
+
+    #[test]
+    fn files_without_a_step_that_only_say_what_is_in_them_are_one_checkpoint_called_by_the_model() {
+        for save in [
+            &["model.pt", "optimizer.pt"][..],
+            &["model.pt", "opt.pt", "rng_state.pth", "scaler.pt"],
+            &["last/model.pt", "last/optimizer.pt"],
+            &["latest_net_G_A.pth", "latest_net_D_A.pth", "latest_net_G_B.pth", "latest_net_D_B.pth"],
+            &["netG_A2B.pth", "netG_B2A.pth", "netD_A.pth", "netD_B.pth"],
+            &["actor.pt", "critic.pt", "critic_target.pt", "actor_optimizer.pt"],
+            &["actor.pt", "qf1.pt", "qf2.pt", "qf1_target.pt", "critic_1.pt"],
+            &["decoder.pt", "encoder.pt"],
+            &["latest_model.pth", "latest_optim.pth"],
+            &["model_rank0.pt", "model_rank1.pt", "optim_rank0.pt", "optim_rank1.pt"],
+            &["last.pt", "last_optim.pt", "last_ema.pt"],
+            &["encoder.h5", "decoder_A.h5", "decoder_B.h5"],
+        ] {
+            let bytes = |name: &str| if name.ends_with(".h5") { hdf5_of(2, b"w", 0) } else { zip_of(b"w", b"") };
+            let memory = save.iter().fold(Memory::default(), |memory, name| memory.with(name, bytes(name)));
+            let mut names = save.to_vec();
+            names.sort_unstable();
+            assert_eq!(newest(&memory), names);
+            let of_models = |name: &&&str| !["opt", "rng", "scaler", "target", "ema"].iter().any(|w| name.contains(w));
+            let model = save.iter().filter(of_models).min_by_key(|name| (name.len(), **name)).expect("one is a model");
+            assert_eq!(complete_units(&memory), [((*model).to_owned(), None)]);
+            // One of them is as old as can be, and another is being written.
+            assert_eq!(newest(&memory.clone().at(save[0], 9_000_000_000_000)), names);
+            let torn = memory.with(save[1], &bytes(save[1])[..30]);
+            assert_eq!(complete_units(&torn), [], "{save:?}");
+        }
+    }
+
+    #[test]
+    fn files_without_a_step_that_say_more_than_what_is_in_them_are_checkpoints_each() {
+        for alone in [
+            &["last.pt", "best.pt", "checkpoint_last.pt", "final.pt"][..],
+            &["model.pt", "model_best.pt"],
+            &["model.pt", "model_v3.pt", "model1.pt", "model2.pt"],
+            &["model.pt", "model.ckpt"],
+            &["a/model.pt", "b/optimizer.pt"],
+            &["last.pt", "last_model.pt"],
+            &["optimizer.pt", "train.pt"],
+            &["model.pt", "optimizer_20.pt"],
+            &["critic_1.pt", "critic_2.pt"],
+        ] {
+            assert_eq!(complete_units(&saved(alone)).len(), alone.len(), "{alone:?}");
+        }
+        let both = ["best_model.pt", "best_optim.pt", "last_model.pt", "last_optim.pt"];
+        let memory = both.iter().zip([9, 9, 5, 5]).fold(saved(&both), |m, (name, at)| m.at(name, at * 1_000_000_000));
+        let units: Vec<String> = complete_units(&memory).into_iter().map(|unit| unit.0).collect();
+        assert_eq!(units, ["last_model.pt", "best_model.pt"], "the best is a copy, however young");
+        let best = saved(&["model.pt", "optimizer.pt", "model_best.pt"]).at("model_best.pt", 9_000_000_000);
+        assert_eq!(newest(&best), ["model.pt", "optimizer.pt"], "and so it is beside a save");
     }
 
     #[test]
@@ -235,6 +345,8 @@ mod tests {
             ("m_2.ubj", "state_2.pkl"),
             ("best/optimizer.pt", "best/model.safetensors"),
             ("optimizer.pt", "pytorch_model-00001-of-00001.bin"),
+            ("last_optimizer.pt", "last_model.safetensors"),
+            ("model.pt", "rng.pkl"),
         ] {
             let bytes = |name: &str| match name.rsplit('.').next() {
                 Some("safetensors") => safetensors_of(b"w"),
@@ -260,6 +372,9 @@ mod tests {
             assert_eq!(newest(&memory), ["ckpt_200.pt"], "{other}");
         }
         assert_eq!(newest(&saved(&["last.pt"]).with("model.safetensors", "x")), ["last.pt"]);
+        assert_eq!(newest(&saved(&["model.pt"]).with("model.safetensors", "x")), ["model.pt"]);
+        let beside = saved(&["rng.pt", "optimizer.pt"]).with("model.safetensors", safetensors_of(b"w"));
+        assert_eq!(newest(&beside), ["model.safetensors", "optimizer.pt", "rng.pt"]);
     }
 
     #[test]

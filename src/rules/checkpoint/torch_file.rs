@@ -100,7 +100,8 @@ fn step(name: &str) -> Option<u64> {
 fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
     scan.listing.file(&candidate.unit).ok_or("it is gone")?;
     espnets_in_order(scan, candidate)?;
-    candidate.files(scan.listing).try_for_each(|file| match is_ours(file.name()) {
+    let mut files = candidate.files(scan.listing).filter(|file| !candidate.is_note(file));
+    files.try_for_each(|file| match is_ours(file.name()) {
         true if file.path == candidate.unit => check::torch(scan.peek, file),
         true => check::torch(scan.peek, file).map_err(|why| format!("{}: {why}", file.path)),
         false => check::whole(scan.peek, file),

@@ -2,6 +2,7 @@
 //!
 //! A unit is what is copied, committed and restored as one: a file, a directory, or files with a common prefix.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
@@ -53,6 +54,15 @@ pub struct Options {
     pub world_size: Option<u32>,
     /// Whether links that lead out of a unit are followed.
     pub follow: bool,
+    /// What is below this path is no checkpoint: the finished model.
+    pub left_out: Option<String>,
+}
+
+impl Options {
+    /// What of a walk may be of checkpoints.
+    pub fn seen<'a>(&self, listing: &'a Listing) -> Cow<'a, Listing> {
+        self.left_out.as_ref().map_or(Cow::Borrowed(listing), |out| Cow::Owned(listing.without(out)))
+    }
 }
 
 /// What may be a checkpoint.
@@ -180,7 +190,7 @@ impl Scan<'_> {
     /// Every file of the unit passes the check of its type, and nothing in it is refused.
     pub fn all_whole(&self, candidate: &Candidate) -> Result<(), String> {
         let mut files = 0;
-        for entry in candidate.entries(self.listing) {
+        for entry in candidate.entries(self.listing).filter(|entry| !candidate.is_note(entry)) {
             match &entry.kind {
                 Kind::File => {
                     check::whole(self.peek, entry)?;

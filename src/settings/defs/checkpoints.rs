@@ -100,9 +100,9 @@ pub(super) const SETTINGS: &[Setting] = &[
         "model-dir",
         "DIR",
         TOPIC,
-        on::RUN | on::INSPECT,
+        on::STORE,
         "",
-        "Where the trainer writes the finished model, copied to --model-store when it leaves with 0",
+        "Where the trainer writes the finished model, copied to --model-store when run's command leaves with 0; nothing in it is a checkpoint",
     ),
     one(
         "model-store",

@@ -73,7 +73,9 @@ impl Mirror {
     /// Says, once, that something is saved and none of it is recognised.
     pub(super) fn tell_unrecognised(&mut self, look: &Look, settle: Duration) {
         let (now, is_one) = (self.clock.now(), look.layout.is_some());
-        let Some(files) = self.unrecognised.look(now, settle, &look.listing, is_one) else { return };
+        let Some(files) = self.unrecognised.look(now, settle, &self.config.options.seen(&look.listing), is_one) else {
+            return;
+        };
         let names: Vec<&str> = files.iter().take(NAMED).map(|file| file.path.as_str()).collect();
         let more = files.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };

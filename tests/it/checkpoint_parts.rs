@@ -1,0 +1,77 @@
+//! Trainers that save into several files side by side, or write the finished model among their checkpoints: all that the
+//! next start needs is committed and put back on an empty disk, and nothing else.
+
+use std::fs;
+
+use crate::support::checkpoints::{Place, tree};
+use crate::support::{Finished, Trainit};
+
+/// `trainit run` of a shell script in the place; it sees the checkpoint directory as $D, and `committed N` waits.
+fn run(place: &Place, args: &[&str], script: &str) -> Finished {
+    let (local, store) = (place.local(), place.store());
+    let committed = format!(
+        r#"committed() {{ until [ "$(ls {0}/.trainit/commits 2>/dev/null | wc -l)" -ge "$1" ]; do sleep 0.01; done; }}"#,
+        store.display()
+    );
+    Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
+        .args(["--settle", "300ms", "--mirror-interval", "20ms"])
+        .args(args)
+        .args(["--", "sh", "-c", &format!("{committed}\n{script}")])
+        .env("D", &local)
+        .output()
+}
+
+/// What a start on an empty disk finds, and what it is told to go on from.
+fn next_start(place: &Place, args: &[&str]) -> (Vec<String>, String) {
+    let _ = fs::remove_dir_all(place.local());
+    let done = run(place, args, r#"echo "$TRAINIT_RESUME_FROM""#).expect_code(0);
+    let files = tree(&place.local()).into_keys().filter(|path| !path.ends_with('/') && !path.starts_with(".trainit"));
+    (files.collect(), done.out().trim().rsplit('/').next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_model_and_its_optimizer_saved_over_and_over_are_committed_and_resumed_from_together() {
+    let place = Place::new();
+    let script = r#"save() { echo "$1" >"$D/model.pt"; sleep 0.1; echo "$1" >"$D/optimizer.pt"; }
+                    echo '{"lr": 1}' >"$D/trainer_state.json"; save 1; committed 1; save 2; committed 2"#;
+    run(&place, &[], script).expect_code(0);
+    let names = ["model.pt", "optimizer.pt", "trainer_state.json"];
+    assert_eq!(next_start(&place, &[]), (names.map(str::to_owned).to_vec(), "model.pt".to_owned()));
+    let saved = |name: &str| fs::read_to_string(place.local().join(name)).unwrap();
+    assert_eq!((saved("model.pt"), saved("optimizer.pt")), ("2\n".to_owned(), "2\n".to_owned()));
+}
+
+#[test]
+fn the_finished_model_is_no_checkpoint_although_it_lies_among_them() {
+    let place = Place::new();
+    let model = place.local().join("model");
+    let told = ["--model-dir", model.to_str().unwrap()];
+    let script = r#"echo 1 >"$D/model_10.pt"; committed 1; mkdir "$D/model"; echo 2 >"$D/model/model.pt"; sleep 0.5"#;
+    let done = run(&place, &told, script).expect_code(0);
+    assert_eq!(place.commits().len(), 1, "{}", done.err());
+    let listed = |args: &[&str]| place.checkpoint("list").args(args).output().expect_code(0).out();
+    assert!(!listed(&told).contains("model/model.pt") && listed(&[]).contains("model/model.pt"));
+    assert_eq!(next_start(&place, &told), (vec!["model_10.pt".to_owned()], "model_10.pt".to_owned()));
+}
+
+#[test]
+fn nobody_is_warned_that_the_finished_model_is_not_committed() {
+    for (told, is_warned) in [(true, false), (false, true)] {
+        let place = Place::new();
+        let model = place.local().join("model");
+        let args = if told { &["--model-dir", model.to_str().unwrap()][..] } else { &[] };
+        let script = r#"mkdir "$D/model"; echo 2 >"$D/model/weights.safetensors"; sleep 1"#;
+        let done = run(&place, args, script).expect_code(0);
+        assert_eq!(done.err().contains("NOTHING is being committed"), is_warned, "{}", done.err());
+    }
+}
+
+#[test]
+fn a_model_directory_that_is_the_checkpoint_directory_or_around_it_leaves_out_nothing() {
+    for model in ["", "disk"] {
+        let place = Place::new();
+        let model = if model.is_empty() { place.path("") } else { place.local() };
+        run(&place, &["--model-dir", model.to_str().unwrap()], r#"echo 1 >"$D/model_10.pt""#).expect_code(0);
+        assert_eq!(place.steps(), [10]);
+    }
+}
