@@ -385,12 +385,12 @@ fn nothing_old_is_deleted_on_the_way_out() {
     let script = format!(
         r#"trap 'echo {{}} >"$D/ckpt-20.json"; exit 0' TERM; echo {{}} >"$D/ckpt-10.json"
            until ls {}/.trainit/commits/*-000000000010-* >/dev/null 2>&1; do sleep 0.01; done
-           kill -TERM $PPID; sleep 60 & wait"#,
+           kill -TERM $PPID; while :; do sleep 0.01; done"#,
         place.store().display()
     );
     // Long enough that no look while the command leaves commits the second one.
-    run(&place, &["--keep-last", "1", "--settle", "2s"], &script).expect_code(143);
-    assert_eq!(place.steps(), [20, 10]);
+    let done = run(&place, &["--keep-last", "1", "--settle", "2s"], &script).expect_code(143);
+    assert_eq!(place.steps(), [20, 10], "{}", done.err());
     run(&place, &["--keep-last", "1"], &saves(30)).expect_code(0);
     assert_eq!(place.steps(), [30, 20], "the one that this run came from stays");
 }
