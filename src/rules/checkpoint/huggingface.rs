@@ -70,7 +70,8 @@ struct Best {
 /// The step that `trainer_state.json` calls the best: `best_model_checkpoint` is the path of its directory, wherever it was
 /// when it was written.
 pub(super) fn best_step(scan: &Scan, candidate: &Candidate) -> Option<u64> {
-    let best: Best = json::python_json(scan.text(&join(&candidate.unit, "trainer_state.json"))?.as_bytes()).ok()?;
+    let best: Best =
+        json::python_json(&mut scan.text(&join(&candidate.unit, "trainer_state.json"))?.as_bytes()).ok()?;
     number_after("checkpoint-", super::listing::name_of(best.best_model_checkpoint?.trim_end_matches('/')))
 }
 

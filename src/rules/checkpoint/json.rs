@@ -16,13 +16,13 @@ const NEVER: u8 = b'N';
 
 /// What Python's `json` writes, which knows of `NaN`, `Infinity` and `-Infinity`: here they are 0, nobody wants their
 /// value.
-pub fn python_json<T: DeserializeOwned>(text: impl Read) -> serde_json::Result<T> {
+pub fn python_json<T: DeserializeOwned>(text: &mut dyn Read) -> serde_json::Result<T> {
     serde_json::from_reader(BufReader::new(Plain { text, is_string: false, is_escaped: false, word: b"" }))
 }
 
 /// The same from a file of the listing.
 pub fn read<T: DeserializeOwned>(peek: &dyn Peek, file: &Entry) -> serde_json::Result<T> {
-    python_json(content(peek, file))
+    python_json(&mut content(peek, file))
 }
 
 /// JSON to the end, or a line of it after the other.
@@ -45,7 +45,7 @@ pub fn json(peek: &dyn Peek, file: &Entry) -> Verdict {
 /// Whether each line is JSON.
 fn is_lines(mut text: impl BufRead) -> io::Result<bool> {
     while has_more(&mut text)? {
-        if python_json::<IgnoredAny>(Line(&mut text)).is_err() {
+        if python_json::<IgnoredAny>(&mut Line(&mut text)).is_err() {
             return Ok(false);
         }
     }
@@ -102,15 +102,15 @@ impl Read for Content<'_> {
 }
 
 /// Python's JSON made everybody's, byte by byte.
-struct Plain<R> {
-    text: R,
+struct Plain<'a> {
+    text: &'a mut dyn Read,
     is_string: bool,
     is_escaped: bool,
     /// What is to come of a word of Python's own.
     word: &'static [u8],
 }
 
-impl<R: Read> Read for Plain<R> {
+impl Read for Plain<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let read = self.text.read(room)?;
         if read == 0 && !room.is_empty() && !std::mem::take(&mut self.word).is_empty() {
@@ -122,7 +122,7 @@ impl<R: Read> Read for Plain<R> {
     }
 }
 
-impl<R> Plain<R> {
+impl Plain<'_> {
     fn plain(&mut self, byte: u8) -> u8 {
         if let [next, rest @ ..] = self.word {
             let is_it = byte == *next;
@@ -175,7 +175,7 @@ mod tests {
             assert!(verdict(text.as_bytes()).is_err(), "{text}");
         }
         let text = br#"{"a \"NaN": "Infinity", "b": NaN}"#;
-        let read: BTreeMap<String, serde_json::Value> = python_json(&text[..]).expect("it is JSON");
+        let read: BTreeMap<String, serde_json::Value> = python_json(&mut &text[..]).expect("it is JSON");
         assert_eq!(read["a \"NaN"], "Infinity");
     }
 

@@ -78,7 +78,7 @@ pub fn check(variable: &str, text: &str) -> Result<(), ClusterError> {
     if depth(text) > MAX_DEPTH {
         return invalid(format!("nested deeper than {MAX_DEPTH} levels, which no cluster needs"));
     }
-    match python_json::<IgnoredAny>(text.as_bytes()) {
+    match python_json::<IgnoredAny>(&mut text.as_bytes()) {
         Ok(_) => Ok(()),
         Err(error) => Err(broken(variable, text, &error)),
     }
