@@ -117,7 +117,17 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let command = job.argv.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let effects = Effects::new(job, background, collectors);
     let queue = VecDeque::from([Event::Started]);
-    let mut supervisor = Supervisor { machine, command, clock, signals, queue, effects, settles: None, outcome: None };
+    let mut supervisor = Supervisor {
+        machine,
+        command,
+        clock,
+        signals,
+        queue,
+        effects,
+        settles: None,
+        outcome: None,
+        patience_ends: Uptime::ZERO,
+    };
     let outcome = supervisor.live();
     let mut effects = supervisor.effects;
     let peak_memory_bytes = effects.peak_memory();
@@ -138,6 +148,8 @@ struct Supervisor {
     settles: Option<Uptime>,
     /// How it has ended; the last of the output may still be passed on.
     outcome: Option<Outcome>,
+    /// The last deadline that this attempt's end was given: so long who reads its output has.
+    patience_ends: Uptime,
 }
 
 /// A command that has run for this long has a supervisor with little left to do. The one wake-up of our own in a life.
@@ -165,8 +177,8 @@ impl Supervisor {
     /// Who waits for the end of the output.
     fn waits(&self) -> Waits {
         match self.outcome {
-            None if self.machine.is_stopping() => Waits::Commit,
-            _ => Waits::End(self.machine.deadline().unwrap_or_default()),
+            None if self.machine.is_stopping() || !self.machine.would_restart(self.now()) => Waits::Commit,
+            _ => Waits::End(self.patience_ends),
         }
     }
 
@@ -175,6 +187,7 @@ impl Supervisor {
         let now = self.now();
         if matches!(event, Event::Spawned { .. }) {
             self.settles = Some(now + SETTLED_AFTER);
+            self.patience_ends = Uptime::ZERO;
         }
         let before = self.machine.state().clone();
         if matches!(event, Event::Committed { .. }) {
@@ -182,6 +195,7 @@ impl Supervisor {
         }
         self.effects.status.note(now, &event);
         let actions = self.machine.step(now, event.clone());
+        self.patience_ends = self.machine.deadline().unwrap_or(self.patience_ends);
         view::forewarn(&self.command, &self.machine, &actions);
         for action in &actions {
             match self.effects.perform(now, action) {

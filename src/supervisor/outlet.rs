@@ -11,7 +11,7 @@ use crate::edge::stdio;
 
 /// What is written at once: much to who reads fast, and little to who is slow, so that reading at all is seen.
 const LEAST_PIECE: usize = 4096;
-const LARGEST_PIECE: usize = 128 * 1024;
+const LARGEST_PIECE: usize = 32 * 1024;
 /// A piece that takes so long goes to a slow reader.
 const SLOW: Duration = Duration::from_millis(50);
 

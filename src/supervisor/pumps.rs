@@ -1,6 +1,6 @@
 //! The threads that pass the trainer's output on, and how long the end of an attempt waits for them: as long as somebody
 //! reads what they write, but not beyond the deadline. The loop goes on meanwhile, so that a stop is heard, and so does the
-//! last commit of a job that is being stopped.
+//! last commit.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -16,13 +16,13 @@ use crate::rules::job::Uptime;
 /// its last metrics.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it waits in any case, and how long the last commit of a stopped run does.
+/// How long it waits in any case, and how long the last commit does.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// Who waits for the end of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waits {
-    /// The last commit of a job that is being stopped: what is left after a moment is passed on beside it.
+    /// The last commit: what is left after a moment is passed on beside it.
     Commit,
     /// The next attempt, or our own end: it is dropped at this deadline, or when nobody takes any of it.
     End(Uptime),

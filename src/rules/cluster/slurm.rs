@@ -32,7 +32,9 @@ pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
         if input.options.platform == Some(Platform::Slurm) {
             return Err(ClusterError::new("missing_task", STEP[0], format!("is not set: {message}")));
         }
-        warnings.push(Warning::new("batch_script", message));
+        // Whoever says it all by flags knows where they are.
+        let is_said = [&input.options.nnodes, &input.options.node_rank].into_iter().any(Option::is_some);
+        warnings.extend((!is_said).then(|| Warning::new("batch_script", message)));
         return Ok(None);
     }
     let said = match input.count("SLURM_NNODES")? {

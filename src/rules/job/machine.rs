@@ -359,7 +359,8 @@ impl Machine {
         self.stop.is_none() && !self.ended_well() && !self.answered_a_request(now)
     }
 
-    fn would_restart(&self, now: Uptime) -> bool {
+    /// Whether another attempt would follow this one's end, if the budget lasts.
+    pub fn would_restart(&self, now: Uptime) -> bool {
         self.policy.max_restarts > 0 && self.crashed(now)
     }
 

@@ -6,6 +6,7 @@ use super::{Cause, Machine, State, Stop};
 use crate::rules::exit::{self, End};
 use crate::rules::job::event::{Action, Flushed, Timer, Uptime};
 use crate::rules::job::verdict::Reason;
+use crate::rules::signal::Signal;
 
 /// A commit that moves no byte for this long is given up.
 const FLUSH_LIMIT: Duration = Duration::from_secs(300);
@@ -18,6 +19,11 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 /// in doubt.
 const JUST_THEN: Duration = Duration::from_millis(500);
 
+/// A shell's or launcher's word for the signal that killed the trainer. HUP, INT and TERM are answered rather than died of.
+fn tells_of_a_kill(code: u8) -> bool {
+    code > 128 && ![129, 130, 143].contains(&code) && Signal::new(i32::from(code) - 128).is_some()
+}
+
 impl Machine {
     /// Where the trainer was killed rather than that it left: what it was saving then may be torn.
     pub(super) fn doubt(&self, now: Uptime) -> Option<Action> {
@@ -26,6 +32,7 @@ impl Machine {
         let (at, most) = match (end, self.killing) {
             (_, Some(killed_at)) => (killed_at, Duration::MAX),
             (End::Signal(_), _) if !is_asked || self.hung.is_some() => (self.ended_at, Duration::MAX),
+            (End::Code(code), _) if !is_asked && tells_of_a_kill(code) => (self.ended_at, Duration::MAX),
             // A shell around the trainer dies of what the trainer answers.
             (End::Signal(_), _) if now.saturating_sub(self.ended_at) < AT_ONCE => (self.ended_at, JUST_THEN),
             _ => return None,
@@ -123,7 +130,6 @@ mod tests {
     use super::super::tests::{ended, running, secs, term};
     use super::*;
     use crate::rules::job::{Event, Policy};
-    use crate::rules::signal::Signal;
 
     fn doubts(actions: &[Action]) -> Vec<(Uptime, Duration)> {
         let doubt = |action: &Action| if let Action::Doubt { at, most } = action { Some((*at, *most)) } else { None };
@@ -156,7 +162,8 @@ mod tests {
     #[test]
     fn what_a_trainer_wrote_as_it_was_killed_is_in_doubt_and_not_what_it_left_behind() {
         let signalled = |signal| Event::MainEnded { local_rank: 0, end: End::Signal(signal), oom: false };
-        for (end, doubtful) in [(ended(0), false), (ended(1), false), (signalled(Signal::KILL), true)] {
+        let ends = [(ended(0), false), (ended(1), false), (ended(143), false), (ended(201), false)];
+        for (end, doubtful) in ends.into_iter().chain([(ended(137), true), (signalled(Signal::KILL), true)]) {
             let expected = if doubtful { vec![(secs(3.0), Duration::MAX)] } else { vec![] };
             assert_eq!(dies(&mut keeps(), 3.0, end, 5.0), expected);
         }
