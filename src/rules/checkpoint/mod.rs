@@ -32,6 +32,7 @@ pub mod plan;
 mod pointing;
 mod roles;
 mod siblings;
+mod strangers;
 mod structure;
 pub mod tensorflow;
 pub mod torch_file;
@@ -164,7 +165,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     let better = if is_doubtful { others.find(|other| contest::gives_way(scan, &first, other)) } else { None };
     let mut chosen = better.unwrap_or(first);
     if is_of_files(chosen.layout) {
-        chosen.candidates = siblings::of_ranks(siblings::with_others(scan, chosen.candidates));
+        chosen.candidates = strangers::drawn_in(siblings::of_ranks(siblings::with_others(scan, chosen.candidates)));
         contest::forget_steps(scan, &mut chosen.candidates);
     }
     if is_of_files(chosen.layout) || chosen.layout.name == generic::GENERIC.name {

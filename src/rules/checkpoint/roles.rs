@@ -13,12 +13,20 @@ pub(super) enum Role {
 }
 
 const MODELS: &str = "model net network module weights params policy pi actor critic value vf q qf qnet g d netg netd gen disc \
-     generator discriminator encoder decoder enc dec head backbone classifier adapter lora unet vae student teacher reward";
+     generator discriminator encoder decoder enc dec head backbone classifier adapter lora unet vae student teacher reward \
+     value projector predictor";
 const BESIDE: &str = "optimizer optimizers optim optims opt opts optg optd optimg optimd optimizerg optimizerd scheduler \
-     schedulers sched lrscheduler scaler rng ema target buffer replay args config";
+     schedulers sched lrscheduler scaler rng ema target buffer replay args config \
+     normalizer normalizers rms dataloader sampler criterion";
+/// What an entropy is weighed with, where no model is called so: `log_alpha`, `ent_coef_optimizer`.
+const COEFFICIENTS: &str = "alpha temperature ent entropy coef";
 const STATES: &str = "state states";
 /// These say more of another word, and nothing alone.
-const FILLERS: &str = "lr dict random trainer training train text image vision audio";
+const FILLERS: &str = "lr dict random trainer training train text image vision audio log obs function";
+/// These are in the name of what is a checkpoint in itself.
+const WHOLES: &str = "last latest newest recent current best final finished checkpoint checkpoints ckpt ckpts snapshot snapshots \
+     save saved autosave resume restart recovery backup pretrained init initial preempt preempted preemption emergency \
+     interrupt interrupted sigterm crash";
 /// Of these there are two and more: `q1`, `critic_2`, `G_A2B`.
 const TWINS: &str = "q qf qnet critic vf value";
 const DOMAINS: &str = "a b ab ba a2b b2a";
@@ -36,6 +44,8 @@ pub(super) struct Said {
     pub(super) rest: String,
     /// Whether what looks like a step only tells one part from its twin.
     pub(super) is_twin: bool,
+    /// Whether it may be a checkpoint in itself: it is called so, or has a number besides.
+    pub(super) may_be_whole: bool,
 }
 
 impl Said {
@@ -46,7 +56,9 @@ impl Said {
         let has_number = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
         let words: Vec<&str> = stem.split(['_', '-', '.', ' ']).collect();
         let (role, rest) = (role(&words), rest(&words));
-        Said { role, is_twin: role.is_some() && has_number(stem) && !has_number(&rest), rest }
+        let is_twin = role.is_some() && has_number(stem) && !has_number(&rest);
+        let may_be_whole = has_number(&rest) || words.iter().any(|word| is_in(WHOLES, word));
+        Said { role, is_twin, may_be_whole, rest }
     }
 }
 
@@ -55,15 +67,18 @@ fn role(words: &[&str]) -> Option<Role> {
     match () {
         () if has(BESIDE) => Some(Role::Beside),
         () if has(MODELS) => Some(Role::Model),
+        () if has(COEFFICIENTS) => Some(Role::Beside),
         () => has(STATES).then_some(Role::Some),
     }
 }
 
 fn rest(words: &[&str]) -> String {
+    let is_of_a_model = words.iter().any(|word| is_in(MODELS, word));
     let is_said = |(at, word): (usize, &&str)| {
         let before = &words[..at];
         let is_number = word.len() == 1 && word.bytes().all(|byte| byte.is_ascii_digit());
         [MODELS, BESIDE, STATES, FILLERS].iter().any(|known| is_in(known, word))
+            || !is_of_a_model && is_in(COEFFICIENTS, word)
             || untwinned(word) != *word
             || is_number && before.iter().rfind(|word| **word != "target").is_some_and(|word| is_in(TWINS, word))
             || is_in(DOMAINS, word) && before.last().is_some_and(|word| *word != "model" && is_in(MODELS, word))
@@ -110,9 +125,26 @@ mod tests {
             ("critic_best_0.93.pt", Some(Role::Model), "best_0_93"),
             ("model_v2.pt", Some(Role::Model), "v2"),
             ("model1.pt", None, "model1"),
+            ("log_alpha.pt", Some(Role::Beside), ""),
+            ("alpha_optimizer.pt", Some(Role::Beside), ""),
+            ("log_ent_coef.pt", Some(Role::Beside), ""),
+            ("temperature_optim.pt", Some(Role::Beside), ""),
+            ("obs_rms.pt", Some(Role::Beside), ""),
+            ("reward_normalizer.pt", Some(Role::Beside), ""),
+            ("value_function.pt", Some(Role::Model), ""),
+            ("model_alpha.pt", Some(Role::Model), "alpha"),
         ] {
             assert_eq!(said(name), (role, rest.to_owned()), "{name}");
         }
+    }
+
+    #[test]
+    fn what_may_be_a_checkpoint_in_itself_is_called_so_or_numbered() {
+        let wholes =
+            ["last.pt", "model_best.pt", "Checkpoint.pth.tar", "my-ckpt.pt", "interrupted.pt", "vocab_v2.pt", "a20.pt"];
+        assert!(wholes.iter().all(|name| Said::by(name).may_be_whole));
+        let parts = ["losses.pt", "losses.ckpt", "q1.pt", "critic_2.pt", "lasting.pt", "muon_optimizer.pt"];
+        assert!(!parts.iter().any(|name| Said::by(name).may_be_whole));
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidat
     all
 }
 
-fn said(path: &str) -> Said {
+pub(super) fn said(path: &str) -> Said {
     Said::by(&without_ranks(name_of(path)))
 }
 

@@ -1,0 +1,206 @@
+//! Files without a step whose names say nothing of a save that lies beside them: `losses.pt` beside `model.pt` and
+//! `optimizer.pt`. By its time each would be the newest checkpoint, and there is no model in it. It is a part of the save,
+//! then: what was saved by the same trainer it may want.
+
+use std::collections::BTreeMap;
+
+use super::listing::parent_of;
+use super::roles::{Role, Said};
+use super::siblings::{is_a_save, said};
+use super::unit::Candidate;
+
+/// Adds such files to the save in their directory, the newest of several: the units come newest first, and each save stays
+/// where it was among them, so that what is added makes none newer than a step.
+pub(super) fn drawn_in(units: Vec<Candidate>) -> Vec<Candidate> {
+    let units = added(units, is_of_several, |_| true);
+    // A model becomes such a save by an optimizer that is called otherwise (`muon_optimizer.pt`), and draws in the others.
+    let units = added(units, has_model, |said| said.role == Some(Role::Beside));
+    added(units, is_of_several, |_| true)
+}
+
+fn added(mut units: Vec<Candidate>, is_home: fn(&Candidate) -> bool, is_part: fn(&Said) -> bool) -> Vec<Candidate> {
+    let mut homes: BTreeMap<String, usize> = BTreeMap::new();
+    for (at, unit) in units.iter().enumerate().filter(|(_, unit)| unit.step.is_none() && is_home(unit)) {
+        homes.entry(parent_of(&unit.unit).to_owned()).or_insert(at);
+    }
+    for at in 0..units.len() {
+        let to = homes.get(parent_of(&units[at].unit)).filter(|_| is_stranger(&units[at], is_part));
+        if let Some(to) = to {
+            let paths = std::mem::take(&mut units[at].paths);
+            units[*to].paths.extend(paths);
+        }
+    }
+    homes.into_values().for_each(|at| units[at].paths.sort());
+    units.retain(|unit| !unit.paths.is_empty());
+    units
+}
+
+fn is_stranger(unit: &Candidate, is_part: fn(&Said) -> bool) -> bool {
+    let is_one = |said: Said| said.role != Some(Role::Model) && !said.may_be_whole && is_part(&said);
+    unit.step.is_none() && !is_a_save(unit) && unit.paths.iter().all(|path| is_one(said(path)))
+}
+
+fn has_model(unit: &Candidate) -> bool {
+    unit.paths.iter().any(|path| said(path).role == Some(Role::Model))
+}
+
+fn is_of_several(unit: &Candidate) -> bool {
+    is_a_save(unit) || unit.paths.len() > 1 && has_model(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::{safetensors_of, zip_of};
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, reason};
+    use super::super::{Options, Scan, recognise};
+
+    const SECOND: i64 = 1_000_000_000;
+
+    /// Saved one second after another.
+    fn saved(names: &[&str]) -> Memory {
+        (1..).zip(names).fold(Memory::default(), |memory, (at, name)| {
+            let bytes = if name.ends_with(".safetensors") { safetensors_of(b"w") } else { zip_of(b"w", b"") };
+            memory.with(name, bytes).at(name, at * SECOND)
+        })
+    }
+
+    /// What is committed of the newest, and what it is called.
+    fn newest(names: &[&str]) -> (String, Vec<String>) {
+        let (memory, options) = (saved(names), Options::default());
+        let scan = Scan { listing: &memory.listing(), peek: &memory, options: &options };
+        let first = recognise(&scan).expect("something is recognised").candidates.remove(0);
+        (first.unit, first.paths)
+    }
+
+    #[track_caller]
+    fn is_one(unit: &str, names: &[&str]) {
+        let mut sorted = names.to_vec();
+        sorted.sort_unstable();
+        let (called, paths) = newest(names);
+        assert_eq!((called.as_str(), paths), (unit, sorted.iter().map(|name| (*name).to_owned()).collect()));
+        assert_eq!(complete_units(&saved(names)), [(unit.to_owned(), None)]);
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_of_a_save_is_a_part_of_the_one_beside_it() {
+        for stranger in [
+            "losses",
+            "history",
+            "metrics",
+            "vocab",
+            "tokenizer",
+            "stats",
+            "obs_rms",
+            "running_mean_std",
+            "step",
+            "epoch",
+            "temperature",
+            "dataloader",
+            "sampler",
+            "criterion",
+            "projector",
+            "embeddings",
+            "value_function",
+            "memory",
+            "muon_optimizer",
+            "sampler_state",
+            "log_alpha",
+        ] {
+            let name = format!("{stranger}.pt");
+            for at in 0..3 {
+                let mut names = vec!["model.pt", "optimizer.pt"];
+                names.insert(at, &name);
+                is_one("model.pt", &names);
+            }
+            let in_a_folder = format!("run/{name}");
+            is_one("run/model.pt", &["run/model.pt", "run/optimizer.pt", &in_a_folder]);
+        }
+        is_one(
+            "model.pt",
+            &["model.pt", "optimizer.pt", "losses.pt", "vocab.pt", "losses_rank0.pt", "losses_rank1.pt"],
+        );
+        is_one("optimizer.pt", &["model.safetensors", "optimizer.pt", "losses.pt"]);
+        is_one("last_model.pt", &["last_model.pt", "last_optim.pt", "losses.pt"]);
+        is_one("last.pt", &["last.pt", "last_optim.pt", "losses.pt"]);
+        is_one("model.pt", &["model.pt", "muon_optimizer.pt", "losses.pt"]);
+        is_one("model.pt", &["model.pt", "losses.pt", "muon_optimizer.pt"]);
+        let (unit, paths) = newest(&["model.pt", "optimizer.pt", "model_best.pt", "muon_optimizer.pt"]);
+        assert_eq!((unit.as_str(), paths.len()), ("model.pt", 3), "a save comes before a model alone");
+    }
+
+    #[test]
+    fn what_sac_saves_is_one_checkpoint() {
+        for alpha in
+            ["log_alpha.pt", "alpha_optimizer.pt", "alpha.pt", "ent_coef.pt", "log_ent_coef_optim.pt", "temp.pt"]
+        {
+            is_one("actor.pt", &["actor.pt", "critic1.pt", "critic2.pt", "actor_optimizer.pt", alpha]);
+        }
+        is_one("actor.pt", &["actor.pt", "log_alpha.pt"]);
+    }
+
+    #[test]
+    fn of_several_saves_it_belongs_to_the_newest() {
+        let names = ["old_model.pt", "old_optim.pt", "last_model.pt", "last_optim.pt", "losses.pt"];
+        let (unit, paths) = newest(&names);
+        assert_eq!((unit.as_str(), paths), ("last_model.pt", names[2..].iter().map(|n| (*n).to_owned()).collect()));
+        let best = ["last_model.pt", "last_optim.pt", "best_model.pt", "best_optim.pt", "losses.pt"];
+        assert_eq!(newest(&best).1, ["last_model.pt", "last_optim.pt", "losses.pt"], "the best is a copy");
+    }
+
+    #[test]
+    fn a_part_that_is_cut_short_makes_the_save_incomplete() {
+        let torn = saved(&["model.pt", "optimizer.pt", "losses.pt"]).with("losses.pt", &zip_of(b"w", b"")[..40]);
+        assert_eq!(complete_units(&torn), []);
+        assert!(reason(&torn, "model.pt").contains("losses.pt"));
+    }
+
+    #[test]
+    fn what_may_be_a_checkpoint_in_itself_stays_one() {
+        for whole in [
+            "last",
+            "latest",
+            "best",
+            "final",
+            "checkpoint",
+            "my_checkpoints",
+            "ckpt",
+            "snapshot",
+            "save",
+            "saved",
+            "resume",
+            "backup",
+            "pretrained",
+            "init",
+            "initial",
+            "model_best",
+            "interrupted",
+            "resnet50",
+            "vocab_v2",
+            "foo_20",
+        ] {
+            let name = format!("{whole}.pt");
+            let names = ["model.pt", "optimizer.pt", &name];
+            assert_eq!(complete_units(&saved(&names)).len(), 2, "{whole}");
+        }
+        let foo = ["model.pt", "optimizer.pt", "foo.pt", "foo_optimizer.pt"];
+        assert_eq!(newest(&foo).1, foo[2..], "a save is no part of another");
+    }
+
+    #[test]
+    fn beside_a_model_alone_or_in_another_directory_it_is_a_checkpoint_as_it_was() {
+        for names in
+            [&["model.pt", "last.pt"][..], &["model.pt", "agent.pt"], &["model.pt", "optimizer.pt", "b/agent.pt"]]
+        {
+            let last = *names.last().expect("there is one");
+            assert_eq!(newest(names), (last.to_owned(), vec![last.to_owned()]));
+            assert_eq!(complete_units(&saved(names)).len(), 2);
+        }
+    }
+
+    #[test]
+    fn it_makes_an_old_save_no_newer_than_a_step() {
+        let names = ["model.pt", "optimizer.pt", "ckpt_10.pt", "losses.pt"];
+        assert_eq!(newest(&names), ("ckpt_10.pt".to_owned(), vec!["ckpt_10.pt".to_owned()]));
+    }
+}
