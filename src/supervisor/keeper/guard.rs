@@ -63,9 +63,11 @@ impl Mirror {
 
     /// Fails where the store only said that it took the manifest. One that cannot be asked any more did take it.
     pub(super) async fn is_there(&self, store: &Store, name: &CommitName) -> Result<(), Stop> {
-        let is_it = match store.get(&name.key(), LIMIT + 1).await {
-            Ok(text) => CommitName::of(name.stamp.clone(), Some(name.step), &text) == *name,
-            Err(error) => error.trouble != Trouble::Absent,
+        let key = name.key();
+        let is_it = match tokio::time::timeout(SOON, store.get(&key, LIMIT + 1)).await {
+            Err(_) => true,
+            Ok(Ok(text)) => CommitName::of(name.stamp.clone(), Some(name.step), &text) == *name,
+            Ok(Err(error)) => error.trouble != Trouble::Absent,
         };
         let why = || {
             format!(
