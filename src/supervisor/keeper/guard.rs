@@ -17,17 +17,30 @@ use crate::rules::checkpoint::plan::Standing;
 /// A store that answers later than this is not waited for where there is a way without it.
 pub(super) const SOON: Duration = Duration::from_secs(5);
 
-/// Whether the store answers soon, be it with a refusal.
-pub(super) async fn answers(store: &Store) -> bool {
-    let answer = tokio::time::timeout(SOON, attempts(store)).await;
-    answer.is_ok_and(|answer| answer.err().is_none_or(|error| error.trouble != Trouble::Unreachable))
+/// What comes of asking a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Be it a refusal.
+    Came,
+    /// Not soon; a busy one may still give it.
+    Late,
+    Unreachable,
+}
+
+/// Whether the store answers soon.
+pub(super) async fn answers(store: &Store) -> Answer {
+    match tokio::time::timeout(SOON, attempts(store)).await {
+        Err(_) => Answer::Late,
+        Ok(Err(error)) if error.trouble == Trouble::Unreachable => Answer::Unreachable,
+        Ok(_) => Answer::Came,
+    }
 }
 
 impl Mirror {
     /// Whether the store answers soon, if there is one.
     pub async fn answers(&self) -> bool {
         match &self.store {
-            Some(store) => answers(store).await,
+            Some(store) => answers(store).await == Answer::Came,
             None => true,
         }
     }
