@@ -72,6 +72,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
                     // Who says 0 knows that nobody writes.
                     let settle = Some(settle).filter(|settle| !settle.is_zero());
                     let outcome = mirror.commit_newest(settle, None, &*shown("pushing")).await;
+                    mirror.retire().await;
                     tell(&mirror);
                     Ok(pushed(&mirror, outcome, as_json))
                 }

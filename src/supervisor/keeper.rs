@@ -41,7 +41,7 @@ use crate::edge::clock::Clock;
 use crate::rules::job::{Event, Flushed};
 use commit::Outcome;
 use doubt::CutOff;
-use inbox::Inbox;
+use inbox::{Inbox, TO_A_FLUSH, TO_ANY, TO_NONE};
 use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::publish;
@@ -153,8 +153,11 @@ impl Keeper {
                     order = orders.recv() => order,
                     () = tokio::time::sleep(pause) => {
                         let vigil = self.vigil();
-                        let looked = inbox.during(&mut orders, false, vigil, self.look()).await;
+                        let looked = inbox.during(&mut orders, TO_NONE, vigil, self.look()).await;
                         pause = looked.unwrap_or(self.interval);
+                        if !inbox.has_any() {
+                            inbox.during(&mut orders, TO_ANY, None, self.retire()).await;
+                        }
                         continue;
                     }
                 }
@@ -169,7 +172,7 @@ impl Keeper {
                 }
                 Some(Order::Doubt(at_ns, most)) => {
                     self.cut_off.note(at_ns);
-                    inbox.during(&mut orders, false, None, self.doubt(most)).await;
+                    inbox.during(&mut orders, TO_NONE, None, self.doubt(most)).await;
                 }
                 // What was to be through earlier is through already.
                 Some(Order::Hurry(_)) => {}
@@ -181,24 +184,24 @@ impl Keeper {
                     // Cut off, it has no answer; a flush is next then.
                     inbox.rest(true);
                     let vigil = self.vigil();
-                    let saved = inbox.during(&mut orders, false, vigil, self.save_what_is_left()).await;
+                    let saved = inbox.during(&mut orders, TO_NONE, vigil, self.save_what_is_left()).await;
                     if let Some(Some(saved)) = saved.filter(|_| !inbox.is_to_flush()) {
-                        inbox.during(&mut orders, true, None, self.find_newest(saved)).await;
+                        inbox.during(&mut orders, TO_A_FLUSH, None, self.find_newest(saved)).await;
                     }
                     inbox.rest(false);
                 }
                 Some(Order::FallBack) => {
-                    inbox.during(&mut orders, false, None, self.fall_back()).await;
+                    inbox.during(&mut orders, TO_NONE, None, self.fall_back()).await;
                 }
                 Some(Order::Publish) => {
-                    let published = inbox.during(&mut orders, false, None, self.publish()).await;
+                    let published = inbox.during(&mut orders, TO_NONE, None, self.publish()).await;
                     let late = || Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off));
                     self.teller.tell(Event::Flushed(published.unwrap_or_else(late)));
                 }
                 Some(Order::Flush(by)) => {
                     is_training = false;
                     let silent = inbox.silent();
-                    if inbox.during(&mut orders, false, None, self.flush(by, silent)).await.is_none() {
+                    if inbox.during(&mut orders, TO_NONE, None, self.flush(by, silent)).await.is_none() {
                         self.flush(Some(self.clock.now()), None).await;
                     }
                 }
@@ -339,6 +342,14 @@ impl Keeper {
         self.interval
     }
 
+    /// What retention lets go of since the last commit. A commit that is owed does not wait for it.
+    async fn retire(&mut self) {
+        if let Some(mirror) = &mut self.mirror {
+            mirror.retire().await;
+        }
+        self.tell_notes();
+    }
+
     /// Copies what the finished job leaves.
     async fn publish(&self) -> Flushed {
         let Some(model) = &self.model else { return Flushed::Done { step: None } };
@@ -353,6 +364,10 @@ impl Keeper {
         let outcome = self.mirror.as_mut()?.commit_newest(settle, left, &progress).await;
         self.tell_look(settle.is_none());
         self.tell_outcome(&outcome);
+        // One before it may have been found to stand.
+        if let (Outcome::OutOfTime { .. }, Some((committed, _))) = (&outcome, self.mirror.as_ref()?.committed()) {
+            self.teller.tell(Event::Found { committed });
+        }
         Some(outcome)
     }
 }

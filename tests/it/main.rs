@@ -58,6 +58,8 @@ mod nproc;
 mod object_store_runs;
 #[cfg(feature = "store")]
 mod object_stores;
+#[cfg(feature = "store")]
+mod partly_hung_stores;
 mod peers;
 mod preemption;
 mod report_metric;

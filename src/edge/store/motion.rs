@@ -1,6 +1,9 @@
 //! Whether anything moves between us and a store, and whether it takes what it is sent.
 
+#![expect(unsafe_code, reason = "a connection is asked by its descriptor what it holds back")]
+
 use std::collections::BTreeSet;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +16,8 @@ struct Counts {
     bytes: AtomicU64,
     owed: AtomicU32,
     writes: Mutex<Writes>,
+    /// Descriptors of the connections.
+    lines: Mutex<BTreeSet<RawFd>>,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +37,16 @@ impl Meter {
         self.0.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
+    /// There is a connection with this descriptor, until what comes back is dropped, which is before it is closed.
+    pub(super) fn line(&self, descriptor: RawFd) -> Line {
+        self.lines().insert(descriptor);
+        Line { meter: self.clone(), descriptor }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, BTreeSet<RawFd>> {
+        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// An answer is owed from now on, until what comes back is dropped.
     pub(super) fn owed(&self) -> Owed {
         self.0.owed.fetch_add(1, Relaxed);
@@ -49,9 +64,11 @@ impl Meter {
 
     /// How it stands now.
     pub(super) fn read(&self) -> Motion {
+        let lines = self.lines();
+        let held_back: u64 = lines.iter().map(|line| held_back(*line)).sum();
         let writes = self.lock();
         Motion {
-            bytes: self.0.bytes.load(Relaxed),
+            bytes: self.0.bytes.load(Relaxed).wrapping_sub(held_back),
             owed: self.0.owed.load(Relaxed),
             begun: writes.begun,
             oldest: writes.open.first().copied(),
@@ -63,6 +80,30 @@ impl Meter {
 
     fn lock(&self) -> MutexGuard<'_, Writes> {
         self.0.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes that were written and have not got to the other side: the kernel takes some hundred thousand, which is a minute's
+/// worth on a narrow line.
+fn held_back(line: RawFd) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open as long as it is in the list, and the kernel writes one int.
+    let asked = unsafe { libc::ioctl(line, libc::TIOCOUTQ, &raw mut bytes) };
+    if asked == 0 { u64::try_from(bytes).unwrap_or_default() } else { 0 }
+}
+
+/// A connection.
+pub(super) struct Line {
+    meter: Meter,
+    descriptor: RawFd,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let mut lines = self.meter.lines();
+        // What never got there has not moved.
+        self.meter.0.bytes.fetch_sub(held_back(self.descriptor), Relaxed);
+        lines.remove(&self.descriptor);
     }
 }
 
@@ -150,6 +191,11 @@ impl Motion {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -166,6 +212,34 @@ mod tests {
         assert!(!moved.is_stuck_since(asked));
         drop(owed);
         assert!(!meter.read().is_stuck_since(moved), "it has answered");
+    }
+
+    #[test]
+    fn what_the_kernel_holds_back_moves_when_the_other_side_takes_it_and_never_by_being_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let mut near = TcpStream::connect(listener.local_addr().expect("has an address")).expect("connects");
+        let (mut far, _) = listener.accept().expect("accepts");
+        near.set_nonblocking(true).expect("sets");
+        let meter = Meter::default();
+        let line = meter.line(near.as_raw_fd());
+        while let Ok(written) = near.write(&[0; 1 << 16]) {
+            meter.moved(written);
+        }
+        let at_rest = || loop {
+            let before = meter.read();
+            std::thread::sleep(Duration::from_millis(300));
+            if !meter.read().has_moved_since(before) {
+                return before;
+            }
+        };
+        let full = at_rest();
+        far.read_exact(&mut vec![0; 1 << 20]).expect("reads");
+        while !meter.read().has_moved_since(full) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let then = at_rest();
+        drop(line);
+        assert!(!meter.read().has_moved_since(then));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! keeps the rest of an answer back until then, up to 40 ms on a connection that was used before.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -14,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::motion::Meter;
+use super::motion::{Line, Meter};
 
 /// Makes them.
 #[derive(Clone)]
@@ -34,13 +35,15 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, to: Uri) -> Self::Future {
         let meter = self.meter.clone();
-        let prompt = |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt { tcp: tcp.into_inner(), meter, owes: false });
+        let prompt = |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt::new(tcp.into_inner(), meter));
         self.tcp.call(to).map_ok(prompt).boxed()
     }
 }
 
 /// Acknowledges what it has read once there is no more, and counts what moves.
 pub(super) struct Prompt {
+    /// Goes before the connection does.
+    _line: Line,
     tcp: TcpStream,
     meter: Meter,
     /// Whether something was read that may not be acknowledged.
@@ -95,6 +98,10 @@ impl AsyncWrite for Prompt {
 }
 
 impl Prompt {
+    fn new(tcp: TcpStream, meter: Meter) -> Prompt {
+        Prompt { _line: meter.line(tcp.as_raw_fd()), tcp, meter, owes: false }
+    }
+
     fn counted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = written {
             self.meter.moved(bytes);
@@ -123,7 +130,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let tcp = TcpStream::connect(listener.local_addr().expect("has an address")).await.expect("connects");
         let (mut server, _) = listener.accept().expect("accepts");
-        let mut prompt = Prompt { tcp, meter: Meter::default(), owes: false };
+        let mut prompt = Prompt::new(tcp, Meter::default());
         // As after a few questions and answers: the kernel lets acknowledgements wait.
         prompt.tcp.set_quickack(false).expect("sets");
         server.write_all(b"HTTP/1.1 200 OK").expect("writes");

@@ -65,7 +65,8 @@ pub enum Event {
         /// The newest step in the store, if there is one.
         committed: Option<u64>,
     },
-    /// The restore has found a commit that is good, before anything of it is fetched.
+    /// The restore has found a commit that is good, before anything of it is fetched; or the last commit was cut short, and
+    /// this one stands.
     Found {
         /// Its step; `None` also when the one before was no good after all.
         committed: Option<u64>,

@@ -298,7 +298,7 @@ impl Machine {
 
     /// Later restores begin with what is known to be committed.
     fn on_found(&mut self, committed: Option<u64>) -> Vec<Action> {
-        if self.state == State::Restoring {
+        if matches!(self.state, State::Restoring | State::Flushing) {
             self.committed = committed;
         }
         Vec::new()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{join, try_join3};
 
-use super::guard::{SOON, answers};
+use super::guard::{Answer, SOON, answers};
 use super::retention::commits;
 use crate::edge::clock;
 use crate::edge::store::{Created, Store, StoreError};
@@ -43,8 +43,8 @@ pub(super) async fn claim(store: &Store, address: &Address) -> Result<Claim, Sto
 
 async fn tell_of_waiting(store: &Store, address: &Address) -> Infallible {
     tokio::time::sleep(LATE).await;
-    let (is_there, ()) = join(answers(store), tokio::time::sleep(SOON - LATE)).await;
-    let what = if is_there { "take what it is sent" } else { "answer" };
+    let (answer, ()) = join(answers(store), tokio::time::sleep(SOON - LATE)).await;
+    let what = if answer == Answer::Came { "take what it is sent" } else { "answer" };
     tracing::warn!(
         code = "store",
         "{address} does not {what}: this run's claim of it is tried for about a minute, and nothing is started before; see that it is well and can be reached from here"

@@ -2,7 +2,7 @@
 //! key written once. Killed anywhere, the store holds what it held before, or the new commit whole.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use super::known::{Known, Sent};
 use super::look::{Local, same_bytes};
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
 use super::pins::{Pins, pin, unchanged, unpin};
-use super::retention::commits;
+use super::retention::{commits, unless_stuck};
 use super::send::{Pools, Sending, Stop, verify, without_data};
 use super::transfer::make_durable;
 use crate::edge::store::{Created, Store, Trouble};
@@ -20,6 +20,7 @@ use crate::edge::{clock, writers};
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
 use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key};
+use crate::rules::checkpoint::plan::Age;
 use crate::rules::exit;
 
 /// How long the store has to say, when the time is up, whether the commit is through.
@@ -90,8 +91,8 @@ pub enum Outcome {
 impl Mirror {
     /// Commits the newest complete checkpoint if the store does not hold it. `settle`: it must have lain unchanged for
     /// this long, and nobody may have it open for writing; `None` where nobody can write any more. `limit`: give up after
-    /// this long, and do not begin what the last throughput says cannot be done in it; nothing old is deleted then
-    /// either. `progress` hears bytes done and bytes in all.
+    /// this long, and do not begin what the last throughput says cannot be done in it. `progress` hears bytes done and
+    /// bytes in all. What retention lets go of is for [`Mirror::retire`].
     pub async fn commit_newest(
         &mut self,
         settle: Option<Duration>,
@@ -175,10 +176,7 @@ impl Mirror {
             self.waits(self.waiting);
             return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
-        if let Some(committed) = &self.committed
-            && (same_bytes(&committed.entries, &local.entries)
-                || !committed.is_before(&local.candidate.unit, local.age))
-        {
+        if let Some(committed) = self.committed.as_ref().filter(|_| self.holds(&local)) {
             let step = committed.age.step;
             self.waits(None);
             self.tell_outranked(&beside).await;
@@ -186,7 +184,6 @@ impl Mirror {
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
         self.waits(Some((local.age.step, since)));
-        self.naming = self.naming.take().filter(|(_, age)| *age == local.age);
         let local = match settle {
             Some(settle) => self.settled(local, settle).await?,
             None => local,
@@ -217,28 +214,18 @@ impl Mirror {
             }
             uploaded => uploaded?,
         };
-        let stamp = self.name(&local, bytes, sent, pins).await?;
+        self.name(&local, &beside, bytes, sent, pins).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
         let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
         if bytes >= TELLING_BYTES && !is_capped {
             self.throughput = Some(bytes as f64 / seconds.max(0.001));
         }
         let lag = self.clock.now().saturating_sub(since).as_secs_f64();
-        let unit = local.candidate.unit;
-        let outcome = Outcome::Committed { step: local.age.step, unit: unit.clone(), bytes, seconds, lag };
         self.write_pushed(&beside, local.age);
-        self.committed = Some(Committed { unit, beside, entries: local.entries, age: local.age, stamp });
-        self.naming = None;
+        self.committed = self.naming.take();
+        self.is_to_retire = true;
         self.waits(None);
-        if limit.is_none()
-            && let Err(error) = self.retire().await
-        {
-            self.note(format!(
-                "{error}; what --keep-last lets go of stays for now, in part or whole; trainit checkpoint prune takes it away"
-            ));
-        }
-        self.config.faults.point(12);
-        Ok(outcome)
+        Ok(Outcome::Committed { step: local.age.step, unit: local.candidate.unit, bytes, seconds, lag })
     }
 
     /// The time was up; but the manifest may just have been on its way, now or as the commit before was cut off, and what
@@ -246,14 +233,26 @@ impl Mirror {
     async fn cut_short(&mut self, limit: Duration) -> Result<Outcome, Stop> {
         let names = async { commits(self.store.as_ref()?).await.ok() };
         let names = tokio::time::timeout(LAST_WORD, names).await.ok().flatten().unwrap_or_default();
-        match self.naming.take_if(|(ours, _)| names.iter().any(|name| name.stamp == *ours)) {
-            Some((_, age)) => Ok(Outcome::UpToDate { step: age.step }),
+        if let Some(named) = self.naming.take_if(|ours| names.iter().any(|name| name.stamp == ours.stamp)) {
+            self.committed = Some(named);
+        }
+        let look = tokio::time::timeout(SECOND_WORD, self.look(self.config.push_step)).await;
+        let is_all = look.is_ok_and(|look| look.is_ok_and(|look| look.newest.is_none_or(|local| self.holds(&local))));
+        match self.committed.as_ref().filter(|_| is_all) {
+            Some(committed) => Ok(Outcome::UpToDate { step: committed.age.step }),
             None => Err(Stop::OutOfTime(format!(
                 "no time left{} to commit the newest checkpoint; {}",
                 if limit < MOMENT { String::new() } else { format!(" after {:.1} s", limit.as_secs_f64()) },
                 self.what_stands()
             ))),
         }
+    }
+
+    /// Whether the store holds this one, or a newer.
+    fn holds(&self, local: &Local) -> bool {
+        self.committed.as_ref().is_some_and(|committed| {
+            same_bytes(&committed.entries, &local.entries) || !committed.is_before(&local.candidate.unit, local.age)
+        })
     }
 
     /// What the next run will find.
@@ -363,8 +362,21 @@ impl Mirror {
     }
 
     /// Puts the manifest: from here on there is a commit.
-    async fn name(&mut self, local: &Local, bytes: u64, sent: Vec<Sent>, pins: Pins) -> Result<Stamp, Stop> {
-        self.naming = Some((self.ours()?.1, local.age));
+    async fn name(
+        &mut self,
+        local: &Local,
+        beside: &BTreeMap<String, Age>,
+        bytes: u64,
+        sent: Vec<Sent>,
+        pins: Pins,
+    ) -> Result<(), Stop> {
+        self.naming = Some(Committed {
+            unit: local.candidate.unit.clone(),
+            beside: beside.clone(),
+            entries: local.entries.clone(),
+            age: local.age,
+            stamp: self.ours()?.1,
+        });
         let (store, stamp) = self.ours()?;
         let faults = &self.config.faults;
         let mut items: Vec<Item> = sent.iter().map(|sent| sent.item.clone()).collect();
@@ -389,7 +401,7 @@ impl Mirror {
             self.note(format!("cannot remove {PINS}: {error}"));
         }
         self.known = Known::new(sent);
-        Ok(stamp)
+        Ok(())
     }
 
     /// The store, and the stamp of the commit under way.
@@ -405,7 +417,8 @@ impl Mirror {
     async fn discard(&self, made: Vec<String>) {
         let Some(store) = &self.store else { return };
         let deletions = made.iter().map(|key| store.delete(key));
-        let _ = stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await;
+        let deletions = stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>();
+        let _ = unless_stuck(store, deletions).await;
     }
 
     fn manifest(&self, local: &Local, stamp: &Stamp, files: Vec<Item>, total_bytes: u64) -> Manifest {

@@ -20,6 +20,7 @@ impl Mirror {
         let Some(bad) = look.newest else { return Ok(None) };
         let unit = bad.candidate.unit.clone();
         let committed = self.committed.take();
+        self.naming = None;
         self.bad.extend(committed.as_ref().map(|c| c.stamp.clone()));
         let ignored = self.ignored.insert(unit.clone(), bad.age.newest_ns);
         let look = self.look(None).await.map_err(|error| self.unusable(&error))?;

@@ -40,6 +40,9 @@ impl Keeper {
             flushed = self.commit_the_last(by) => flushed,
         };
         self.tell_notes();
+        if by.is_none() && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless)) {
+            self.retire().await;
+        }
         match flushed {
             Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
             Err(by) => self.tell_fenced(&by.to_string()),

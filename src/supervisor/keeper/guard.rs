@@ -17,17 +17,30 @@ use crate::rules::checkpoint::plan::Standing;
 /// A store that answers later than this is not waited for where there is a way without it.
 pub(super) const SOON: Duration = Duration::from_secs(5);
 
-/// Whether the store answers soon, be it with a refusal.
-pub(super) async fn answers(store: &Store) -> bool {
-    let answer = tokio::time::timeout(SOON, attempts(store)).await;
-    answer.is_ok_and(|answer| answer.err().is_none_or(|error| error.trouble != Trouble::Unreachable))
+/// What comes of asking a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Be it a refusal.
+    Came,
+    /// Not soon; a busy one may still give it.
+    Late,
+    Unreachable,
+}
+
+/// Whether the store answers soon.
+pub(super) async fn answers(store: &Store) -> Answer {
+    match tokio::time::timeout(SOON, attempts(store)).await {
+        Err(_) => Answer::Late,
+        Ok(Err(error)) if error.trouble == Trouble::Unreachable => Answer::Unreachable,
+        Ok(_) => Answer::Came,
+    }
 }
 
 impl Mirror {
     /// Whether the store answers soon, if there is one.
     pub async fn answers(&self) -> bool {
         match &self.store {
-            Some(store) => answers(store).await,
+            Some(store) => answers(store).await == Answer::Came,
             None => true,
         }
     }
@@ -63,9 +76,11 @@ impl Mirror {
 
     /// Fails where the store only said that it took the manifest. One that cannot be asked any more did take it.
     pub(super) async fn is_there(&self, store: &Store, name: &CommitName) -> Result<(), Stop> {
-        let is_it = match store.get(&name.key(), LIMIT + 1).await {
-            Ok(text) => CommitName::of(name.stamp.clone(), Some(name.step), &text) == *name,
-            Err(error) => error.trouble != Trouble::Absent,
+        let key = name.key();
+        let is_it = match tokio::time::timeout(SOON, store.get(&key, LIMIT + 1)).await {
+            Err(_) => true,
+            Ok(Ok(text)) => CommitName::of(name.stamp.clone(), Some(name.step), &text) == *name,
+            Ok(Err(error)) => error.trouble != Trouble::Absent,
         };
         let why = || {
             format!(

@@ -13,6 +13,16 @@ use super::vigil::Vigil;
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::pace::Pace;
 
+/// How much longer something may take once this order has come; `None`: as long as it does.
+pub(super) type Yields = fn(&Order) -> Option<Duration>;
+
+/// To no order.
+pub(super) const TO_NONE: Yields = |_| None;
+/// What only another attempt would need, to the last commit.
+pub(super) const TO_A_FLUSH: Yields = |order| matches!(order, Order::Flush(_)).then_some(Duration::ZERO);
+/// What can be done later; most often it is about to be through.
+pub(super) const TO_ANY: Yields = |_| Some(Duration::from_secs(1));
+
 /// Orders that come while something is being done.
 pub(super) struct Inbox {
     clock: Clock,
@@ -51,13 +61,18 @@ impl Inbox {
         self.held.iter().any(|order| matches!(order, Order::Flush(_)))
     }
 
+    /// Whether an order waits.
+    pub(super) fn has_any(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Does it, keeping what comes meanwhile for later; cut off (`None`) where an order says by when the last commit must
-    /// be through, where a flush makes it `vain`, where one waits for a store that the `vigil` finds silent, or when nobody
+    /// be through, so long after an order that it `yields` to, where one waits for a store that the `vigil` finds silent, or when nobody
     /// is left to give orders.
     pub(super) async fn during<T>(
         &mut self,
         orders: &mut UnboundedReceiver<Order>,
-        vain: bool,
+        yields: Yields,
         vigil: Option<Vigil>,
         deed: impl Future<Output = T>,
     ) -> Option<T> {
@@ -90,10 +105,7 @@ impl Inbox {
                     if let Order::Doubt(at_ns, _) = order {
                         self.cut_off.note(at_ns);
                     }
-                    if vain && matches!(order, Order::Flush(_)) {
-                        self.held.push_back(order);
-                        return None;
-                    }
+                    let yielded = yields(&order).map(|more| self.clock.now() + more);
                     let limit = match order {
                         Order::Hurry(by) => Some(by),
                         Order::Flush(by) => {
@@ -102,7 +114,7 @@ impl Inbox {
                         }
                         _ => None,
                     };
-                    by = [by, limit].into_iter().flatten().min();
+                    by = [by, limit, yielded].into_iter().flatten().min();
                     if !matches!(order, Order::Hurry(_)) {
                         self.held.push_back(order);
                     }

@@ -140,8 +140,10 @@ pub struct Mirror {
     pub(crate) bad: Vec<Stamp>,
     /// What the store holds of the local directory.
     pub(crate) committed: Option<Committed>,
-    /// A commit of the newest checkpoint whose manifest was on its way: whether it stands is the store's to say.
-    pub(super) naming: Option<(Stamp, Age)>,
+    /// A commit whose manifest was on its way: whether it stands is the store's to say.
+    pub(super) naming: Option<Committed>,
+    /// Whether there was a commit since retention was last looked after.
+    pub(super) is_to_retire: bool,
     /// The files of the last commit: not to be sent again.
     pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.
@@ -213,6 +215,7 @@ impl Mirror {
             bad: Vec::new(),
             committed: None,
             naming: None,
+            is_to_retire: false,
             known: Known::default(),
             seen: None,
             throughput: None,

@@ -21,6 +21,8 @@ use crate::rules::checkpoint::plan::{self, Retention};
 
 /// What was written half is left alone for this long: somebody may be writing it.
 const STAGED: Duration = Duration::from_secs(600);
+/// A store that owes an answer and moves nothing for so long is not waited for where nothing is lost by it.
+const STUCK: Duration = Duration::from_secs(5);
 
 /// What was or would be deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -96,9 +98,25 @@ pub(super) fn lack(item: &Item, there: &HashMap<String, u64>) -> Option<String> 
 }
 
 impl Mirror {
-    /// After a commit: lets go of what retention no longer keeps.
-    pub(crate) async fn retire(&self) -> Result<(), StoreError> {
-        self.prune_commits(false).await.map(drop)
+    /// After a commit: lets go of what retention no longer keeps. Dropped halfway it is to be done still; a store that
+    /// stands still is left alone until the next commit.
+    pub async fn retire(&mut self) {
+        let Some(store) = self.store.clone().filter(|_| self.is_to_retire) else { return };
+        let why = match unless_stuck(&store, self.prune_commits(false)).await {
+            Some(Ok(_)) => None,
+            Some(Err(error)) => Some(error.to_string()),
+            None => {
+                let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
+                Some(format!("{place} does not answer what retention asks of it"))
+            }
+        };
+        self.is_to_retire = false;
+        if let Some(why) = why {
+            self.note(format!(
+                "{why}; what --keep-last lets go of stays for now, in part or whole; trainit checkpoint prune takes it away"
+            ));
+        }
+        self.config.faults.point(12);
     }
 
     /// Whether something was deleted that retention does not keep.
@@ -193,6 +211,24 @@ impl Mirror {
             Ok::<(), StoreError>(())
         });
         stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect().await
+    }
+}
+
+/// Does it; `None`: the store gives no answer any more.
+pub(super) async fn unless_stuck<T>(store: &Store, deed: impl Future<Output = T>) -> Option<T> {
+    let stuck = async {
+        loop {
+            let then = store.motion();
+            tokio::time::sleep(STUCK).await;
+            if store.motion().is_stuck_since(then) {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        done = deed => Some(done),
+        () = stuck => None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::background::Teller;
 use super::Keeper;
-use super::guard::{SOON, answers};
+use super::guard::{Answer, SOON, answers};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Motion, Store};
 use crate::rules::job::Event;
@@ -96,9 +96,9 @@ impl Vigil {
             if now.has_moved_since(before) {
                 self.teller.tell(Event::Transferring);
             }
-            let is_there = answers(&self.store).await;
+            let answer = answers(&self.store).await;
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let wrong = self.wrong(is_there, [last, before, now], &mut seen);
+            let wrong = self.wrong(answer, [last, before, now], &mut seen);
             last = now;
             let Some(wrong) = wrong else {
                 *seen = Seen::default();
@@ -119,8 +119,10 @@ impl Vigil {
     }
 
     /// What is wrong with the store, by how it stood at the look before, and before and after this one's pause.
-    fn wrong(&self, is_there: bool, [last, before, now]: [Motion; 3], seen: &mut Seen) -> Option<Wrong> {
-        if !is_there {
+    fn wrong(&self, answer: Answer, [last, before, now]: [Motion; 3], seen: &mut Seen) -> Option<Wrong> {
+        // Our question waits behind what we send.
+        let is_busy = now.has_taken_since(last) || now.has_moved_since(before) && now.is_sending_since(before);
+        if answer == Answer::Unreachable || answer == Answer::Late && !is_busy {
             return Some(Wrong::Silent);
         }
         if now.has_taken_since(last) {
@@ -236,14 +238,36 @@ mod tests {
         let refused = put("refused.bin", 0);
         take.send(()).expect("is taken");
         let now = until(&|now| now.has_refused_since(begun)).await;
-        assert_eq!(vigil.wrong(true, [begun, before, now], &mut seen), None);
+        assert_eq!(vigil.wrong(Answer::Came, [begun, before, now], &mut seen), None);
         slow.abort();
         let _ = slow.await;
         let then = until(&|then| then.has_refused_since(now)).await;
         let refuses = Some(Wrong::Refuses(Some(503)));
-        assert_eq!(vigil.wrong(true, [now, now, then], &mut seen), refuses);
-        assert_eq!(vigil.wrong(true, [then, then, then], &mut seen), refuses, "it is about to be sent again");
+        assert_eq!(vigil.wrong(Answer::Came, [now, now, then], &mut seen), refuses);
+        assert_eq!(vigil.wrong(Answer::Came, [then, then, then], &mut seen), refuses, "it is about to be sent again");
         refused.abort();
+    }
+
+    #[tokio::test]
+    async fn a_store_that_answers_late_is_silent_only_where_nothing_of_ours_moves_either() {
+        let (at, _lists, take) = bucket();
+        let (vigil, _heard) = watch(&at, PROBE_PAUSE).await;
+        let store = Arc::clone(&vigil.store);
+        let slow = tokio::spawn(async move { store.put("slow.bin", vec![Bytes::from(vec![0; 60 << 20])], 0).await });
+        let until = async |seen: &dyn Fn(Motion) -> bool| {
+            while !seen(vigil.store.motion()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            vigil.store.motion()
+        };
+        let before = until(&|now| now.is_stuck_since(vigil.store.motion())).await;
+        take.send(()).expect("is taken");
+        let now = until(&|now| now.has_moved_since(before)).await;
+        let wrong = |answer, motions| vigil.wrong(answer, motions, &mut Seen::default());
+        assert_eq!(wrong(Answer::Late, [before, before, now]), None, "the question waits behind it");
+        assert_eq!(wrong(Answer::Unreachable, [before, before, now]), Some(Wrong::Silent));
+        assert_eq!(wrong(Answer::Late, [before, now, now]), Some(Wrong::Silent));
+        slow.abort();
     }
 
     #[tokio::test]

@@ -1,0 +1,91 @@
+//! Stores that take what they are sent and never answer one other kind of request: the newest checkpoint gets there.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::support::bucket::{Bucket, Fault, NAME, Request};
+use crate::support::checkpoints::Place;
+use crate::support::{Running, Trainit, eventually};
+
+/// A bucket, and a run whose trainer waits for the file `go` in the place, or for a signal; step 1 is committed.
+fn one_committed(args: &[&str]) -> (Bucket, Place, Running) {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    let local = place.local();
+    let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+    let timing = ["--settle", "0s", "--mirror-interval", "10ms", "--keep-last", "1"];
+    let script = format!("until [ -e {} ]; do sleep 0.01; done", place.path("go").display());
+    let trainit = Trainit::new(run).args(timing).args(args).args(["--", "sh", "-c", &script]);
+    let going = place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).start();
+    going.after_log("started sh");
+    place.save(1);
+    eventually("the first is committed", || commits(&bucket, 1));
+    (bucket, place, going)
+}
+
+fn commits(bucket: &Bucket, step: u64) -> bool {
+    bucket.keys().iter().any(|k| k.contains("/commits/") && k.contains(&format!("-{step:012}-")))
+}
+
+fn is_deletion(request: &Request) -> bool {
+    request.method == "DELETE" || request.method == "POST" && request.query.contains_key("delete")
+}
+
+fn reads_a_manifest(request: &Request) -> bool {
+    request.method == "GET" && request.key.contains("/commits/")
+}
+
+#[test]
+fn a_stop_commits_the_newest_although_what_follows_the_commit_before_hangs() {
+    let stopped = |hangs: fn(&Request) -> bool| {
+        let (bucket, place, going) = one_committed(&[]);
+        bucket.misbehave(move |r| hangs(r).then_some(Fault::Hang));
+        bucket.forget();
+        place.save(2);
+        eventually("it hangs", || bucket.asked().iter().any(hangs));
+        place.save(3);
+        let asked = Instant::now();
+        going.signal(libc::SIGTERM);
+        let done = going.finish().expect_code(143);
+        assert!(asked.elapsed() < Duration::from_secs(18), "{:?}", asked.elapsed());
+        assert!(commits(&bucket, 3), "{}", done.err());
+        assert_eq!(done.verdict()["committed_step"], 3);
+        assert!(!done.err().contains("is tried for"), "{}", done.err());
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| stopped(is_deletion));
+        scope.spawn(|| stopped(reads_a_manifest));
+    });
+}
+
+#[test]
+fn a_store_that_deletes_nothing_holds_up_neither_the_next_commit_nor_the_end() {
+    let (bucket, place, going) = one_committed(&[]);
+    bucket.misbehave(|r| is_deletion(r).then_some(Fault::Hang));
+    bucket.forget();
+    place.save(2);
+    eventually("it hangs", || bucket.asked().iter().any(is_deletion));
+    let saved = Instant::now();
+    place.save(3);
+    going.after_log("\"step\":3");
+    fs::write(place.path("go"), "").unwrap();
+    let done = going.finish().expect_code(0);
+    assert!(saved.elapsed() < Duration::from_secs(27), "{:?}", saved.elapsed());
+    assert!(commits(&bucket, 3));
+    assert!(done.err().contains("what --keep-last lets go of stays for now"), "{}", done.err());
+    assert!(!done.err().contains("is tried for"), "{}", done.err());
+}
+
+#[test]
+fn a_newer_checkpoint_is_not_said_to_be_safe_where_the_time_was_up_while_the_one_before_was_named() {
+    let (bucket, place, going) = one_committed(&["--preempt-on", "USR1@6"]);
+    bucket.misbehave(|r| (r.method == "PUT" && r.key.contains("/commits/")).then_some(Fault::Mute));
+    place.save(2);
+    eventually("the manifest is stored", || commits(&bucket, 2));
+    place.save(3);
+    going.signal(libc::SIGUSR1);
+    let done = going.finish().expect_code(143);
+    assert_eq!(done.verdict()["committed_step"], 2, "{}", done.err());
+    assert!(done.err().contains("the last committed one (step 2) stands"), "{}", done.err());
+    assert!(!done.err().contains("is safe"), "{}", done.err());
+}
