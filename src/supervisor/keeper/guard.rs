@@ -2,6 +2,8 @@
 //! what it took.
 
 use std::collections::HashSet;
+use std::convert::Infallible;
+use std::future::pending;
 use std::time::Duration;
 
 use super::claim::{attempts, standing};
@@ -34,6 +36,22 @@ pub(super) async fn answers(store: &Store) -> Answer {
         Ok(Err(error)) if error.trouble == Trouble::Unreachable => Answer::Unreachable,
         Ok(_) => Answer::Came,
     }
+}
+
+/// Says once that what a run goes on from is waited for, where the store owes an answer and nothing moves.
+pub(super) async fn tell_of_standstill(store: &Store, address: &str) -> Infallible {
+    loop {
+        let before = store.motion();
+        tokio::time::sleep(SOON).await;
+        if store.motion().is_stuck_since(before) {
+            break;
+        }
+    }
+    tracing::warn!(
+        code = "store",
+        "{address} does not send what it was asked for: the checkpoint to go on from is waited for about a minute more; see that it is well and can be reached from here"
+    );
+    pending().await
 }
 
 impl Mirror {

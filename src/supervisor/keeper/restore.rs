@@ -9,6 +9,7 @@ use std::io;
 
 use super::claim::{standing, still_shown};
 use super::fetch::Stop;
+use super::guard::tell_of_standstill;
 use super::in_place::{half, holds, mark};
 use super::look::{Local, Look, same_bytes};
 use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume, away};
@@ -180,6 +181,20 @@ impl Mirror {
     }
 
     pub(super) async fn choose(
+        &mut self,
+        store: &Store,
+        look: &Look,
+        which: Which,
+    ) -> Result<Option<Resume>, MirrorError> {
+        let address = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
+        tokio::select! {
+            biased;
+            chosen = self.choose_in_time(store, look, which) => chosen,
+            never = tell_of_standstill(store, &address) => match never {},
+        }
+    }
+
+    async fn choose_in_time(
         &mut self,
         store: &Store,
         look: &Look,
