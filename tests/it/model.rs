@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Mutex;
 
 use crate::support::Trainit;
 use crate::support::bucket::{Bucket, Fault, NAME};
@@ -261,6 +262,22 @@ fn in_a_bucket_objects_are_replaced_and_nobody_elses_are_looked_at() {
     assert!(at("PUT job/saved_model.pb") < at("DELETE job/variables/variables.index"), "what is old goes last");
     assert!(at("DELETE job/.trainit/model.json") < at("PUT job/assets/v"));
     assert_eq!(deeds.last().map(String::as_str), Some("PUT job/.trainit/model.json"));
+}
+
+#[test]
+fn a_file_that_comes_damaged_or_is_not_kept_is_sent_again() {
+    for fault in [Fault::Flip, Fault::Pretend] {
+        let (bucket, fault) = (Bucket::start(), Mutex::new(Some(fault)));
+        let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+        bucket.misbehave(move |r| {
+            (r.method == "PUT" && r.key.ends_with("saved_model.pb")).then(|| fault.lock().unwrap().take())?
+        });
+        let trainit = run(&place, TRAINER);
+        let done = place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).output();
+        assert!(done.expect_code(0).err().contains("saved_model.pb of the model is sent again"));
+        assert_eq!(bucket.object("job/saved_model.pb").as_deref(), Some(&b"graph\n"[..]));
+        assert!(bucket.object("job/.trainit/model.json").is_some());
+    }
 }
 
 #[test]

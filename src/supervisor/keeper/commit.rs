@@ -81,7 +81,7 @@ pub enum Outcome {
         code: u8,
         /// The store could not be reached: another try may do.
         is_away: bool,
-        /// What was sent came damaged or was not kept, or the answer means nothing to us: sent again it may be through.
+        /// Whether another try may do it.
         again: bool,
         /// Why, in one word, for who counts.
         cause: &'static str,
@@ -123,6 +123,7 @@ impl Mirror {
             let unpinned = blocking(move || unpin(&*beneath(&dir)?, &pins));
             let _ = tokio::time::timeout(limit.map_or(Duration::MAX, |_| LAST_WORD), unpinned).await;
         }
+        let again = done.as_ref().is_err_and(Stop::may_pass);
         match done {
             Ok(outcome) => outcome,
             // Another run on the same directory takes our pins away, which looks like a change.
@@ -134,11 +135,9 @@ impl Mirror {
             Err(Stop::OutOfTime(why)) => Outcome::OutOfTime { why },
             Err(Stop::Store(error)) => {
                 let message = format!("{error}; it is not committed; what was before still is; {}", way_out(&error));
-                let again = matches!(error.trouble, Trouble::Other | Trouble::Absent);
                 self.failed(message, error.trouble, again).await
             }
-            Err(Stop::Lost(message)) => self.failed(message, Trouble::Other, true).await,
-            Err(Stop::Failed(message)) => self.failed(message, Trouble::Other, false).await,
+            Err(Stop::Lost(message) | Stop::Failed(message)) => self.failed(message, Trouble::Other, again).await,
         }
     }
 

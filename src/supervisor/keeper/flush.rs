@@ -11,11 +11,11 @@ use crate::rules::job::{Event, Flushed};
 
 /// How long to wait before looking again at a checkpoint that changed under the last commit of a run, and before what
 /// failed is tried again.
-const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
 /// So often; with an empty process tree only somebody outside can be writing.
 const LAST_LOOKS: u32 = 4;
 /// So often what another try may do is tried; what takes longer than the patience, twice.
-const LAST_TRIES: u32 = 4;
+pub(super) const LAST_TRIES: u32 = 4;
 
 impl Keeper {
     /// The last commit of the run. Nobody of ours writes any more. `silent`: what the store was found to be already.

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
+use super::flush::{LAST_LOOK_PAUSE, LAST_TRIES};
 use super::known::{Known, Sent};
 use super::mirror::{beneath, blocking, way_out};
 use super::pins::Held;
@@ -180,21 +181,13 @@ async fn copy(plan: &Plan, bytes: u64, made: &RefCell<Vec<String>>, told: &dyn F
     for group in [deeper, top] {
         let sent = group.into_iter().map(|entry| {
             let from = entry.through.clone().map_or_else(|| Held::Here(entry.path.clone()), Held::Elsewhere);
-            sending.send(entry, from, entry.path.clone())
+            send(&sending, entry, from)
         });
         let sent: Vec<Sent> = stream::iter(sent).buffer_unordered(sending.habits.at_once).try_collect().await?;
         items.extend(sent.into_iter().map(|sent| sent.item));
     }
     let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
     make_durable(store, &keys, bytes, told).await?;
-    // Each by its name: a listing has whatever others put there, too.
-    let looks = items.iter().map(|item| async move {
-        match store.size(&item.key).await? {
-            Some(size) if size == item.size => Ok(()),
-            _ => Err(Stop::Failed(format!("the store acknowledged {} and does not hold it whole", item.key))),
-        }
-    });
-    stream::iter(looks).buffer_unordered(sending.habits.at_once).try_collect::<()>().await?;
     let ours: HashSet<&str> = items.iter().map(|i| i.path.as_str()).collect();
     let is_left = |old: &&File| !ours.contains(old.path.as_str()) && !in_the_way.contains(&old.path);
     for old in before.iter().flat_map(|before| &before.files).filter(is_left) {
@@ -208,6 +201,30 @@ async fn copy(plan: &Plan, bytes: u64, made: &RefCell<Vec<String>>, told: &dyn F
         Created::Ours => Ok(()),
         Created::Taken => Err(Stop::Failed("another run has copied its model there meanwhile".to_owned())),
     }
+}
+
+/// Sends one file until it is there, some times where another try may do it.
+async fn send(sending: &Sending<'_>, entry: &Entry, from: Held) -> Result<Sent, Stop> {
+    let (path, store) = (&entry.path, sending.store);
+    let try_to_send = || async {
+        let sent = sending.send(entry, from.clone(), path.clone()).await?;
+        match store.size(path).await? {
+            Some(size) if size == entry.size => Ok(sent),
+            _ => Err(Stop::Lost(format!("the store acknowledged {path} and does not hold it whole"))),
+        }
+    };
+    let mut pause = LAST_LOOK_PAUSE;
+    for _ in 1..LAST_TRIES {
+        match try_to_send().await {
+            Err(stop) if stop.may_pass() => {
+                tracing::warn!(code = "model", "{path} of the model is sent again: {}", words(stop));
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            sent => return sent,
+        }
+    }
+    try_to_send().await
 }
 
 /// What is to be copied, links followed. Errors: some lead out, and that was not asked for.

@@ -20,7 +20,7 @@ use super::pool::Pool;
 use super::sums::Sums;
 use crate::edge::beneath::{Beneath, forget, read_into};
 use crate::edge::clock::Clock;
-use crate::edge::store::{Habits, Store, StoreError, Upload};
+use crate::edge::store::{Habits, Store, StoreError, Trouble, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Item, ItemKind};
 use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
@@ -50,6 +50,13 @@ pub(super) enum Stop {
     Lost(String),
     Store(StoreError),
     OutOfTime(String),
+}
+
+impl Stop {
+    /// Whether what was sent came damaged or was not kept, or the answer means nothing to us: sent again it may be through.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Stop::Lost(_) | Stop::Store(StoreError { trouble: Trouble::Other | Trouble::Absent, .. }))
+    }
 }
 
 impl From<StoreError> for Stop {
