@@ -15,7 +15,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use crate::settings::Complaint;
 use crate::settings::defs::{Takes, all, find, on};
-use crate::settings::layers::nearest;
+use crate::settings::layers::{nearest, switched};
 use crate::settings::left_out::is_left_out;
 
 /// A subcommand: its name, its bit in [`on`], one line of help, and the operands it takes.
@@ -184,7 +184,7 @@ pub fn parse(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
 #[inline(never)]
 fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
-    let mut mistakes = Vec::new();
+    let mut mistakes = wanted.map_or_else(Vec::new, |sub| without_values(sub, &mut argv));
     let mut parsed = loop {
         let error = match read(wanted, &argv) {
             Ok(parsed) => break parsed,
@@ -209,6 +209,25 @@ fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
         true => Ok(parsed),
         false => Err(Refusal::Wrong(parsed.mistakes.iter().map(ToString::to_string).collect())),
     }
+}
+
+/// Takes out what was given to switches, which would be the command: `--strong-hash true -- python` ran `true`.
+fn without_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
+    let mut mistakes = Vec::new();
+    let is_switch = |flag: &str| find(flag).is_some_and(|s| s.on & sub.on != 0 && s.takes == Takes::Switch);
+    let mut at = 1;
+    while argv[at + 1..].iter().any(|word| word == "--") {
+        let flag = argv[at].to_str().filter(|word| word.strip_prefix("--").is_some_and(is_switch));
+        if let Some(flag) = flag
+            && let Some(value) = argv[at + 1].to_str().filter(|next| switched(next).is_some())
+        {
+            let message = format!("it takes no value, found {value:?}; give it alone, or leave it out");
+            mistakes.push(Complaint { place: flag.to_owned(), message });
+            argv.remove(at + 1);
+        }
+        at += 1;
+    }
+    mistakes
 }
 
 fn read(wanted: Option<&'static Sub>, argv: &[OsString]) -> Result<Parsed, clap::Error> {
@@ -405,6 +424,19 @@ mod tests {
         let error = parse(["trainit", "status", "--jsn"].map(OsString::from).to_vec());
         let Err(Refusal::Wrong(lines)) = error else { panic!("{error:?}") };
         assert_eq!(lines, ["--jsn: trainit status has no such flag; did you mean --json?"]);
+    }
+
+    #[test]
+    fn what_is_given_to_a_switch_is_not_the_command() {
+        let p = parsed("trainit run --strong-hash True --stop-grace 5s -- python x");
+        let [mistake] = p.mistakes.as_slice() else { panic!("{p:?}") };
+        assert!(mistake.to_string().starts_with("--strong-hash: it takes no value, found \"True\""), "{mistake}");
+        assert_eq!(p.operands, ["python", "x"]);
+        for line in ["run --strong-hash true", "run --strong-hash -- true", "run --strong-hash true x", "run true -- x"]
+        {
+            let p = parsed(&format!("trainit {line}"));
+            assert!(p.mistakes.is_empty() && p.operands[0] == "true", "{p:?}");
+        }
     }
 
     #[test]

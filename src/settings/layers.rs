@@ -90,7 +90,8 @@ impl Values {
             }
             let values = match setting.takes {
                 Takes::Many(_) => text.lines().filter(|l| !l.trim().is_empty()).map(str::to_owned).collect(),
-                _ => vec![text.to_owned()],
+                // `$(cat file)` and a block of YAML leave an end of line.
+                _ => vec![text.trim().to_owned()],
             };
             given.insert(setting.name, Given { values, source: Source::Variable });
         }
@@ -130,6 +131,15 @@ impl Values {
     /// Every setting that has a value, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Given)> {
         self.given.iter().map(|(name, given)| (*name, given))
+    }
+}
+
+/// What a word says of a switch, if it does.
+pub fn switched(word: &str) -> Option<bool> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Some(true),
+        "false" | "0" | "no" | "off" => Some(false),
+        _ => None,
     }
 }
 
@@ -202,10 +212,17 @@ impl<'a> Reader<'a> {
         pairs
     }
 
-    /// A path. An empty one names nothing, and is rarely meant: a variable in a script was not set.
+    /// A path on this machine. An empty one names nothing, and is rarely meant: a variable in a script was not set.
     pub fn path(&mut self, name: &str) -> Option<PathBuf> {
         self.parse(name, |text| match text.trim() {
             "" => Err("expected a path, found nothing; name one, or leave it out".to_owned()),
+            address if address.contains("://") => Err(format!(
+                "expected a directory or file of this machine, found the address {address}; a store is given as \
+                 --checkpoint-store or --model-store, beside the directory where the trainer writes"
+            )),
+            home if home == "~" || home.starts_with("~/") => Err(format!(
+                "expected a path, found {home:?}, of which no shell has made the home directory; write it in full"
+            )),
             _ => Ok(PathBuf::from(text)),
         })
     }
@@ -213,7 +230,7 @@ impl<'a> Reader<'a> {
     /// One of a few words.
     pub fn choice<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
         self.parse(name, |text| {
-            words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(|| {
+            words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| *value).ok_or_else(|| {
                 let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
                 format!("expected one of {}, found {text:?}{}", known.join(", "), hint(text, &known))
             })
@@ -229,12 +246,8 @@ impl<'a> Reader<'a> {
 
     /// A switch.
     pub fn switch(&mut self, name: &str) -> bool {
-        self.parse(name, |text| match text {
-            "true" | "1" | "yes" | "on" => Ok(true),
-            "false" | "0" | "no" | "off" => Ok(false),
-            _ => Err(format!("expected true or false, found {text:?}")),
-        })
-        .unwrap_or(false)
+        let expected = |text: &str| format!("expected true or false, found {text:?}");
+        self.parse(name, |text| switched(text).ok_or_else(|| expected(text))).unwrap_or(false)
     }
 
     /// Notes that `name` lacks another setting. Where not all could be read nobody knows: it may be just that.
@@ -330,6 +343,30 @@ mod tests {
     fn an_empty_variable_counts_as_unset() {
         let (values, _) = gather(&[], &Env::from_pairs([("TRAINIT_STOP_GRACE", "")]), None);
         assert_eq!(values.get("stop-grace").map(|g| g.source.clone()), Some(Source::Default));
+    }
+
+    #[test]
+    fn the_ends_of_a_variable_and_the_case_of_a_word_matter_to_nobody() {
+        let pairs =
+            [("TRAINIT_STRONG_HASH", "True\n"), ("TRAINIT_RESTORE", " NONE"), ("TRAINIT_CHECKPOINT_DIR", "/ck ")];
+        let (values, complaints) = gather(&[], &Env::from_pairs(pairs), None);
+        let mut reader = Reader::new(&values, complaints);
+        assert!(reader.switch("strong-hash"));
+        assert_eq!(reader.choice("restore", &[("latest", 1), ("none", 2)]), Some(2));
+        assert_eq!(reader.path("checkpoint-dir"), Some("/ck".into()));
+        assert_eq!(reader.complaints, []);
+    }
+
+    #[test]
+    fn what_is_no_path_of_this_machine_is_refused() {
+        for (text, why) in
+            [("gs://bucket/job", "--checkpoint-store"), ("~/ckpt", "home"), ("~", "home"), (" ", "nothing")]
+        {
+            let (values, complaints) = gather(&[("checkpoint-dir", text)], &Env::default(), None);
+            let mut reader = Reader::new(&values, complaints);
+            assert_eq!(reader.path("checkpoint-dir"), None);
+            assert!(reader.complaints[0].message.contains(why), "{:?}", reader.complaints);
+        }
     }
 
     #[test]

@@ -108,6 +108,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
                 &[
                     ("error", LogLevel::Error),
                     ("warn", LogLevel::Warn),
+                    ("warning", LogLevel::Warn),
                     ("info", LogLevel::Info),
                     ("debug", LogLevel::Debug),
                 ],
@@ -131,7 +132,8 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
 /// When silence is a hang; zero is never.
 fn hang(reader: &mut Reader<'_>) -> Option<Hang> {
     let startup = reader.parse("hang-startup", duration::parse);
-    let timeout = reader.parse("hang-timeout", duration::parse).filter(|timeout| !timeout.is_zero())?;
+    let or_never = |text: &str| if text.trim() == "never" { Ok(Duration::ZERO) } else { duration::parse(text) };
+    let timeout = reader.parse("hang-timeout", or_never).filter(|timeout| !timeout.is_zero())?;
     Some(Hang { timeout, startup: startup.unwrap_or(timeout.saturating_mul(3)) })
 }
 

@@ -13,9 +13,15 @@ impl Scan<'_> {
     pub fn is_aside(&self, path: &str) -> bool {
         let is_asked = self.options.format.is_some();
         let mut around = parent_of(path).split('/');
-        let is_hidden = around.any(|part| part.starts_with('.') || !is_asked && is_temporary(part));
+        let is_hidden =
+            around.any(|part| part.starts_with('.') || !is_asked && is_temporary(part) || is_installed(part));
         is_temporary(path) || is_moved(name_of(path)) || is_hidden
     }
+}
+
+/// Whether a directory is where Python keeps its libraries, with path files that are called as torch's are (`.pth`).
+fn is_installed(part: &str) -> bool {
+    ["site-packages", "dist-packages"].contains(&part)
 }
 
 /// Whether a name is of something unfinished or hidden, in any framework.
@@ -113,6 +119,13 @@ mod tests {
         ] {
             assert!(!is_temporary(name), "{name}");
         }
+    }
+
+    #[test]
+    fn what_python_installed_is_none() {
+        let path = "venv/lib/python3.11/site-packages/distutils-precedence.pth";
+        assert_eq!(complete_units(&Memory::of(&[(path, "import os"), ("step-5/w.bin", "x")])).len(), 1);
+        assert_eq!(complete_units(&Memory::of(&[(path, "import os")])), []);
     }
 
     #[test]

@@ -129,7 +129,7 @@ fn numbers(text: &str) -> Result<Vec<u64>, ()> {
 
 /// `40GiB`, `80GB`, `16384MiB`, or bytes. Errors: what was expected.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 11] = [
+    const UNITS: [(&str, u64); 15] = [
         ("KiB", 1 << 10),
         ("MiB", 1 << 20),
         ("GiB", 1 << 30),
@@ -138,6 +138,11 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         ("MB", 1_000_000),
         ("GB", 1_000_000_000),
         ("TB", 1_000_000_000_000),
+        // As Kubernetes writes them.
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
         ("M", 1 << 20),
         ("G", 1 << 30),
         ("B", 1),

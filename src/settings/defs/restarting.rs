@@ -28,7 +28,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Restart a command that shows no sign of life for so long: no heartbeat, output, commit, I/O, thread at work; 0 never [default: never]",
+        "Restart a command that shows no sign of life for so long: no heartbeat, output, commit, I/O, thread at work [default: never]",
     ),
     one(
         "hang-startup",
