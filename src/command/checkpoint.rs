@@ -4,6 +4,8 @@
 
 pub(super) mod shown;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use self::shown::{commits_table, local_object, local_table, object, pruned_text, step_text};
@@ -72,7 +74,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
                     // Who says 0 knows that nobody writes.
                     let settle = Some(settle).filter(|settle| !settle.is_zero());
                     let outcome = mirror.commit_newest(settle, None, &*shown("pushing")).await;
-                    mirror.retire().await;
+                    mirror.retire(Duration::MAX, true).await;
                     tell(&mirror);
                     Ok(pushed(&mirror, outcome, as_json))
                 }

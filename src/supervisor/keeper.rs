@@ -41,7 +41,7 @@ use crate::edge::clock::Clock;
 use crate::rules::job::{Event, Flushed};
 use commit::Outcome;
 use doubt::CutOff;
-use inbox::{Inbox, TO_A_FLUSH, TO_ANY, TO_NONE};
+use inbox::{Haste, Inbox, TO_A_FLUSH, TO_ANY, TO_NONE};
 use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::publish;
@@ -58,6 +58,9 @@ const NOTICE_SETTLE: Duration = Duration::from_millis(500);
 const NOTICE_INTERVAL: Duration = Duration::from_secs(1);
 /// A complaint is repeated when the store is twice as far behind as when it was made, from here on.
 const SAID_AGAIN: Duration = Duration::from_secs(120);
+/// How long retention may keep the next look waiting, and the end of a job that is done.
+const TURN: Duration = Duration::from_secs(10);
+const LAST_TURN: Duration = Duration::from_secs(60);
 /// Between two looks after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -107,6 +110,7 @@ struct Keeper {
     interval: Duration,
     mirror: Option<Mirror>,
     cut_off: Arc<CutOff>,
+    haste: Arc<Haste>,
     teller: Teller,
     clock: Clock,
     /// The last complaint and how far behind the store was, so that a store that stays away is one line now and then and
@@ -130,6 +134,7 @@ impl Keeper {
             interval,
             mirror: None,
             cut_off: Arc::default(),
+            haste: Arc::default(),
             teller,
             clock,
             said: Default::default(),
@@ -143,7 +148,7 @@ impl Keeper {
         let mut pause = self.interval;
         let mut is_training = false;
         let pace = self.checkpoints.as_ref().map(|c| Arc::clone(&c.mirror.pace));
-        let mut inbox = Inbox::new(self.clock, pace, Arc::clone(&self.cut_off));
+        let mut inbox = Inbox::new(self.clock, pace, Arc::clone(&self.cut_off), Arc::clone(&self.haste));
         loop {
             let order = if let Some(order) = inbox.next() {
                 Some(order)
@@ -155,8 +160,8 @@ impl Keeper {
                         let vigil = self.vigil();
                         let looked = inbox.during(&mut orders, TO_NONE, vigil, self.look()).await;
                         pause = looked.unwrap_or(self.interval);
-                        if !inbox.has_any() {
-                            inbox.during(&mut orders, TO_ANY, None, self.retire()).await;
+                        if inbox.is_idle() {
+                            inbox.during(&mut orders, TO_ANY, None, self.retire(TURN, false)).await;
                         }
                         continue;
                     }
@@ -191,7 +196,7 @@ impl Keeper {
                     inbox.rest(false);
                 }
                 Some(Order::FallBack) => {
-                    inbox.during(&mut orders, TO_NONE, None, self.fall_back()).await;
+                    inbox.during(&mut orders, TO_A_FLUSH, None, self.fall_back()).await;
                 }
                 Some(Order::Publish) => {
                     let published = inbox.during(&mut orders, TO_NONE, None, self.publish()).await;
@@ -201,8 +206,19 @@ impl Keeper {
                 Some(Order::Flush(by)) => {
                     is_training = false;
                     let silent = inbox.silent();
-                    if inbox.during(&mut orders, TO_NONE, None, self.flush(by, silent)).await.is_none() {
-                        self.flush(Some(self.clock.now()), None).await;
+                    let flushed = match inbox.during(&mut orders, TO_NONE, None, self.flush(by, silent)).await {
+                        Some(flushed) => flushed,
+                        None => self.flush(Some(self.clock.now()), None).await,
+                    };
+                    if by.is_none()
+                        && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless))
+                        && inbox.is_idle()
+                    {
+                        inbox.during(&mut orders, TO_ANY, None, self.retire(LAST_TURN, true)).await;
+                    }
+                    match flushed {
+                        Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
+                        Err(by) => self.tell_fenced(&by.to_string()),
                     }
                 }
             }
@@ -239,6 +255,7 @@ impl Keeper {
         let restored = async {
             let mut mirror = Mirror::open(checkpoints.mirror).await?;
             mirror.cut_off = Arc::clone(&self.cut_off);
+            mirror.haste = Arc::clone(&self.haste);
             mirror.hear_restore(Box::new(log_lines("restoring the checkpoint")));
             mirror.hear_behind(self.behind());
             let teller = self.teller.clone();
@@ -317,18 +334,14 @@ impl Keeper {
     /// One look while training goes on. How long to wait for the next.
     async fn look(&mut self) -> Duration {
         match self.commit(Some(self.settle), None).await {
-            Some(Outcome::Committed { unit, step, seconds, lag, .. }) => {
-                self.said = Default::default();
-                let (took, lag) = (Duration::from_secs_f64(seconds), Duration::from_secs_f64(lag));
-                self.teller.tell(Event::Committed { unit, step, took, lag });
-            }
+            Some(Outcome::Committed { .. }) => self.said = Default::default(),
             Some(Outcome::Fenced { by }) => self.tell_fenced(&by.to_string()),
             Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => self.complain(message),
             // Not settled yet: there is no need to wait for a whole interval.
             Some(Outcome::Changed { why }) => {
                 tracing::debug!("a checkpoint is being written: {why}");
                 let lag = self.mirror.as_ref().and_then(Mirror::behind).map(|(_, lag)| lag);
-                if lag.is_some_and(|lag| lag >= SAID_AGAIN) {
+                if lag.is_some_and(|lag| lag >= SAID_AGAIN) && !self.haste.is_over() {
                     self.complain(format!(
                         "no checkpoint is committed, none lies still for the {:?} of --settle ({why}); shorten it, or save more rarely",
                         self.settle
@@ -342,10 +355,10 @@ impl Keeper {
         self.interval
     }
 
-    /// What retention lets go of since the last commit. A commit that is owed does not wait for it.
-    async fn retire(&mut self) {
+    /// What retention lets go of since the last commit, for so long. A commit that is owed does not wait for it.
+    async fn retire(&mut self, turn: Duration, is_last: bool) {
         if let Some(mirror) = &mut self.mirror {
-            mirror.retire().await;
+            mirror.retire(turn, is_last).await;
         }
         self.tell_notes();
     }

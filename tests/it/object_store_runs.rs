@@ -275,6 +275,32 @@ fn a_stop_does_not_wait_for_what_only_another_attempt_would_need() {
 }
 
 #[test]
+fn a_stop_while_an_older_checkpoint_is_fetched_leaves_the_committed_one_committed() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+    for name in ["ckpt-10.json", "ckpt-20.json"] {
+        fs::write(place.local().join(name), "{}").unwrap();
+        place.push();
+        fs::remove_file(place.local().join(name)).unwrap();
+    }
+    let is_older = |r: &Request| r.method == "GET" && r.key.ends_with("ckpt-10.json");
+    bucket.misbehave(move |r| is_older(r).then_some(Fault::Hang));
+    bucket.forget();
+    let timing = ["--restart-backoff", "1ms", "--max-restarts", "5", "--mirror-interval", "1h"];
+    let local = place.local();
+    let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+    let trainit = Trainit::new(run).args(timing).args(["--", "sh", "-c", "exit 9"]);
+    let going = place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).start();
+    eventually("the older one is fetched", || bucket.asked().iter().any(is_older));
+    let asked = Instant::now();
+    going.signal(libc::SIGTERM);
+    let done = going.finish().expect_code(143);
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert_eq!(done.verdict()["committed_step"], 20);
+    assert!(!done.err().contains("committed nothing"), "{}", done.err());
+}
+
+#[test]
 fn no_bandwidth_is_spared_where_nobody_trains() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());

@@ -276,11 +276,10 @@ impl Mirror {
             _ => now,
         };
         self.seen = Some((local.entries.clone(), since));
-        let left = settle.saturating_sub(now.saturating_sub(since));
-        if !left.is_zero() {
-            tokio::time::sleep(left).await;
-            if self.cut_off.is_noted() {
-                return Err(Stop::Changed("the command was cut off before it had lain still".to_owned()));
+        if settle > now.saturating_sub(since) {
+            self.haste.wait(settle, || self.clock.now().saturating_sub(since)).await;
+            if self.haste.is_over() {
+                return Err(Stop::Changed("the command came to its end before it had lain still".to_owned()));
             }
             // A newer one may have come meanwhile: this one is safe first, or none ever would be where saves come fast.
             let unit = &local.candidate.unit;

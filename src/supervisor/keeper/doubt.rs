@@ -19,10 +19,6 @@ impl CutOff {
     pub(super) fn note(&self, at_ns: i64) {
         self.0.store(at_ns, Ordering::Relaxed);
     }
-
-    pub(super) fn is_noted(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
-    }
 }
 
 impl Mirror {

@@ -19,9 +19,10 @@ impl Mirror {
         let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
         let Some(bad) = look.newest else { return Ok(None) };
         let unit = bad.candidate.unit.clone();
-        let committed = self.committed.take();
+        // What is committed is known all the while: this may be cut off.
+        let committed = self.committed.as_ref().map(|committed| committed.stamp.clone());
         self.naming = None;
-        self.bad.extend(committed.as_ref().map(|c| c.stamp.clone()));
+        self.bad.extend(committed.clone());
         let ignored = self.ignored.insert(unit.clone(), bad.age.newest_ns);
         let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
         let found = match self.store.clone() {
@@ -29,7 +30,7 @@ impl Mirror {
             Some(store) => {
                 let chosen = self.choose(&store, &look, Which::Older).await;
                 if let (Ok(Some(_)), Some(committed)) = (&chosen, &committed) {
-                    let key = format!("{BAD}/{}.json", committed.stamp);
+                    let key = format!("{BAD}/{committed}.json");
                     let note = serde_json::json!({"unit": unit, "step": bad.age.step, "why": "the trainer failed twice soon after going on from it"});
                     if let Err(error) = store.create(&key, note.to_string().into_bytes()).await {
                         self.note(format!("{error}; the note about {unit} is not written"));
@@ -39,14 +40,14 @@ impl Mirror {
             }
         };
         let Some(found) = found else {
-            self.bad.retain(|stamp| Some(stamp) != committed.as_ref().map(|c| &c.stamp));
-            self.committed = committed;
+            self.bad.retain(|stamp| Some(stamp) != committed.as_ref());
             match ignored {
                 Some(before) => self.ignored.insert(unit, before),
                 None => self.ignored.remove(&unit),
             };
             return Ok(None);
         };
+        self.committed.take_if(|held| Some(&held.stamp) == committed.as_ref());
         self.settle_account(&look, Some(&found), false)
             .await
             .and_then(|()| self.put_away(&bad, &look, &found))

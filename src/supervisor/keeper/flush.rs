@@ -7,7 +7,7 @@ use super::commit::Outcome;
 use super::mirror::Mirror;
 use super::vigil::{PROBE_PAUSE, patience};
 use crate::rules::checkpoint::names::Attempt;
-use crate::rules::job::{Event, Flushed};
+use crate::rules::job::Flushed;
 
 /// How long to wait before looking again at a checkpoint that changed under the last commit of a run, and before what
 /// failed is tried again.
@@ -19,7 +19,8 @@ pub(super) const LAST_TRIES: u32 = 4;
 
 impl Keeper {
     /// The last commit of the run. Nobody of ours writes any more. `silent`: what the store was found to be already.
-    pub(super) async fn flush(&mut self, by: Option<Duration>, silent: Option<String>) {
+    /// Errors: the newer run that has taken over.
+    pub(super) async fn flush(&mut self, by: Option<Duration>, silent: Option<String>) -> Result<Flushed, Attempt> {
         let vigil = self.vigil();
         let silence = async {
             match (silent, vigil) {
@@ -40,13 +41,7 @@ impl Keeper {
             flushed = self.commit_the_last(by) => flushed,
         };
         self.tell_notes();
-        if by.is_none() && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless)) {
-            self.retire().await;
-        }
-        match flushed {
-            Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
-            Err(by) => self.tell_fenced(&by.to_string()),
-        }
+        flushed
     }
 
     fn kept_waiting(&self, why: &str) -> Flushed {

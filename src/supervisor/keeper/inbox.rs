@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::super::background::Order;
+use super::NOTICE_SETTLE;
 use super::doubt::CutOff;
 use super::vigil::Vigil;
 use crate::edge::clock::Clock;
@@ -23,25 +24,73 @@ pub(super) const TO_A_FLUSH: Yields = |order| matches!(order, Order::Flush(_)).t
 /// What can be done later; most often it is about to be through.
 pub(super) const TO_ANY: Yields = |_| Some(Duration::from_secs(1));
 
+/// How long a checkpoint is waited for to lie still, as orders come meanwhile.
+#[derive(Debug)]
+pub(super) struct Haste(watch::Sender<Duration>);
+
+impl Default for Haste {
+    fn default() -> Haste {
+        Haste(watch::Sender::new(Duration::MAX))
+    }
+}
+
+impl Haste {
+    /// At most so long from now on.
+    fn limit(&self, most: Duration) {
+        self.0.send_modify(|so_far| *so_far = most.min(*so_far));
+    }
+
+    fn end(&self) {
+        self.0.send_replace(Duration::MAX);
+    }
+
+    /// Whether nobody writes any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.0.borrow().is_zero()
+    }
+
+    /// Comes back so long after something that is `age` old, or sooner where that is all the time there is.
+    pub(super) async fn wait(&self, settle: Duration, age: impl Fn() -> Duration) {
+        let mut most = self.0.subscribe();
+        loop {
+            let left = settle.min(*most.borrow_and_update()).saturating_sub(age());
+            if left.is_zero() {
+                return;
+            }
+            // Who could say so is here.
+            let _ = tokio::time::timeout(left, most.changed()).await;
+        }
+    }
+}
+
 /// Orders that come while something is being done.
 pub(super) struct Inbox {
     clock: Clock,
     held: VecDeque<Order>,
+    /// By when all must be through, where that was said of what was under way.
+    hurry: Option<Duration>,
     /// What was found out of a store that the last commit waits for.
     silent: Option<String>,
     pace: Option<Arc<Mutex<Pace>>>,
     cut_off: Arc<CutOff>,
+    haste: Arc<Haste>,
 }
 
 impl Inbox {
-    /// An empty one; `pace` and `cut_off` are the commits' own.
-    pub(super) fn new(clock: Clock, pace: Option<Arc<Mutex<Pace>>>, cut_off: Arc<CutOff>) -> Inbox {
-        Inbox { clock, held: VecDeque::new(), silent: None, pace, cut_off }
+    /// An empty one; `pace`, `cut_off` and `haste` are the commits' own.
+    pub(super) fn new(clock: Clock, pace: Option<Arc<Mutex<Pace>>>, cut_off: Arc<CutOff>, haste: Arc<Haste>) -> Inbox {
+        Inbox { clock, held: VecDeque::new(), hurry: None, silent: None, pace, cut_off, haste }
     }
 
-    /// The order that has waited longest.
+    /// The order that has waited longest. What only another attempt would need is not done before the last commit.
     pub(super) fn next(&mut self) -> Option<Order> {
-        self.held.pop_front()
+        if self.is_to_flush() {
+            self.held.retain(|order| !matches!(order, Order::Refresh | Order::FallBack));
+        }
+        match self.held.pop_front()? {
+            Order::Flush(by) => Some(Order::Flush([by, self.hurry].into_iter().flatten().min())),
+            order => Some(order),
+        }
     }
 
     /// What to say of the store, where a commit was cut off for its silence.
@@ -61,9 +110,9 @@ impl Inbox {
         self.held.iter().any(|order| matches!(order, Order::Flush(_)))
     }
 
-    /// Whether an order waits.
-    pub(super) fn has_any(&self) -> bool {
-        !self.held.is_empty()
+    /// Whether no order waits, nor hurry is asked for.
+    pub(super) fn is_idle(&self) -> bool {
+        self.held.is_empty() && self.hurry.is_none()
     }
 
     /// Does it, keeping what comes meanwhile for later; cut off (`None`) where an order says by when the last commit must
@@ -77,6 +126,7 @@ impl Inbox {
         deed: impl Future<Output = T>,
     ) -> Option<T> {
         tokio::pin!(deed);
+        self.haste.end();
         let mut by: Option<Duration> = None;
         let (flush, flushes) = oneshot::channel();
         let mut flush = Some(flush);
@@ -105,9 +155,18 @@ impl Inbox {
                     if let Order::Doubt(at_ns, _) = order {
                         self.cut_off.note(at_ns);
                     }
+                    match order {
+                        Order::Hurry(_) | Order::Hasten { notice: true } => self.haste.limit(NOTICE_SETTLE),
+                        Order::Restore | Order::Hasten { notice: false } => {}
+                        // What the trainer has left is looked at anew.
+                        _ => self.haste.limit(Duration::ZERO),
+                    }
                     let yielded = yields(&order).map(|more| self.clock.now() + more);
                     let limit = match order {
-                        Order::Hurry(by) => Some(by),
+                        Order::Hurry(by) => {
+                            self.hurry = Some(by);
+                            Some(by)
+                        }
                         Order::Flush(by) => {
                             let _ = flush.take().map(|flush| flush.send(by));
                             by
@@ -125,6 +184,71 @@ impl Inbox {
                 }
                 () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return None,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn inbox(haste: &Arc<Haste>) -> Inbox {
+        Inbox::new(Clock::start(), None, Arc::default(), Arc::clone(haste))
+    }
+
+    /// What is next after these orders came during something that takes for ever.
+    async fn left_after(come: &[Order]) -> Vec<Order> {
+        let (haste, (orders, mut received)) = (Arc::default(), unbounded_channel());
+        let mut inbox = inbox(&haste);
+        come.iter().for_each(|order| orders.send(*order).expect("is heard"));
+        drop(orders);
+        assert_eq!(inbox.during(&mut received, TO_NONE, None, pending::<()>()).await, None);
+        std::iter::from_fn(|| inbox.next()).collect()
+    }
+
+    #[tokio::test]
+    async fn the_last_commit_waits_for_nothing_that_only_another_attempt_would_need() {
+        let left = left_after(&[Order::Doubt(0, SECOND), Order::Refresh, Order::Flush(None)]).await;
+        assert!(matches!(left[..], [Order::Doubt(..), Order::Flush(None)]), "{left:?}");
+        let left = left_after(&[Order::FallBack, Order::Flush(Some(SECOND))]).await;
+        assert!(matches!(left[..], [Order::Flush(Some(SECOND))]), "{left:?}");
+        assert!(matches!(left_after(&[Order::Refresh]).await[..], [Order::Refresh]));
+    }
+
+    #[tokio::test]
+    async fn what_must_hurry_while_it_waits_hurries_when_it_begins() {
+        for come in
+            [[Order::Flush(Some(3600 * SECOND)), Order::Hurry(SECOND)], [Order::Hurry(SECOND), Order::Flush(None)]]
+        {
+            let left = left_after(&come).await;
+            assert!(matches!(left[..], [Order::Flush(Some(SECOND))]), "{left:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_checkpoint_is_not_waited_for_to_lie_still_once_the_trainer_has_come_to_its_end() {
+        for (order, is_over) in [
+            (Order::Flush(None), true),
+            (Order::Refresh, true),
+            (Order::Doubt(0, SECOND), true),
+            (Order::Hurry(3600 * SECOND), false),
+            (Order::Hasten { notice: true }, false),
+        ] {
+            let (haste, (orders, mut received)) = (Arc::new(Haste::default()), unbounded_channel());
+            let mut inbox = inbox(&haste);
+            orders.send(order).expect("is heard");
+            let begun = Clock::start();
+            let still = haste.wait(3600 * SECOND, || begun.now());
+            let through = tokio::time::timeout(20 * SECOND, inbox.during(&mut received, TO_NONE, None, still)).await;
+            assert_eq!((through, haste.is_over()), (Ok(Some(())), is_over), "{order:?}");
+            // What comes after it begins anew.
+            inbox.during(&mut received, TO_NONE, None, async { assert!(!haste.is_over()) }).await;
         }
     }
 }

@@ -5,7 +5,7 @@
 //! means for the job is decided elsewhere.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::claim::claim;
 use super::doubt::CutOff;
+use super::inbox::Haste;
 use super::known::Known;
 use super::nook::sweep;
 use super::restore::Brought;
@@ -144,6 +145,12 @@ pub struct Mirror {
     pub(super) naming: Option<Committed>,
     /// Whether there was a commit since retention was last looked after.
     pub(super) is_to_retire: bool,
+    /// How many turns retention has had without coming to its end.
+    pub(super) turns: u32,
+    /// What was said of its trouble, without figures.
+    pub(super) told_of_retention: String,
+    /// Data of commits that are gone, which is still to be deleted.
+    pub(super) left_over: RefCell<BTreeSet<String>>,
     /// The files of the last commit: not to be sent again.
     pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.
@@ -167,6 +174,7 @@ pub struct Mirror {
     /// Whether it was said that the trainer writes below what is committed.
     pub(crate) told_outranked: bool,
     pub(super) cut_off: Arc<CutOff>,
+    pub(super) haste: Arc<Haste>,
     notes: RefCell<Vec<String>>,
 }
 
@@ -216,6 +224,9 @@ impl Mirror {
             committed: None,
             naming: None,
             is_to_retire: false,
+            turns: 0,
+            told_of_retention: String::new(),
+            left_over: RefCell::default(),
             known: Known::default(),
             seen: None,
             throughput: None,
@@ -228,6 +239,7 @@ impl Mirror {
             brought: Cell::new(None),
             told_outranked: false,
             cut_off: Arc::default(),
+            haste: Arc::default(),
             notes: RefCell::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };

@@ -24,6 +24,9 @@ const STAGED: Duration = Duration::from_secs(600);
 /// A store that owes an answer and moves nothing for so long is not waited for where nothing is lost by it.
 const STUCK: Duration = Duration::from_secs(5);
 
+/// So many turns without an end are told of: about a minute.
+const MANY_TURNS: u32 = 6;
+
 /// What was or would be deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
@@ -98,25 +101,39 @@ pub(super) fn lack(item: &Item, there: &HashMap<String, u64>) -> Option<String> 
 }
 
 impl Mirror {
-    /// After a commit: lets go of what retention no longer keeps. Dropped halfway it is to be done still; a store that
-    /// stands still is left alone until the next commit.
-    pub async fn retire(&mut self) {
+    /// After a commit: lets go of what retention no longer keeps, for as long as this `turn`. What is left is to be done
+    /// still, but for a store that stands still or refuses, which is left alone until the next commit.
+    pub async fn retire(&mut self, turn: Duration, is_last: bool) {
         let Some(store) = self.store.clone().filter(|_| self.is_to_retire) else { return };
-        let why = match unless_stuck(&store, self.prune_commits(false)).await {
-            Some(Ok(_)) => None,
-            Some(Err(error)) => Some(error.to_string()),
-            None => {
-                let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
-                Some(format!("{place} does not answer what retention asks of it"))
+        let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
+        let done = tokio::time::timeout(turn, unless_stuck(&store, self.tidy(&store))).await;
+        self.is_to_retire = done.is_err();
+        self.turns = if done.is_err() { self.turns.saturating_add(1) } else { 0 };
+        let why = match done {
+            Ok(Some(Ok(()))) => {
+                self.told_of_retention.clear();
+                None
             }
+            Ok(Some(Err(error))) => Some(error.to_string()),
+            Ok(None) => Some(format!("{place} does not answer what retention asks of it")),
+            Err(_) if is_last || self.turns == MANY_TURNS => Some(format!("{place} takes long to delete")),
+            Err(_) => None,
         };
-        self.is_to_retire = false;
-        if let Some(why) = why {
+        // The keys differ each time.
+        let gist: String = why.iter().flat_map(|why| why.chars()).filter(|c| !c.is_ascii_digit()).collect();
+        if let Some(why) = why.filter(|_| gist != self.told_of_retention) {
             self.note(format!(
-                "{why}; what --keep-last lets go of stays for now, in part or whole; trainit checkpoint prune takes it away"
+                "{why}; what --keep-last lets go of stays for now, in part or whole; see that this run may delete there; trainit checkpoint prune takes it away"
             ));
+            self.told_of_retention = gist;
         }
         self.config.faults.point(12);
+    }
+
+    async fn tidy(&self, store: &Store) -> Result<(), StoreError> {
+        let left: Vec<String> = self.left_over.borrow().iter().cloned().collect();
+        self.delete_data(store, left).await?;
+        self.prune_commits(false).await.map(drop)
     }
 
     /// Whether something was deleted that retention does not keep.
@@ -205,9 +222,17 @@ impl Mirror {
         let is_its =
             |key: &str| stamp_of_data(key).is_some_and(|s| s.attempt == name.stamp.attempt && s.seq <= name.stamp.seq);
         let files = manifest.regular().filter(|i| is_its(&i.key) && !needed.contains(&i.key));
-        let deletions = files.map(|item| async move {
-            store.delete(&item.key).await?;
+        let keys: Vec<String> = files.map(|item| item.key.clone()).collect();
+        self.left_over.borrow_mut().extend(keys.iter().cloned());
+        self.delete_data(store, keys).await
+    }
+
+    /// Of commits that are gone. What this is cut off from is left over for the next time.
+    async fn delete_data(&self, store: &Store, keys: Vec<String>) -> Result<(), StoreError> {
+        let deletions = keys.into_iter().map(|key| async move {
+            store.delete(&key).await?;
             self.config.faults.point(11);
+            self.left_over.borrow_mut().remove(&key);
             Ok::<(), StoreError>(())
         });
         stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect().await

@@ -36,11 +36,13 @@ impl Keeper {
         })
     }
 
-    /// For who counts.
+    /// That there is a commit; and, for who counts, that there is none.
     pub(super) fn tell_outcome(&self, outcome: &Outcome) {
         let news = match *outcome {
-            Outcome::Committed { bytes, seconds, .. } => {
-                Mirrored::Committed { bytes, took: Duration::from_secs_f64(seconds) }
+            Outcome::Committed { bytes, seconds, ref unit, step, lag } => {
+                let (took, lag) = (Duration::from_secs_f64(seconds), Duration::from_secs_f64(lag));
+                self.teller.tell(Event::Committed { unit: unit.clone(), step, took, lag });
+                Mirrored::Committed { bytes, took }
             }
             Outcome::Failed { cause, .. } => Mirrored::Failed(cause),
             Outcome::OutOfTime { .. } => Mirrored::Failed("out_of_time"),

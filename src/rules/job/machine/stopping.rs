@@ -61,6 +61,8 @@ impl Machine {
                 self.on_signal_while_draining(now, signal, as_signal, sender);
                 Vec::new()
             }
+            // Whoever waits for the end waits for nothing but the last commit.
+            State::Flushing if signal == Signal::TERM && self.policy.store => vec![Action::Hasten { notice: true }],
             State::Draining | State::Flushing | State::Done => Vec::new(),
         }
     }
