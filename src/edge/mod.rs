@@ -3,7 +3,6 @@
 
 pub mod backlog;
 pub mod beneath;
-#[cfg(feature = "store")]
 pub mod blocking;
 pub mod cgroup;
 pub mod clock;

@@ -15,6 +15,7 @@ use super::keeper::Keep;
 use super::lookout::Lookout;
 use super::page::{Page, Question};
 use super::peers::Peers;
+use crate::edge::blocking;
 use crate::edge::clock::{self, Clock};
 use crate::edge::signals;
 use crate::edge::wake::{Bell, Farewell};
@@ -138,8 +139,11 @@ impl Background {
         };
         let gather = Arc::new(Notify::new());
         let gathered = Arc::clone(&gather);
+        if work.keep.is_some() {
+            blocking::has_a_thread()?;
+        }
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_all().on_thread_start(|| {
+        runtime.enable_all().thread_keep_alive(blocking::LINGER).on_thread_start(|| {
             signals::block_all();
         });
         let runtime = runtime.build()?;
@@ -332,7 +336,10 @@ async fn carry_out(
     };
     let keep = async {
         match work.keep {
-            Some(keep) => keep.work(orders, teller.clone(), clock).await,
+            Some(keep) => tokio::select! {
+                () = keep.work(orders, teller.clone(), clock) => {}
+                never = blocking::keep_a_thread() => match never {},
+            },
             None => {
                 // Whoever gives an order hears at once that there is nobody to carry it out.
                 drop(orders);
