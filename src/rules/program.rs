@@ -122,7 +122,7 @@ fn of_file(path: &str, lies: &Lies, machine: &str) -> String {
             "nobody knows whether {path} is there, as a directory above it may not be entered by this user; check the spelling, \
              chmod that directory, or run as a user who may"
         ),
-        Lies::Directory => format!("{path} is a directory; name the program in it, as in: python {path}/train.py"),
+        Lies::Directory => format!("{path} is a directory; name the program in it that is to be started"),
         Lies::Special => format!("{path} is no regular file but a device, a pipe or a socket; name a program"),
         Lies::File { is_noexec: true, .. } => format!(
             "{path} lies on a file system mounted with noexec; copy it elsewhere, mount it without, or name its interpreter \

@@ -36,10 +36,8 @@ pub fn why(name: &str, rest: &[String], here: bool) -> String {
         );
     }
     if name.trim() != name {
-        let what = if name.ends_with('\r') { "a carriage return (Windows line ends)" } else { "blanks" };
-        return format!(
-            "command not found: \"{shown}\"; {what} at its begin or end belongs to the name as it is given; take it away"
-        );
+        let what = if name.ends_with('\r') { "the carriage return (Windows line ends)" } else { "the blank" };
+        return format!("command not found: \"{shown}\"; {what} belongs to the name as it is given; take it away");
     }
     let is_quote = |c: char| matches!(c, '\'' | '"' | '`');
     if name.starts_with(is_quote) || name.ends_with(is_quote) {
@@ -130,8 +128,8 @@ mod tests {
             (&["python train.py --x 1"], "in JSON [\"python\", \"train.py\", \"--x\", \"1\"], or"),
             (&["cd /app && python x"], "one word, as if it were a program's name; let a shell read it"),
             (&["A=1 python x"], "let a shell read it"),
-            (&["train.sh\r"], "\"train.sh\\r\"; a carriage return (Windows line ends)"),
-            (&["python ", "x"], "\"python \"; blanks"),
+            (&["train.sh\r"], "\"train.sh\\r\"; the carriage return (Windows line ends)"),
+            (&["python ", "x"], "\"python \"; the blank"),
             (&["'python'", "x"], "the quotes belong to the name"),
             (&["\"python x\""], "the quotes belong to the name"),
             (&["OMP_NUM_THREADS=4", "python", "x"], "write env OMP_NUM_THREADS=4 python x, or give it"),
