@@ -128,6 +128,13 @@ fn an_empty_path_is_a_mistake_and_an_empty_variable_none() {
 }
 
 #[test]
+fn a_demand_of_zero_starts_where_there_is_no_gpu() {
+    for demand in [["--require-gpus", "0"], ["--min-gpu-memory", "0"]] {
+        Trainit::new(["run"]).args(demand).args(["--", "true"]).output().expect_code(0);
+    }
+}
+
+#[test]
 fn remapping_is_the_last_word() {
     let done = Trainit::new(["run", "--remap-exit", "3:0", "--", "sh", "-c", "exit 3"]).output().expect_code(0);
     let verdict = done.verdict();
