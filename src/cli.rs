@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
+use crate::rules::plain::plain;
 use crate::settings::Complaint;
 use crate::settings::defs::{Takes, all, find, on};
 use crate::settings::layers::{nearest, switched};
@@ -364,6 +365,11 @@ fn refusal(error: clap::Error, argv: &[OsString], wanted: Option<&Sub>) -> Refus
             let word = argv.get(1).map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
             let names: Vec<&str> = SUBS.iter().map(|sub| sub.name).collect();
             match nearest(&word, &names) {
+                _ if word == "--" => {
+                    let command = argv.iter().skip(2).map(|word| plain(&word.to_string_lossy())).collect::<Vec<_>>();
+                    let command = if command.is_empty() { "COMMAND ...".to_owned() } else { command.join(" ") };
+                    format!("no subcommand given; to start a command: trainit run -- {command}")
+                }
                 Some(name) => format!("{word:?} is no subcommand; did you mean {name}?"),
                 None => format!(
                     "{word:?} is no subcommand, see trainit --help; to start it as a command: trainit run -- {word} ..."

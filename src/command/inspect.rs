@@ -220,7 +220,12 @@ fn text(object: &Value, discovery: &Discovery) -> String {
         section(&mut text, &format!("process {}", plain(&process["local_rank"])), &process["child_env"], plain);
     }
     for warning in object["warnings"].as_array().into_iter().flatten() {
-        let _ = writeln!(text, "\nwarning: {} [code={}]", plain(&warning["message"]), plain(&warning["code"]));
+        let _ = writeln!(
+            text,
+            "\nwarning: {} [code={}]",
+            warning["message"].as_str().map_or_else(String::new, printable),
+            plain(&warning["code"])
+        );
     }
     kept(&mut text, "checkpoints", &object["checkpoints"]);
     kept(&mut text, "model", &object["model"]);

@@ -17,6 +17,7 @@ pub mod run;
 pub mod status;
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -102,10 +103,19 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
             Err(Complaint { place: "--config".to_owned(), message: "expected a file, found nothing".to_owned() })
         }
         Err(error) => match named {
-            None if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            None if error.kind() == ErrorKind::NotFound => Ok(None),
             _ => {
                 let place = named.as_ref().map_or(DEFAULT_CONFIG, |(place, _)| place).to_owned();
-                Err(Complaint { place, message: format!("cannot read {}: {error}", path.display()) })
+                let way_out = match error.kind() {
+                    ErrorKind::NotFound => {
+                        "see that the path is right and the file in the image or mounted into it; without one, leave it out"
+                    }
+                    ErrorKind::IsADirectory => "name the file in it",
+                    ErrorKind::PermissionDenied => "let the user that runs this read it",
+                    ErrorKind::InvalidData => "it must be TOML, in UTF-8",
+                    _ => "see what it lies on, or name another file",
+                };
+                Err(Complaint { place, message: format!("cannot read {}: {error}; {way_out}", path.display()) })
             }
         },
     }

@@ -30,6 +30,7 @@ pub mod pipe;
 #[cfg(feature = "store")]
 pub mod places;
 pub mod process;
+pub mod program;
 pub mod reaper;
 pub mod run_dir;
 pub mod signals;

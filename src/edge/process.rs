@@ -20,7 +20,7 @@ use super::signals::Mask;
 use crate::rules::signal::Signal;
 
 /// PATH where the environment has none, as glibc's and musl's execvp take it.
-const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
+pub(super) const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 
 /// What to start, and how.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 /// Where execvp(3) would look, in order.
-fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
+pub(super) fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
     if program.is_empty() || program.contains(&b'/') {
         return vec![program.to_vec()];
     }

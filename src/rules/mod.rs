@@ -12,6 +12,7 @@ pub mod lines;
 pub mod metric;
 pub mod plain;
 pub mod preempt;
+pub mod program;
 pub mod progress;
 pub mod signal;
 pub mod status;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::layers::{Complaint, Reader, hint};
 use crate::rules::env::Env;
-use crate::rules::metric::line::Report;
+use crate::rules::metric::line::{Report, Wrong};
 use crate::rules::metric::names::Choice;
 use crate::rules::metric::pattern::Pattern;
 use crate::rules::metric::rank;
@@ -262,10 +262,19 @@ fn wanted(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<W
             return None;
         }
     };
+    let is_alone = texts.len() == 1 && tag.is_none();
     let step = reader.text("step").unwrap_or_default();
     let checkpoint_path = reader.text("checkpoint-path").unwrap_or_default();
     match Report::parse(&standard_tag(reader, tag, env), &value, &step, &checkpoint_path) {
         Ok(report) => Some(Wanted::One(report)),
+        Err(Wrong::Value(text)) if is_alone => {
+            let message = format!(
+                "{text:?} alone is taken for the value, and is no number; expected TAG and VALUE, as in: \
+                 trainit report-metric loss 0.3; nothing was written"
+            );
+            wrong(reader, message);
+            None
+        }
         Err(error) => {
             wrong(reader, format!("{error}; nothing was written"));
             None

@@ -1,7 +1,6 @@
 //! Actions become deeds. What a deed brings about at once comes back as an event.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::time::Duration;
 
 use super::background::Background;
@@ -323,7 +322,7 @@ impl Effects {
             // They have no writer; left here, they would be the next attempt's to wait for.
             self.pumps = Pumps::default();
         }
-        not_launched::event(self.job.argv.first().map(OsString::as_os_str).unwrap_or_default(), why, others)
+        not_launched::event(&self.job.argv, self.job.env.bytes("PATH"), why, others)
     }
 
     /// What each process writes to. Without anything to look for, or where that is not possible, the child inherits our

@@ -49,6 +49,25 @@ fn a_store_alone_is_enough_to_list_verify_and_prune_it() {
 }
 
 #[test]
+fn a_store_that_is_not_there_is_told_of_without_the_words_of_a_run() {
+    let place = Place::new();
+    let (local, url) = (place.local(), format!("{}-mistyped", place.url()));
+    for deed in ["list", "verify", "prune", "pull"] {
+        let mut args = vec!["checkpoint", deed, "--checkpoint-store", &url];
+        if deed == "pull" {
+            args.extend(["--checkpoint-dir", local.to_str().unwrap()]);
+        }
+        let done = Trainit::new(args).output().expect_code(204);
+        one_line(&done, &["-mistyped", "see that this is the store that the run was given"]);
+        assert!(!done.err().contains("survives") && !done.err().contains("start again"), "{}", done.err());
+    }
+    let run =
+        ["run", "--checkpoint-store", "file:///proc/store", "--checkpoint-dir", local.to_str().unwrap(), "--", "true"];
+    let run = Trainit::new(run).output().expect_code(204);
+    assert!(run.err().contains("without the store no checkpoint survives this machine"), "{}", run.err());
+}
+
+#[test]
 fn one_mistake_is_one_complaint() {
     let dir = ["--checkpoint-dir", "/x"];
     for (args, word) in [

@@ -73,10 +73,14 @@ fn a_malformed_cluster_hides_no_wrong_setting_and_the_other_way_round() {
 
 #[test]
 fn the_first_mistakes_of_a_newcomer_are_one_line_with_the_way_out() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 11] = [
+        (&["--", "true", "x"], "no subcommand given; to start a command: trainit run -- true x\n"),
         (&["runn", "--", "true"], "did you mean run?"),
         (&["python", "train.py"], "trainit run -- python ..."),
         (&["run", "-g", "--", "true"], "-g: trainit run has no such flag"),
+        (&["run", "--config", "/no/such.toml", "--", "true"], "; see that the path is right and the file in the image"),
+        (&["run", "--config", "/", "--", "true"], "; name the file in it"),
+        (&["run", "--nnodes", "2", "--node-rank", "0", "--", "true"], "or give --leader HOST:PORT"),
         (&["run", "--"], "no command given; write it after --"),
         (&["checkpoint"], "see trainit checkpoint --help"),
         (&["checkpoint", "lst"], "did you mean list?"),

@@ -50,16 +50,50 @@ fn what_cannot_be_executed_is_126() {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path
     };
+    let interpreter = write("denied", "", 0o644);
+    let foreign = [b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\xed\xfe".as_slice(), &[0; 100]].concat();
+    let foreign_path = write("foreign", "", 0o755);
+    fs::write(&foreign_path, foreign).unwrap();
     let cases = [
         (write("not-executable", "#!/bin/sh\n", 0o644), "permission denied"),
-        (write("no-interpreter", "#!/no/such/interpreter\n", 0o755), "interpreter"),
+        (write("no-interpreter", "#!/no/such/interpreter\n", 0o755), "its interpreter /no/such/interpreter, named"),
+        (write("windows", "#!/bin/sh\r\nexit\r\n", 0o755), "ends in a carriage return"),
+        (write("denied-too", &format!("#!{}\n", interpreter.display()), 0o755), "/denied may not be executed"),
         (write("no-shebang", "echo no shell runs this\n", 0o755), "#!"),
-        (dir.path().to_owned(), "permission denied"),
+        (foreign_path, "built for machine number 65261"),
+        (dir.path().to_owned(), "is a directory"),
+        ("/dev/null".into(), "no regular file"),
     ];
     for (path, word) in cases {
         let done = Trainit::run([&path]).output().expect_code(126);
         assert!(done.verdict()["detail"].as_str().unwrap().contains(word), "{}", done.err());
         assert!(!done.out().contains("no shell"));
+        assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    }
+}
+
+#[test]
+fn what_is_no_name_of_a_program_is_told_for_what_it_is_and_stays_127() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("train.py"), "").unwrap();
+    let script = dir.path().join("torchrun");
+    fs::write(&script, "#!/old/prefix/bin/python\n").unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:/usr/bin:/bin", dir.path().display());
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&["python train.py --x 1"], 127, "given as one word"),
+        (&[""], 127, "the command is empty"),
+        (&["--", "true"], 127, "one -- is too many"),
+        (&["ulimit", "-n", "9"], 127, "a shell's own"),
+        (&["A=1", "python"], 127, "write env A=1 python"),
+        (&["train.py"], 127, "write python train.py, or ./train.py"),
+        (&["torchrun"], 127, "its interpreter /old/prefix/bin/python, named"),
+        (&[".", "env.sh"], 126, "a shell's own"),
+    ];
+    for (command, code, words) in cases {
+        let path = if command[0] == "torchrun" { path.as_str() } else { "/usr/bin:/bin" };
+        let done = Trainit::run(command).dir(dir.path()).env("PATH", path).output().expect_code(code);
+        assert!(done.verdict()["detail"].as_str().unwrap().contains(words), "{command:?}: {}", done.err());
     }
 }
 
@@ -91,6 +125,13 @@ fn an_empty_path_is_a_mistake_and_an_empty_variable_none() {
     }
     let empty = Trainit::run(["true"]).env("TRAINIT_CHECKPOINT_DIR", "").env("TRAINIT_VERDICT_FILE", " ");
     assert_eq!(empty.output().expect_code(0).verdict()["committed_step"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_demand_of_zero_starts_where_there_is_no_gpu() {
+    for demand in [["--require-gpus", "0"], ["--min-gpu-memory", "0"]] {
+        Trainit::new(["run"]).args(demand).args(["--", "true"]).output().expect_code(0);
+    }
 }
 
 #[test]

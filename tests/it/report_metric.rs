@@ -150,6 +150,8 @@ fn a_mistake_is_125_names_itself_and_writes_nothing() {
     let (_dir, file) = folder();
     for (args, reason) in [
         (&["loss", "abc"][..], "\"abc\" is no number"),
+        (&["loss"], "\"loss\" alone is taken for the value, and is no number; expected TAG and VALUE"),
+        (&["--tag", "loss", "abc"], "\"abc\" is no number"),
         (&["loss", ""], "is no number"),
         (&["loss", "1", "--step", "1.5"], "\"1.5\" is no whole number"),
         (&["loss", "1", "--step", "1e3"], "is no whole number"),

@@ -43,9 +43,12 @@ pub fn complete(
     }
     let leader = leader(&reading, input)?;
     if leader.is_none() && reading.process.is_none() {
+        let way_out = match reading.leader_variable {
+            "TRAINIT_LEADER" => "set it to HOST:PORT of node 0 on every node, or give --leader HOST:PORT",
+            _ => "set it, or TRAINIT_LEADER=HOST:PORT on every node",
+        };
         let message = format!(
-            "is not set, and the job has {} nodes: nobody would know whom to dial; \
-             set it, or TRAINIT_LEADER=HOST:PORT on every node",
+            "is not set, and the job has {} nodes: nobody would know whom to dial; {way_out}",
             reading.num_nodes.unwrap_or(0)
         );
         return Err(ClusterError::new("missing_leader", reading.leader_variable, message));

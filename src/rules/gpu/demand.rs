@@ -5,6 +5,10 @@
 
 use super::{Discovery, Gpu, Health};
 
+/// The way out where none is there.
+const NO_GPU: &str = "; give the container GPUs (docker run --gpus all; in Kubernetes nvidia.com/gpu in its limits, and the \
+                      device plugin on the node); trainit gpus shows what is seen";
+
 /// How many GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Number {
@@ -54,28 +58,51 @@ impl Demands {
             };
             // Each fault is told with its GPU.
             let problem = if broken.is_empty() { problem.as_str() } else { "" };
-            unmet.push(format!("--require-gpus: {wanted} needed, {listed}{problem}"));
+            let way_out = match (found.gpus.len(), broken.len()) {
+                (0, _) => NO_GPU,
+                (all, 0) if all > usable && all >= wanted => "; have CUDA_VISIBLE_DEVICES name more of them",
+                (_, 0) => "; give the container more of them, or ask for fewer; trainit gpus shows what is seen",
+                _ => "",
+            };
+            unmet.push(format!("--require-gpus: {wanted} needed, {listed}{problem}{way_out}"));
         }
         if let Some(wanted) = &self.driver {
             let needed = wanted.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
             match found.driver_version.as_deref().map(|version| (version, numbers(version))) {
                 Some((_, Ok(version))) if version >= *wanted => {}
-                Some((version, _)) => unmet.push(format!("--min-driver: {needed} needed, the driver is {version}")),
-                None => {
-                    unmet.push(format!("--min-driver: {needed} needed, the driver's version is not known{problem}"))
-                }
+                Some((version, _)) => unmet.push(format!(
+                    "--min-driver: {needed} needed, the driver is {version}; it is the host's, not the image's: update it there, \
+                     take another node, or an image with an older CUDA"
+                )),
+                None => unmet.push(format!(
+                    "--min-driver: {needed} needed, the driver's version is not known{problem}{}",
+                    match found.gpus.is_empty() {
+                        true if unmet.is_empty() => NO_GPU,
+                        true => "",
+                        false => "; trainit gpus shows what is seen",
+                    }
+                )),
             }
         }
-        if let Some(wanted) = self.memory_bytes {
+        if let Some(wanted) = self.memory_bytes.filter(|bytes| *bytes > 0) {
             let seen: Vec<&&Gpu> = healthy.iter().filter(|gpu| gpu.cuda_visible != Some(false)).collect();
             if seen.is_empty() {
-                unmet.push(format!("--min-gpu-memory: {} needed, but there is no GPU{problem}", size(wanted)));
+                let (lack, way_out) = match (found.gpus.is_empty(), healthy.is_empty()) {
+                    (true, _) if unmet.is_empty() => ("there is no GPU", NO_GPU),
+                    (true, _) => ("there is no GPU", ""),
+                    (_, true) => ("no GPU is whole", ""),
+                    _ => ("no GPU is visible", "; have CUDA_VISIBLE_DEVICES name one"),
+                };
+                unmet.push(format!("--min-gpu-memory: {} needed, but {lack}{problem}{way_out}", size(wanted)));
             }
             for gpu in seen {
                 let has = gpu.memory_total_bytes.map_or("an unknown amount".to_owned(), size);
                 if gpu.memory_total_bytes.is_none_or(|bytes| bytes < wanted) {
                     let label = gpu.label();
-                    unmet.push(format!("--min-gpu-memory: {} needed, {label} has {has}{problem}", size(wanted)));
+                    unmet.push(format!(
+                        "--min-gpu-memory: {} needed, {label} has {has}{problem}; take a machine with larger ones, or ask for less",
+                        size(wanted)
+                    ));
                 }
             }
         }
@@ -197,9 +224,15 @@ mod tests {
     fn each_unmet_demand_says_what_was_found() {
         let demands = demands(Some(Number::AtLeast(4)), Some("550"), Some("40GB"));
         let unmet = demands.unmet(&found(2), None);
-        assert_eq!(unmet[0], "--require-gpus: 4 needed, 2 found: T4, T4");
-        assert_eq!(unmet[1], "--min-driver: 550 needed, the driver is 535.104.05");
-        assert_eq!(unmet[2], "--min-gpu-memory: 37.3 GiB needed, GPU 0 (GPU-0) has 15.0 GiB");
+        assert_eq!(
+            unmet[0],
+            "--require-gpus: 4 needed, 2 found: T4, T4; give the container more of them, or ask for fewer; trainit gpus shows what is seen"
+        );
+        let (driver, memory) = (
+            "--min-driver: 550 needed, the driver is 535.104.05; it is the host's",
+            "--min-gpu-memory: 37.3 GiB needed, GPU 0 (GPU-0) has 15.0 GiB; take a machine with larger ones",
+        );
+        assert!(unmet[1].starts_with(driver) && unmet[2].starts_with(memory), "{unmet:?}");
         assert_eq!(unmet.len(), 4);
     }
 
@@ -208,8 +241,32 @@ mod tests {
         let mut none = found(0);
         (none.problem, none.driver_version) = (Some("nvmlInit_v2 did not return".into()), None);
         let unmet = demands(Some(Number::Any), Some("1"), Some("1")).unmet(&none, None);
-        assert_eq!(unmet[0], "--require-gpus: 1 needed, none was found (nvmlInit_v2 did not return)");
+        assert!(unmet[0].starts_with("--require-gpus: 1 needed, none was found (nvmlInit_v2 did not return); give"));
         assert_eq!(unmet.len(), 3);
+        assert_eq!(unmet.iter().filter(|demand| demand.contains("docker run --gpus all")).count(), 1, "once is enough");
+        for alone in [demands(None, Some("1"), None), demands(None, None, Some("1"))] {
+            let unmet = alone.unmet(&none, None);
+            assert!(
+                unmet[0].contains("docker run --gpus all") && unmet[0].ends_with("trainit gpus shows what is seen")
+            );
+        }
+    }
+
+    #[test]
+    fn zero_demands_nothing() {
+        for memory in ["0", "0GiB"] {
+            let none = demands(Some(Number::AtLeast(0)), None, Some(memory)).unmet(&found(0), None);
+            assert!(none.is_empty(), "{none:?}");
+        }
+    }
+
+    #[test]
+    fn gpus_that_are_hidden_have_a_way_out_of_their_own() {
+        let mut hidden = found(2);
+        hidden.gpus.iter_mut().for_each(|gpu| gpu.cuda_visible = Some(false));
+        for demand in demands(Some(Number::Any), None, Some("1GiB")).unmet(&hidden, Some("")) {
+            assert!(demand.contains("; have CUDA_VISIBLE_DEVICES name"), "{demand}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
 use super::in_place::is_strongly_equal;
-use super::mirror::{Mirror, MirrorError, away, blocking};
+use super::mirror::{Mirror, MirrorError, blocking};
 use super::pool::{Buffer, Pool};
 use super::retention::lack;
 use super::send::sizes;
@@ -104,7 +104,7 @@ impl Mirror {
             if is_spoilt(&came, wanted) {
                 came = fetch_chunk(store, file, item, from..from + length, false).await.map_err(local)?;
             }
-            Ok((proven(store, item, came, wanted).await?, length))
+            Ok((proven(self, store, item, came, wanted).await?, length))
         });
         let mut chunks = pin!(stream::iter(chunks).buffered(CHUNKS_AT_ONCE));
         let mut whole = 0;
@@ -139,7 +139,7 @@ impl Mirror {
         if is_spoilt(&came, &item.crc32c) {
             came = whole(store, item, &mut bytes).await;
         }
-        proven(store, item, came, &item.crc32c).await?;
+        proven(self, store, item, came, &item.crc32c).await?;
         if item.blake3.as_ref().is_some_and(|wanted| blake3::hash(bytes.as_ref()).to_hex().as_str() != wanted) {
             return Err(other_hash(item));
         }
@@ -239,25 +239,31 @@ fn is_spoilt(came: &Result<u32, StoreError>, wanted: &str) -> bool {
 }
 
 /// The checksum of what came in the end, where it is the one that is wanted.
-async fn proven(store: &Store, item: &Item, came: Result<u32, StoreError>, wanted: &str) -> Result<u32, Stop> {
+async fn proven(
+    mirror: &Mirror,
+    store: &Store,
+    item: &Item,
+    came: Result<u32, StoreError>,
+    wanted: &str,
+) -> Result<u32, Stop> {
     match came {
         Ok(crc) if hex(crc) == wanted => Ok(crc),
         Ok(_) => Err(Stop::Reject(format!("{} does not match its checksum in the store", item.path))),
-        Err(error) => Err(unreadable(store, item, &error).await),
+        Err(error) => Err(unreadable(mirror, store, item, &error).await),
     }
 }
 
 /// What it means that an object did not come. Where the store lists it whole, and where it lists nothing, an older commit
 /// must not be taken for the newest: the next that is committed would outlive this one.
-async fn unreadable(store: &Store, item: &Item, error: &StoreError) -> Stop {
+async fn unreadable(mirror: &Mirror, store: &Store, item: &Item, error: &StoreError) -> Stop {
     if !error.is_doubtful() {
-        return Stop::Fatal(away(error));
+        return Stop::Fatal(mirror.away(error));
     }
     match sizes(store, std::iter::once(item)).await.map(|there| lack(item, &there)) {
         Ok(Some(why)) => Stop::Reject(why),
         Ok(None) => Stop::Fatal(MirrorError::store(format!(
             "{error}, twice, and the store lists it whole: no older checkpoint is taken in its place; start again, or name an older step with --restore-step if it stays so"
         ))),
-        Err(error) => Stop::Fatal(away(&error)),
+        Err(error) => Stop::Fatal(mirror.away(&error)),
     }
 }

@@ -97,7 +97,16 @@ impl MirrorError {
 
     /// For people who ask the store by hand.
     pub fn asking(error: &StoreError) -> MirrorError {
-        MirrorError::store(format!("{error}; {}", way_out(error)))
+        let way_out = match error.trouble {
+            Trouble::NoDirectory | Trouble::Absent => "see that this is the store that the run was given",
+            Trouble::NoCredentials => "then ask again",
+            Trouble::Unreachable => "see that it is well and can be reached from here, then ask again",
+            Trouble::Unsupported | Trouble::Other => {
+                "see that the store, and what is between here and there, is well, then ask again"
+            }
+            _ => way_out(error),
+        };
+        MirrorError::store(format!("{error}; {way_out}"))
     }
 }
 
@@ -246,9 +255,9 @@ impl Mirror {
         apart(&mirror.config.dir, &address)?;
         mirror.prepare_directory(&address).await?;
         let store = Store::open(&address, mirror.config.claim, &mirror.config.access).await;
-        let store = store.map_err(|error| away(&error))?;
+        let store = store.map_err(|error| mirror.away(&error))?;
         if mirror.config.claim {
-            let claim = claim(&store, &address).await.map_err(|error| away(&error))?;
+            let claim = claim(&store, &address).await.map_err(|error| mirror.away(&error))?;
             if !claim.honest {
                 mirror.note(format!(
                     "{address} ignores put-if-absent: two runs at once are told apart by a random tag only"
@@ -260,6 +269,18 @@ impl Mirror {
         mirror.config.faults.point(1);
         mirror.store = Some(Arc::new(store));
         Ok(mirror)
+    }
+
+    /// The line for a store that does not answer as it must. A run claims its store and restores from it; who does less
+    /// asks by hand, and no training hangs on the answer.
+    pub(crate) fn away(&self, error: &StoreError) -> MirrorError {
+        match self.config.claim && !self.config.only_sends {
+            true => MirrorError::store(format!(
+                "{error}; without the store no checkpoint survives this machine; {}",
+                way_out(error)
+            )),
+            false => MirrorError::asking(error),
+        }
     }
 
     async fn prepare_directory(&mut self, address: &Address) -> Result<(), MirrorError> {
@@ -365,12 +386,6 @@ fn is_read_only(error: &io::Error) -> bool {
 /// The directory opened, for file work.
 pub(crate) fn beneath(dir: &Path) -> io::Result<Arc<Beneath>> {
     Beneath::open(dir).map(Arc::new)
-}
-
-/// The line for a store that does not answer as it must.
-pub(crate) fn away(error: &StoreError) -> MirrorError {
-    let way_out = way_out(error);
-    MirrorError::store(format!("{error}; without the store no checkpoint survives this machine; {way_out}"))
 }
 
 /// What to do about it.

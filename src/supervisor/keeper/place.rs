@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::fetch::Stop;
 use super::in_place::{equal_files, half, is_in_place, mark, own, settle};
 use super::look::{Look, walked};
-use super::mirror::{Mirror, MirrorError, TEMPORARY, away, blocking};
+use super::mirror::{Mirror, MirrorError, TEMPORARY, blocking};
 use super::nook::{Nook, turn};
 use super::restore::Brought;
 use super::retention::lacks;
@@ -62,7 +62,7 @@ impl Mirror {
         // Errors: the store does not hold it whole.
         let whole = async || match is_known_whole {
             true => Ok(()),
-            false => match lacks(store, manifest).await.map_err(|error| Stop::Fatal(away(&error)))? {
+            false => match lacks(store, manifest).await.map_err(|error| Stop::Fatal(self.away(&error)))? {
                 Some(why) => Err(Stop::Reject(why)),
                 None => Ok(()),
             },

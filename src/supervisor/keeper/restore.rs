@@ -12,7 +12,7 @@ use super::fetch::Stop;
 use super::guard::tell_of_standstill;
 use super::in_place::{half, holds, mark};
 use super::look::{Local, Look, same_bytes};
-use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume, away};
+use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume};
 use super::nook::turn;
 use super::retention::{commits, judge, read};
 use crate::edge::beneath::Beneath;
@@ -174,7 +174,7 @@ impl Mirror {
     /// A store that does not show our claim is not the one that we claimed, or does not show what it holds.
     async fn still_ours(&self, store: &Store) -> Result<(), MirrorError> {
         let Some(ours) = &self.attempt else { return Ok(()) };
-        match standing(store, ours, self.known_commit()).await.map_err(|error| away(&error))? {
+        match standing(store, ours, self.known_commit()).await.map_err(|error| self.away(&error))? {
             Standing::Gone => Err(MirrorError::store(self.unclaimed(ours))),
             _ => Ok(()),
         }
@@ -214,7 +214,7 @@ impl Mirror {
             } else {
                 read(store, name).await
             };
-            let manifest = match judged.map_err(|error| away(&error))? {
+            let manifest = match judged.map_err(|error| self.away(&error))? {
                 Ok(manifest) => manifest,
                 Err(why) => {
                     self.note(format!("passed over commit {name}: {why}"));
@@ -325,7 +325,7 @@ impl Mirror {
             Which::First(_) if self.saw_commits => still_shown(store).await,
             _ => commits(store).await,
         };
-        let mut names = listed.map_err(|error| away(&error))?;
+        let mut names = listed.map_err(|error| self.away(&error))?;
         match which {
             Which::First(step) => names.retain(|n| step.is_none_or(|step| n.step == step)),
             Which::Later => names.retain(|n| {
