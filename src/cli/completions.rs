@@ -37,7 +37,7 @@ fn hinted(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "command" => return arg.value_hint(ValueHint::CommandWithArguments),
         "config" => return arg.value_hint(ValueHint::FilePath),
-        "DEED" => return arg.value_parser(PossibleValuesParser::new(DEEDS)),
+        "ACTION" => return arg.value_parser(PossibleValuesParser::new(DEEDS)),
         "SHELL" => return arg.value_parser(PossibleValuesParser::new(SHELLS)),
         _ => {}
     }
@@ -95,7 +95,7 @@ mod tests {
     fn the_deeds_are_those_of_the_help() {
         let mut tree = tree();
         let checkpoint = tree.find_subcommand_mut("checkpoint").expect("there is one");
-        let help = checkpoint.get_arguments().find(|arg| arg.get_id() == "DEED").and_then(Arg::get_help);
+        let help = checkpoint.get_arguments().find(|arg| arg.get_id() == "ACTION").and_then(Arg::get_help);
         assert_eq!(help.map(ToString::to_string).unwrap_or_default().replace(" or ", ", "), DEEDS.join(", "));
     }
 }

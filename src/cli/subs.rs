@@ -96,7 +96,7 @@ pub(super) const SUBS: &[Sub] = &[
         after: CHECKPOINT_AFTER,
         operands: || {
             vec![
-                Arg::new("DEED")
+                Arg::new("ACTION")
                     .required(true)
                     .value_parser(value_parser!(OsString))
                     .help("list, verify, push, pull or prune"),

@@ -215,7 +215,7 @@ fn text(object: &Value, discovery: &Discovery) -> String {
     line("hosts", list(&cluster["hosts"]));
     line("trial", plain(&cluster["trial"]));
     section(&mut text, "set for the command", &object["child_env"], plain);
-    section(&mut text, "taken from the command", &object["removed_env"], |_| String::new());
+    section(&mut text, "removed for the command", &object["removed_env"], |_| String::new());
     for process in object["processes"].as_array().into_iter().flatten() {
         section(&mut text, &format!("process {}", plain(&process["local_rank"])), &process["child_env"], plain);
     }

@@ -114,7 +114,7 @@ fn why(socket: &Path, error: &io::Error) -> String {
             format!("the run at {place} does not answer in {} s: it is stopped or hangs", PATIENCE.as_secs())
         }
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            format!("no run is at {place}: it is over, or never began")
+            format!("no run listens at {place}: it is over, or was never started")
         }
         ErrorKind::PermissionDenied => format!("the run at {place} is another user's: ask as that user, or as root"),
         _ => format!("the run at {place} cannot be asked: {error}"),

@@ -43,7 +43,7 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         }
         Event::Withdrawn { source, .. } => told_withdrawal(source, now, machine),
         Event::Warned { why } => {
-            tracing::warn!(code = "preemption_hint", "{why}; training goes on, a checkpoint soon is wise")
+            tracing::warn!(code = "preemption_hint", "{why}; training goes on; save a checkpoint soon")
         }
         Event::Frozen { why, .. } => tracing::warn!(code = "preemption_hint", "{why}"),
         Event::Committed { unit, step, lag, .. } => {
@@ -51,9 +51,9 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         }
         Event::Flushed(Flushed::OutOfTime(why)) => tracing::warn!("{why}"),
         Event::Flushed(Flushed::Done { step: Some(step) }) => {
-            tracing::info!(step, "the newest complete checkpoint is safe")
+            tracing::info!(step, "the newest complete checkpoint is safe in the store")
         }
-        Event::Flushed(Flushed::Stepless) => tracing::info!("the newest complete checkpoint is safe"),
+        Event::Flushed(Flushed::Stepless) => tracing::info!("the newest complete checkpoint is safe in the store"),
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
         Event::Due(Timer::Grace) if machine.hung().is_some() => {
@@ -81,7 +81,7 @@ pub fn forewarn(command: &str, machine: &Machine, actions: &[Action]) {
         let why = machine.hung().unwrap_or_default();
         tracing::error!(
             code = "hung",
-            "{command} hangs: {why}; where it waits, process by process, then SIGABRT, in the end SIGKILL"
+            "{command} hangs: {why}; what each process waits in follows, then SIGABRT, at last SIGKILL"
         );
     }
 }
@@ -134,7 +134,7 @@ fn told_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Acti
     };
     let grace = actions.iter().find_map(|action| match action {
         Action::Arm(Timer::Grace, at) => {
-            Some(format!("; SIGKILL for what is left in {}", seconds(at.saturating_sub(now))))
+            Some(format!("; SIGKILL in {} for what still runs", seconds(at.saturating_sub(now))))
         }
         _ => None,
     });

@@ -45,7 +45,11 @@ fn a_store_alone_is_enough_to_list_verify_and_prune_it() {
     let run = |deed: &str| Trainit::new(["checkpoint", deed, "--checkpoint-store", &url]).output().expect_code(0).out();
     assert!(run("list").contains("step-2") && !run("list").contains("LOCAL"), "{}", run("list"));
     assert!(run("verify").contains("2 of 2 commits are whole"), "{}", run("verify"));
-    assert!(run("prune").contains("deleted 0 commits and 0 objects of none; 2 commits stay"), "{}", run("prune"));
+    assert!(
+        run("prune").contains("deleted 0 commits and 0 objects that no commit names; 2 commits stay"),
+        "{}",
+        run("prune")
+    );
 }
 
 #[test]
@@ -76,7 +80,7 @@ fn one_mistake_is_one_complaint() {
         (&["pull", "--checkpoint-store", "file:///x"], "--checkpoint-dir: checkpoint pull needs it"),
         (&["push", dir[0], dir[1], "--checkpoint-store", "file:///y", "--restore-step", "3"], "give --push-step"),
         (&["pull", dir[0], dir[1], "--checkpoint-store", "file:///y", "--push-step", "3"], "give --restore-step"),
-        (&[], "not provided: <DEED>"),
+        (&[], "not provided: <ACTION>"),
     ] {
         one_line(&Trainit::new(["checkpoint"]).args(args).output().expect_code(125), &[word]);
     }
@@ -334,7 +338,7 @@ fn prune_names_what_goes_and_counts_what_stays() {
         [
             "deleted commit 0000000001-000001 (step 1)",
             "deleted commit 0000000002-000001 (step 2)",
-            "deleted 2 commits and 0 objects of none; 1 commit stays"
+            "deleted 2 commits and 0 objects that no commit names; 1 commit stays"
         ]
     );
 }

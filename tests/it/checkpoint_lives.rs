@@ -338,7 +338,7 @@ fn a_newer_checkpoint_that_is_refused_is_named_once_and_not_called_safe() {
     let told: Vec<&str> = err.lines().filter(|line| line.contains("ck-20")).collect();
     assert_eq!(told.len(), 1, "{}", done.err());
     assert!(told[0].contains("WARN") && told[0].contains("symbolic link") && told[0].contains("not committed"));
-    assert!(done.err().contains("are taken for generic"), "{}", done.err());
+    assert!(done.err().contains("are recognised as generic"), "{}", done.err());
     assert_eq!(place.steps(), [10]);
 }
 

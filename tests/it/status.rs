@@ -70,7 +70,7 @@ fn the_socket_is_its_owners_alone_and_gone_with_the_run() {
     running.stop().expect_code(143);
     assert!(!socket.parent().unwrap().exists(), "{socket:?}");
     let after = status(&socket, &["--check"]).expect_code(1);
-    assert!(after.out().starts_with("unhealthy: no run is at "), "{}", after.out());
+    assert!(after.out().starts_with("unhealthy: no run listens at "), "{}", after.out());
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Complaints about lines of the room that name what the room must not know. Unit tests (below `#[cfg(test)]`) are free.
+/// Complaints about lines of the room that name what the room must not know. Unit tests (the module at the end) are free.
 fn trespasses(room: &str, forbidden: &[&str]) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
@@ -23,7 +23,7 @@ fn trespasses(room: &str, forbidden: &[&str]) -> Vec<String> {
     let mut complaints = Vec::new();
     for file in files {
         let text = fs::read_to_string(&file).unwrap();
-        let code = text.split("#[cfg(test)]").next().unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         for (number, line) in code.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//")) {
             for word in forbidden.iter().filter(|w| line.contains(**w)) {
                 let place = file.strip_prefix(root).unwrap().display();

@@ -89,7 +89,7 @@ pub(in crate::command) fn local_object(unit: &Surveyed) -> Value {
 
 pub(super) fn local_table(local: &[Surveyed], dir: &Path) -> String {
     let Some(first) = local.first() else { return format!("no checkpoints in {}\n", dir.display()) };
-    let mut table = format!("taken for {}: {}\n", first.framework, first.evidence);
+    let mut table = format!("recognised as {}: {}\n", first.framework, first.evidence);
     table.push_str(&format!("{:<18} {:>10} {:>7} {:>15}  {}\n", "LOCAL", "STEP", "FILES", "BYTES", "UNIT"));
     for unit in local {
         let step = unit.step.map_or("-".to_owned(), |s| s.to_string());
@@ -115,6 +115,6 @@ pub(super) fn pruned_text(pruned: &Pruned, dry: bool) -> String {
     let commits = |n: usize| format!("{n} commit{}", if n == 1 { "" } else { "s" });
     let (gone, kept, orphans) = (commits(pruned.commits.len()), commits(pruned.kept), pruned.orphans.len());
     let stay = if pruned.kept == 1 { "stays" } else { "stay" };
-    text.push_str(&format!("{verb} {gone} and {orphans} objects of none; {kept} {stay}\n"));
+    text.push_str(&format!("{verb} {gone} and {orphans} objects that no commit names; {kept} {stay}\n"));
     text
 }

@@ -54,7 +54,7 @@ pub fn complete(
         return Err(ClusterError::new("missing_leader", reading.leader_variable, message));
     }
     if leader.is_none() {
-        let message = "the address of rank 0 is not known, so MASTER_ADDR and its like are not set \
+        let message = "the address of rank 0 is not known, so MASTER_ADDR and related variables are not set \
                        (MPI and Horovod need none); if the program does, set TRAINIT_LEADER=HOST:PORT";
         warnings.push(Warning::new("leader_unknown", message));
     }

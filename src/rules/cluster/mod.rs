@@ -203,7 +203,7 @@ fn drop_blank(env: &Env, also_read: &[&str], changes: &mut Changes) -> Option<Wa
     for name in &blank {
         changes.remove(*name);
     }
-    let message = || format!("set but empty, so taken from the command's environment: {}", blank.join(", "));
+    let message = || format!("set but empty, so removed from the command's environment: {}", blank.join(", "));
     (!blank.is_empty()).then(|| Warning::new("empty_variable_dropped", message()))
 }
 
@@ -237,5 +237,5 @@ fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
         world.map_or(rank.clone(), |world| format!("{rank} of {world}"))
     };
     let (theirs, ours) = (place(other.node_rank, other.num_nodes), place(spec.node_rank, spec.num_nodes));
-    Some(format!("and its like say {theirs} where it is {ours}"))
+    Some(format!("and related variables say {theirs} where it is {ours}"))
 }

@@ -170,7 +170,10 @@ impl Memory {
             return Answer::Older(self.pause(policy, failure.lasted, asks));
         }
         if again && let Some(step) = failure.step.filter(|_| !outside && !failure.is_passing()) {
-            return Answer::No(format!("the same failure ({}) twice at step {step}", this.0));
+            return Answer::No(format!(
+                "it failed the same way ({}) twice at step {step}, so another attempt would, too",
+                this.0
+            ));
         }
         if let Some(why) = self.is_once_too_often(failure) {
             return Answer::No(why);

@@ -153,7 +153,7 @@ impl Failures {
 /// The one line about a server that does not tell.
 pub(super) fn unheard(cloud: &str, what: &str) -> Word {
     Word::Remark(format!(
-        "the metadata server of {cloud} does not tell {what}: no notice can be had from it, a preemption will be noticed by SIGTERM only until it does"
+        "the metadata server of {cloud} does not tell {what}: until it does, only SIGTERM announces a preemption"
     ))
 }
 

@@ -62,7 +62,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN | on::CHECKPOINT,
         "3",
-        "Committed checkpoints to keep in the store, beside the one that the trainer itself calls its best (Hugging Face); push deletes none where neither this nor --keep-every is given",
+        "How many commits to keep in the store, besides the one that Hugging Face's Trainer calls its best; push deletes only where this or --keep-every is given",
     ),
     one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N"),
     one(
@@ -71,7 +71,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::CHECKPOINT,
         "24h",
-        "What prune leaves of data that no commit names, written by an earlier run: anything younger by the store's clock",
+        "prune deletes data that no commit names only where it is older than this, by the store's clock",
     ),
     one(
         "restore",
@@ -95,7 +95,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Write a BLAKE3 of each file into the manifest beside its crc32c; verify and restores compare what is there",
     ),
     one("push-step", "N", TOPIC, on::CHECKPOINT, "", "Let push commit the checkpoint of this step, not the newest"),
-    switch("allow-http", TOPIC, on::STORE, "Ask a store by plain http, not only on this machine"),
+    switch("allow-http", TOPIC, on::STORE, "Allow plain http to stores on other machines, too"),
     one(
         "model-dir",
         "DIR",

@@ -40,7 +40,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::CLUSTER,
         "own-name",
-        "On Vertex AI, rank 0 dials itself by its own host name, or by the published name",
+        "On Vertex AI, which address rank 0 uses for itself: its own host name, or the published name",
     ),
     one(
         "rank-pools",

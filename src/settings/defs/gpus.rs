@@ -14,7 +14,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "5s",
         "How long one NVML call may take; three times that for all of them",
     ),
-    one("require-gpus", "N|any", TOPIC, on::RUN, "", "Do not start without so many usable GPUs"),
+    one("require-gpus", "N|any", TOPIC, on::RUN, "", "Do not start with fewer than N usable GPUs"),
     one(
         "min-driver",
         "VERSION",

@@ -35,7 +35,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "30s",
-        "How long GCE's preemption notice runs ahead (120s where the machine was made with that)",
+        "How long before the end GCE gives notice of a preemption (120s where the machine was created with that option)",
     ),
     one(
         "maintenance-lead",
@@ -43,6 +43,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "60s",
-        "How long GCE's notice of maintenance that ends the machine runs ahead (1h for machines with GPUs)",
+        "How long before the end GCE gives notice of maintenance that ends the machine (1h for machines with GPUs)",
     ),
 ];

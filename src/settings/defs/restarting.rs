@@ -20,7 +20,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "1s..60s",
-        "Pause before a restart: FIRST, doubled each time up to MAX, a fifth more or less",
+        "Pause before a restart: FIRST, doubled each time up to MAX, each 20 % more or less at random",
     ),
     one(
         "hang-timeout",
@@ -36,6 +36,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Silence is no hang before this much of an attempt is over or a heartbeat came [default: 3 x --hang-timeout]",
+        "Silence is no hang during this much of an attempt, unless a heartbeat has come [default: 3 x --hang-timeout]",
     ),
 ];

@@ -28,8 +28,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "When TSTP, TTIN or TTOU stops trainit too: as the command stops of it, or at the signal as dumb-init does; \
-         by --signal-target",
+        "On TSTP, TTIN or TTOU trainit stops itself, too: when the command has stopped, or at the signal, as dumb-init does \
+         [default: signal with --signal-target group, else command]",
     ),
     many("rewrite-signal", "FROM:TO", TOPIC, on::RUN, "Forward FROM as TO, names or numbers; TO 0 drops it"),
     many("remap-exit", "FROM:TO", TOPIC, on::RUN, "Leave with TO where the exit code would be FROM"),

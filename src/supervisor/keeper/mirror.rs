@@ -368,7 +368,7 @@ impl Mirror {
     pub(crate) fn unclaimed(&self, ours: &Attempt) -> String {
         let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
         format!(
-            "{place} does not show this run's claim {}: it was emptied, is not mounted any more, or does not list what it holds; nothing goes into it or comes from it until the claim is there; see that the store is the one of the start",
+            "{place} does not show this run's claim {}: it was emptied, is not mounted any more, or does not list what it holds; nothing is committed or restored until it shows it again; see that the store is the one of the start",
             ours.key()
         )
     }

@@ -71,7 +71,7 @@ impl Keeper {
         let Some(mirror) = &self.mirror else { return };
         if name != self.taken_for {
             self.taken_for = name;
-            tracing::info!("checkpoints in {} are taken for {name}: {evidence}", mirror.directory().display());
+            tracing::info!("checkpoints in {} are recognised as {name}: {evidence}", mirror.directory().display());
         }
         let why = mirror.passed().first().cloned().unwrap_or_default();
         let looks = if self.passed.0 == why { self.passed.1.saturating_add(1) } else { 1 };
