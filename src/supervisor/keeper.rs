@@ -322,7 +322,12 @@ impl Keeper {
                 let (took, lag) = (Duration::from_secs_f64(seconds), Duration::from_secs_f64(lag));
                 self.teller.tell(Event::Committed { unit, step, took, lag });
             }
-            Some(Outcome::Fenced { by }) => self.tell_fenced(&by.to_string()),
+            Some(Outcome::Fenced { by }) => {
+                self.tell_fenced(&by.to_string());
+                self.tell_notes();
+                // Every look would find the same.
+                return Duration::MAX;
+            }
             Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => self.complain(message),
             // Not settled yet: there is no need to wait for a whole interval.
             Some(Outcome::Changed { why }) => {
