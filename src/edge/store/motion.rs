@@ -163,6 +163,11 @@ impl Motion {
         self.bytes != then.bytes
     }
 
+    /// As it stood then, but for what became of writes, which is as it stood later.
+    pub fn with_writes_of(self, later: Motion) -> Motion {
+        Motion { taken: later.taken, refused: later.refused, status: later.status, ..self }
+    }
+
     /// Whether answers were owed then and are now, and nothing has moved in between.
     pub fn is_stuck_since(&self, then: Motion) -> bool {
         then.owed > 0 && self.owed > 0 && !self.has_moved_since(then)
@@ -259,6 +264,7 @@ mod tests {
         drop(meter.writes());
         let cut_off = meter.read();
         assert!(!cut_off.has_refused_since(then), "nobody waited for its answer");
+        assert!(now.with_writes_of(then).has_taken_since(now) && !now.with_writes_of(then).has_moved_since(now));
         meter.writes().answered(None);
         assert_eq!(meter.read().refusal(), None);
     }

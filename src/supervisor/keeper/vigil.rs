@@ -97,6 +97,8 @@ impl Vigil {
                 self.teller.tell(Event::Transferring);
             }
             let answer = answers(&self.store).await;
+            // But it writes nothing.
+            let now = now.with_writes_of(self.store.motion());
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let wrong = self.wrong(answer, [last, before, now], &mut seen);
             last = now;
@@ -268,6 +270,33 @@ mod tests {
         assert_eq!(wrong(Answer::Unreachable, [before, before, now]), Some(Wrong::Silent));
         assert_eq!(wrong(Answer::Late, [before, now, now]), Some(Wrong::Silent));
         slow.abort();
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_lists_slowly_is_not_silent_as_long_as_it_takes_what_is_written() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        let address = Address::Directory(root.path().join("store"));
+        let store = Arc::new(Store::open(&address, true, &Access::default()).await.expect("opens"));
+        let ((teller, _heard), address) = (Teller::overheard(), address.to_string());
+        let (clock, seen) = (Clock::start(), Arc::default());
+        let vigil = Vigil { store: Arc::clone(&store), address, clock, teller, pause: PROBE_PAUSE, seen };
+        let late = |motions| vigil.wrong(Answer::Late, motions, &mut Seen::default());
+        let mut upload = store.begin("weights.bin").await.expect("begins");
+        let mut part = std::pin::pin!(upload.part(vec![Bytes::from(vec![0; 64 << 20])]));
+        let begun = store.motion();
+        while !store.motion().has_moved_since(begun) {
+            assert!(futures_util::poll!(&mut part).is_pending(), "it is seen before all of it is written");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let midway = store.motion();
+        assert_eq!(late([begun, begun, midway]), None);
+        assert_eq!(late([midway, midway, midway]), Some(Wrong::Silent), "it takes nothing");
+        part.await.expect("writes");
+        store.put("small.bin", vec![Bytes::from_static(b"1")], 0).await.expect("writes");
+        let put = store.motion();
+        assert_eq!(late([midway, put, put]), None);
+        store.make_durable(&["small.bin".to_owned()]).await.expect("flushes");
+        assert_eq!(late([put, put, store.motion()]), None, "a flush is what a share takes longest for");
     }
 
     #[tokio::test]
