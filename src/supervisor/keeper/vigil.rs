@@ -273,6 +273,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn questions_that_are_given_up_do_not_make_a_store_that_hangs_look_busy() {
+        // Nobody accepts: the kernel takes what it is sent, and nobody ever answers.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let at = format!("http://{}", listener.local_addr().expect("has an address"));
+        let (vigil, _heard) = watch(&at, PROBE_PAUSE).await;
+        let store = Arc::clone(&vigil.store);
+        let putting = tokio::spawn(async move { store.put("some.bin", vec![Bytes::from(vec![0; 1000])], 0).await });
+        let begun = vigil.store.motion();
+        while !vigil.store.motion().has_moved_since(begun) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..5 {
+            let last = vigil.store.motion();
+            let question = tokio::time::timeout(Duration::from_millis(200), vigil.store.list("")).await;
+            assert!(question.is_err(), "nobody answers it");
+            let before = vigil.store.motion();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let now = vigil.store.motion();
+            assert!(!now.has_moved_since(before));
+            let wrong = vigil.wrong(Answer::Late, [last, before, now], &mut Seen::default());
+            assert_eq!(wrong, Some(Wrong::Silent));
+        }
+        putting.abort();
+    }
+
+    #[tokio::test]
     async fn a_directory_that_lists_slowly_is_not_silent_as_long_as_it_takes_what_is_written() {
         let root = tempfile::tempdir().expect("temporary directory");
         let address = Address::Directory(root.path().join("store"));
