@@ -335,7 +335,12 @@ impl Keeper {
     async fn look(&mut self) -> Duration {
         match self.commit(Some(self.settle), None).await {
             Some(Outcome::Committed { .. }) => self.said = Default::default(),
-            Some(Outcome::Fenced { by }) => self.tell_fenced(&by.to_string()),
+            Some(Outcome::Fenced { by }) => {
+                self.tell_fenced(&by.to_string());
+                self.tell_notes();
+                // Every look would find the same.
+                return Duration::MAX;
+            }
             Some(Outcome::Failed { message, .. } | Outcome::OutOfTime { why: message }) => self.complain(message),
             // Not settled yet: there is no need to wait for a whole interval.
             Some(Outcome::Changed { why }) => {

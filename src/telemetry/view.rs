@@ -55,6 +55,7 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         }
         Event::Flushed(Flushed::Stepless) => tracing::info!("the newest complete checkpoint is safe in the store"),
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
+        Event::Fenced { .. } if *before == State::Done || machine.is_fenced_again() => {}
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
         Event::Due(Timer::Grace) if machine.hung().is_some() => {
             tracing::warn!("SIGABRT has not ended all of it: SIGKILL for every process that is left");

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use crate::support::checkpoints::{Place, tree};
-use crate::support::{Running, Trainit, stopped};
+use crate::support::{Running, Trainit, eventually, stopped};
 
 /// Points of a commit in src/supervisor/keeper/commit.rs and retention.rs at which a test may kill it.
 const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 1..=12;
@@ -105,6 +105,25 @@ fn an_older_run_is_fenced_by_a_newer_one_and_commits_nothing_more() {
         assert!(done.err().contains("attempt 2"), "{}", done.err());
         assert_eq!(place.commits().len(), 1);
     }
+}
+
+#[test]
+fn a_fenced_trainer_that_takes_its_time_is_told_to_stop_once_and_so_is_whoever_reads_the_log() {
+    let place = Place::new();
+    let local = place.local();
+    let script = "trap 'echo told; told=1' TERM; until [ $told ]; do sleep 0.01; done; sleep 1";
+    let older = Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
+        .args(["--settle", "0s", "--mirror-interval", "10ms", "--", "sh", "-c", script])
+        .start();
+    older.after_log("started sh");
+    place.save(1);
+    eventually("it is committed", || place.commits().len() == 1);
+    fs::write(place.store().join(".trainit/attempts/0000000002.json"), "{}").unwrap();
+    place.save(2);
+    let done = older.finish().expect_code(205);
+    assert_eq!(done.out(), "told\n");
+    let as_it_happened = done.err().lines().filter(|l| l.contains("fenced: ") && !l.contains("verdict")).count();
+    assert_eq!(as_it_happened, 1, "{}", done.err());
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Stores that take what they are sent and never answer one other kind of request: the newest checkpoint gets there.
 
 use std::fs;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use crate::support::bucket::{Bucket, Fault, NAME, Request};
@@ -88,4 +90,22 @@ fn a_newer_checkpoint_is_not_said_to_be_safe_where_the_time_was_up_while_the_one
     assert_eq!(done.verdict()["committed_step"], 2, "{}", done.err());
     assert!(done.err().contains("the last committed one (step 2) stands"), "{}", done.err());
     assert!(!done.err().contains("is safe"), "{}", done.err());
+}
+
+#[test]
+fn a_store_that_hangs_as_it_is_sent_the_last_checkpoint_is_given_up_as_soon_as_one_that_hung_before() {
+    let (bucket, place, going) = one_committed(&[]);
+    let hangs = AtomicBool::new(false);
+    bucket.misbehave(move |r| {
+        let is_sent = r.method == "PUT" && r.key.contains("step-2/");
+        (hangs.fetch_or(is_sent, SeqCst) || is_sent).then_some(Fault::Hang)
+    });
+    bucket.forget();
+    place.save(2);
+    eventually("it is sent", || bucket.asked().iter().any(|r| r.method == "PUT" && r.key.contains("step-2/")));
+    let asked = Instant::now();
+    going.signal(libc::SIGTERM);
+    let done = going.finish().expect_code(204);
+    assert!(asked.elapsed() < Duration::from_secs(34), "{:?}", asked.elapsed());
+    assert!(done.err().contains("has not answered for"), "{}", done.err());
 }

@@ -12,6 +12,7 @@ use object_store::path::Path as Key;
 
 use super::error::{StoreError, kind_of};
 use super::list::Object;
+use super::motion::Meter;
 use crate::edge::blocking::blocking;
 use crate::rules::checkpoint::listing::{join, name_of};
 use crate::rules::checkpoint::names::is_half_written;
@@ -53,8 +54,8 @@ impl Directory {
     }
 
     /// Flushes these files, and the directories that name them, to the device.
-    pub(super) async fn make_durable(&self, keys: &[String]) -> io::Result<()> {
-        let root = self.root.clone();
+    pub(super) async fn make_durable(&self, keys: &[String], meter: &Meter) -> io::Result<()> {
+        let (root, meter) = (self.root.clone(), meter.clone());
         let paths: Vec<PathBuf> = keys.iter().map(|key| root.join(key)).collect();
         blocking(move || {
             if paths.len() > SYNCED_ONE_BY_ONE {
@@ -62,7 +63,9 @@ impl Directory {
             }
             let mut directories = BTreeSet::new();
             for path in &paths {
+                let under_way = meter.writes();
                 File::open(path)?.sync_all()?;
+                under_way.answered(Some(200));
                 let above = path.ancestors().skip(1).take_while(|d| d.starts_with(&root));
                 directories.extend(above.map(Path::to_owned));
             }

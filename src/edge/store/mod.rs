@@ -207,6 +207,7 @@ impl Store {
             tries += 1;
             let options = PutOptions { mode: mode.clone(), ..PutOptions::default() };
             let put = self.durable.put_opts(&at, PutPayload::from_bytes(bytes.clone()), options);
+            let put = self.counted(bytes.len(), put);
             let put = match before.take() {
                 None => put.await,
                 Some(error) => timeout(CREATE_PATIENCE.saturating_sub(clock.now()), put).await.map_err(|_| error)?,
@@ -249,7 +250,8 @@ impl Store {
         if self.checks_crc32c {
             options.extensions.insert(connect::Checksum(crc32c));
         }
-        let put = self.data.put_opts(&self.key(key)?, blocks.into_iter().collect(), options).await;
+        let (at, size) = (self.key(key)?, blocks.iter().map(Bytes::len).sum());
+        let put = self.counted(size, self.data.put_opts(&at, blocks.into_iter().collect(), options)).await;
         let result = put.map_err(|error| self.error("write", key, &error))?;
         self.compare(key, &result.extensions, crc32c)?;
         Ok(result.e_tag)
@@ -272,7 +274,7 @@ impl Store {
     /// durable already.
     pub async fn make_durable(&self, keys: &[String]) -> Result<(), StoreError> {
         let Some(directory) = &self.directory else { return Ok(()) };
-        directory.make_durable(keys).await.map_err(|error| self.io_error("flush", "", &error))
+        directory.make_durable(keys, self.access.meter()).await.map_err(|error| self.io_error("flush", "", &error))
     }
 
     /// A whole object of at most `limit` bytes.
@@ -330,9 +332,23 @@ impl Store {
         }
     }
 
-    /// How it stands between us and a bucket. A directory has nothing that could be seen to stand still.
+    /// How it stands between us and the store. Of a directory it is seen what is written, and never that it stands still.
     pub fn motion(&self) -> Motion {
         self.access.meter().read()
+    }
+
+    /// A write of so many bytes, which in a directory has no connection that would count them. One that fails is told of
+    /// by its error.
+    async fn counted<T, E>(&self, bytes: usize, write: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        if self.directory.is_none() {
+            return write.await;
+        }
+        let meter = self.access.meter();
+        let under_way = meter.writes();
+        let written = write.await?;
+        meter.moved(bytes);
+        under_way.answered(Some(200));
+        Ok(written)
     }
 
     /// Deletes what writes that were cut short have left and listings do not show, older than `age`, if the key that was

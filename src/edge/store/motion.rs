@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "a connection is asked by its descriptor what it holds back")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,8 +16,17 @@ struct Counts {
     bytes: AtomicU64,
     owed: AtomicU32,
     writes: Mutex<Writes>,
-    /// Descriptors of the connections.
-    lines: Mutex<BTreeSet<RawFd>>,
+    /// The connections, by their descriptors.
+    lines: Mutex<BTreeMap<RawFd, Traffic>>,
+}
+
+/// Of one connection.
+#[derive(Debug, Default)]
+struct Traffic {
+    /// That were read and written.
+    bytes: Arc<AtomicU64>,
+    /// Of those, how many had come and got there when it was last looked at.
+    seen: u64,
 }
 
 #[derive(Debug, Default)]
@@ -27,23 +36,27 @@ struct Writes {
     open: BTreeSet<u64>,
     taken: u64,
     refused: u64,
+    /// Answers of either kind.
+    answers: u64,
     /// Of the last that was refused; 0 where that got no answer.
     status: u16,
 }
 
 impl Meter {
-    /// So many bytes have come or gone.
+    /// So many bytes have come or gone, on no connection.
     pub(super) fn moved(&self, bytes: usize) {
         self.0.bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// There is a connection with this descriptor, until what comes back is dropped, which is before it is closed.
     pub(super) fn line(&self, descriptor: RawFd) -> Line {
-        self.lines().insert(descriptor);
-        Line { meter: self.clone(), descriptor }
+        let traffic = Traffic::default();
+        let bytes = Arc::clone(&traffic.bytes);
+        self.lines().insert(descriptor, traffic);
+        Line { meter: self.clone(), descriptor, bytes }
     }
 
-    fn lines(&self) -> MutexGuard<'_, BTreeSet<RawFd>> {
+    fn lines(&self) -> MutexGuard<'_, BTreeMap<RawFd, Traffic>> {
         self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,16 +77,21 @@ impl Meter {
 
     /// How it stands now.
     pub(super) fn read(&self) -> Motion {
-        let lines = self.lines();
-        let held_back: u64 = lines.iter().map(|line| held_back(*line)).sum();
+        for (line, traffic) in self.lines().iter_mut() {
+            let there = traffic.bytes.load(Relaxed).saturating_sub(held_back(*line));
+            // The end of a connection is held back as a byte that nobody has written.
+            self.0.bytes.fetch_add(there.saturating_sub(traffic.seen), Relaxed);
+            traffic.seen = traffic.seen.max(there);
+        }
         let writes = self.lock();
         Motion {
-            bytes: self.0.bytes.load(Relaxed).wrapping_sub(held_back),
+            bytes: self.0.bytes.load(Relaxed),
             owed: self.0.owed.load(Relaxed),
             begun: writes.begun,
             oldest: writes.open.first().copied(),
             taken: writes.taken,
             refused: writes.refused,
+            answers: writes.answers,
             status: writes.status,
         }
     }
@@ -92,18 +110,24 @@ fn held_back(line: RawFd) -> u64 {
     if asked == 0 { u64::try_from(bytes).unwrap_or_default() } else { 0 }
 }
 
-/// A connection.
+/// A connection. What has moved on it since it was last looked at goes with it: that a question is given up, and its
+/// connection closed, says nothing of the store, and what got an answer is counted by that.
 pub(super) struct Line {
     meter: Meter,
     descriptor: RawFd,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Line {
+    /// So many bytes were read or written.
+    pub(super) fn moved(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let mut lines = self.meter.lines();
-        // What never got there has not moved.
-        self.meter.0.bytes.fetch_sub(held_back(self.descriptor), Relaxed);
-        lines.remove(&self.descriptor);
+        self.meter.lines().remove(&self.descriptor);
     }
 }
 
@@ -126,6 +150,7 @@ impl Write {
     /// With this status; `None`: it got no answer.
     pub(super) fn answered(self, status: Option<u16>) {
         let mut writes = self.meter.lock();
+        writes.answers += u64::from(status.is_some());
         if status.is_some_and(|status| (200..300).contains(&status)) {
             writes.taken += 1;
         } else {
@@ -144,7 +169,7 @@ impl Drop for Write {
 /// How it stood between us and a store at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Motion {
-    /// That have come and gone on all its connections.
+    /// That have come and got there, as far as their connections lived to be looked at.
     bytes: u64,
     /// Answers that were waited for.
     owed: u32,
@@ -154,13 +179,19 @@ pub struct Motion {
     /// Writes that were answered so.
     taken: u64,
     refused: u64,
+    answers: u64,
     status: u16,
 }
 
 impl Motion {
     /// Whether anything has moved in between.
     pub fn has_moved_since(self, then: Motion) -> bool {
-        self.bytes != then.bytes
+        self.bytes != then.bytes || self.answers != then.answers
+    }
+
+    /// As it stood then, but for what became of writes, which is as it stood later.
+    pub fn with_writes_of(self, later: Motion) -> Motion {
+        Motion { taken: later.taken, refused: later.refused, status: later.status, ..self }
     }
 
     /// Whether answers were owed then and are now, and nothing has moved in between.
@@ -223,7 +254,7 @@ mod tests {
         let meter = Meter::default();
         let line = meter.line(near.as_raw_fd());
         while let Ok(written) = near.write(&[0; 1 << 16]) {
-            meter.moved(written);
+            line.moved(written);
         }
         let at_rest = || loop {
             let before = meter.read();
@@ -243,6 +274,35 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_connection_moves_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let mut near = TcpStream::connect(listener.local_addr().expect("has an address")).expect("connects");
+        let meter = Meter::default();
+        let line = meter.line(near.as_raw_fd());
+        let written = near.write(b"GET / HTTP/1.1\r\n\r\n").expect("writes");
+        line.moved(written);
+        while held_back(near.as_raw_fd()) > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let asked = meter.read();
+        line.moved(near.write(b"close_notify").expect("writes"));
+        near.shutdown(std::net::Shutdown::Write).expect("shuts down");
+        drop(line);
+        assert!(!meter.read().has_moved_since(asked));
+    }
+
+    #[test]
+    fn an_answer_to_a_write_is_motion_though_its_connection_is_gone() {
+        let meter = Meter::default();
+        let before = meter.read();
+        meter.writes().answered(None);
+        let cut_off = meter.read();
+        assert!(!cut_off.has_moved_since(before), "nobody answered");
+        meter.writes().answered(Some(503));
+        assert!(meter.read().has_moved_since(cut_off));
+    }
+
+    #[test]
     fn what_becomes_of_a_write_is_counted_and_a_slow_one_is_told_from_those_that_come_and_go() {
         let meter = Meter::default();
         let (slow, before) = (meter.writes(), meter.read());
@@ -259,6 +319,7 @@ mod tests {
         drop(meter.writes());
         let cut_off = meter.read();
         assert!(!cut_off.has_refused_since(then), "nobody waited for its answer");
+        assert!(now.with_writes_of(then).has_taken_since(now) && !now.with_writes_of(then).has_moved_since(now));
         meter.writes().answered(None);
         assert_eq!(meter.read().refusal(), None);
     }

@@ -35,7 +35,7 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, to: Uri) -> Self::Future {
         let meter = self.meter.clone();
-        let prompt = |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt::new(tcp.into_inner(), meter));
+        let prompt = move |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt::new(tcp.into_inner(), &meter));
         self.tcp.call(to).map_ok(prompt).boxed()
     }
 }
@@ -43,9 +43,8 @@ impl Service<Uri> for Connector {
 /// Acknowledges what it has read once there is no more, and counts what moves.
 pub(super) struct Prompt {
     /// Goes before the connection does.
-    _line: Line,
+    line: Line,
     tcp: TcpStream,
-    meter: Meter,
     /// Whether something was read that may not be acknowledged.
     owes: bool,
 }
@@ -58,7 +57,7 @@ impl AsyncRead for Prompt {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.tcp).poll_read(context, buffer);
-        self.meter.moved(buffer.filled().len() - before);
+        self.line.moved(buffer.filled().len() - before);
         if read.is_ready() {
             self.owes = true;
         } else if std::mem::take(&mut self.owes) {
@@ -98,13 +97,13 @@ impl AsyncWrite for Prompt {
 }
 
 impl Prompt {
-    fn new(tcp: TcpStream, meter: Meter) -> Prompt {
-        Prompt { _line: meter.line(tcp.as_raw_fd()), tcp, meter, owes: false }
+    fn new(tcp: TcpStream, meter: &Meter) -> Prompt {
+        Prompt { line: meter.line(tcp.as_raw_fd()), tcp, owes: false }
     }
 
     fn counted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = written {
-            self.meter.moved(bytes);
+            self.line.moved(bytes);
         }
         written
     }
@@ -130,7 +129,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let tcp = TcpStream::connect(listener.local_addr().expect("has an address")).await.expect("connects");
         let (mut server, _) = listener.accept().expect("accepts");
-        let mut prompt = Prompt::new(tcp, Meter::default());
+        let mut prompt = Prompt::new(tcp, &Meter::default());
         // As after a few questions and answers: the kernel lets acknowledgements wait.
         prompt.tcp.set_quickack(false).expect("sets");
         server.write_all(b"HTTP/1.1 200 OK").expect("writes");

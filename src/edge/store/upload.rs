@@ -7,6 +7,9 @@ use object_store::{GetOptions, GetResult, MultipartUpload};
 
 use super::{Store, StoreError};
 
+/// Bytes that are written to a directory at a time.
+const STEP: usize = 1 << 20;
+
 /// A data object being written. Dropped before it is finished, nothing appears.
 pub struct Upload<'a> {
     pub(super) store: &'a Store,
@@ -28,19 +31,24 @@ impl<'a> Upload<'a> {
     pub fn part(&mut self, blocks: Vec<Bytes>) -> impl Future<Output = Result<(), StoreError>> + use<'a> {
         self.size += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
         let (store, key) = (self.store, self.key.clone());
-        let put = self.upload.as_mut().map(|upload| upload.put_part(blocks.into_iter().collect()));
+        let pieces = if store.directory.is_some() { in_steps(blocks) } else { vec![blocks] };
+        let put = |piece: Vec<Bytes>| {
+            let size = piece.iter().map(Bytes::len).sum();
+            self.upload.as_mut().map(|upload| (size, upload.put_part(piece.into_iter().collect())))
+        };
+        let puts: Vec<_> = pieces.into_iter().filter_map(put).collect();
         async move {
-            match put {
-                Some(put) => put.await.map_err(|error| store.error("write", &key, &error)),
-                None => Ok(()),
+            for (size, put) in puts {
+                store.counted(size, put).await.map_err(|error| store.error("write", &key, &error))?;
             }
+            Ok(())
         }
     }
 
     /// The object appears, whole. Returns the store's tag for it.
     pub async fn finish(mut self, crc32c: u32) -> Result<Option<String>, StoreError> {
         let Some(upload) = &mut self.upload else { return Ok(None) };
-        let (tag, found) = match upload.complete().await {
+        let (tag, found) = match self.store.counted(0, upload.complete()).await {
             Ok(result) => (result.e_tag, result.extensions),
             Err(error) => {
                 let there = self.find().await.ok_or_else(|| self.store.error("write", &self.key, &error))?;
@@ -68,6 +76,17 @@ impl<'a> Upload<'a> {
             let _ = upload.abort().await;
         }
     }
+}
+
+/// In pieces that a slow file system takes one of in a few seconds: it is seen that it takes them.
+fn in_steps(blocks: Vec<Bytes>) -> Vec<Vec<Bytes>> {
+    let mut pieces = Vec::new();
+    for mut block in blocks {
+        while !block.is_empty() {
+            pieces.push(vec![block.split_to(STEP.min(block.len()))]);
+        }
+    }
+    pieces
 }
 
 impl Drop for Upload<'_> {

@@ -70,7 +70,7 @@ enum Cause {
     Signal { sender: Option<u32> },
     Notice { source: String },
     Gpu { detail: String },
-    Fenced { detail: String },
+    Fenced { detail: String, again: bool },
 }
 
 #[derive(Debug, Clone)]

@@ -97,6 +97,8 @@ impl Vigil {
                 self.teller.tell(Event::Transferring);
             }
             let answer = answers(&self.store).await;
+            // But it writes nothing.
+            let now = now.with_writes_of(self.store.motion());
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let wrong = self.wrong(answer, [last, before, now], &mut seen);
             last = now;
@@ -268,6 +270,59 @@ mod tests {
         assert_eq!(wrong(Answer::Unreachable, [before, before, now]), Some(Wrong::Silent));
         assert_eq!(wrong(Answer::Late, [before, now, now]), Some(Wrong::Silent));
         slow.abort();
+    }
+
+    #[tokio::test]
+    async fn questions_that_are_given_up_do_not_make_a_store_that_hangs_look_busy() {
+        // Nobody accepts: the kernel takes what it is sent, and nobody ever answers.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let at = format!("http://{}", listener.local_addr().expect("has an address"));
+        let (vigil, _heard) = watch(&at, PROBE_PAUSE).await;
+        let store = Arc::clone(&vigil.store);
+        let putting = tokio::spawn(async move { store.put("some.bin", vec![Bytes::from(vec![0; 1000])], 0).await });
+        let begun = vigil.store.motion();
+        while !vigil.store.motion().has_moved_since(begun) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..5 {
+            let last = vigil.store.motion();
+            let question = tokio::time::timeout(Duration::from_millis(200), vigil.store.list("")).await;
+            assert!(question.is_err(), "nobody answers it");
+            let before = vigil.store.motion();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let now = vigil.store.motion();
+            assert!(!now.has_moved_since(before));
+            let wrong = vigil.wrong(Answer::Late, [last, before, now], &mut Seen::default());
+            assert_eq!(wrong, Some(Wrong::Silent));
+        }
+        putting.abort();
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_lists_slowly_is_not_silent_as_long_as_it_takes_what_is_written() {
+        let root = tempfile::tempdir().expect("temporary directory");
+        let address = Address::Directory(root.path().join("store"));
+        let store = Arc::new(Store::open(&address, true, &Access::default()).await.expect("opens"));
+        let ((teller, _heard), address) = (Teller::overheard(), address.to_string());
+        let (clock, seen) = (Clock::start(), Arc::default());
+        let vigil = Vigil { store: Arc::clone(&store), address, clock, teller, pause: PROBE_PAUSE, seen };
+        let late = |motions| vigil.wrong(Answer::Late, motions, &mut Seen::default());
+        let mut upload = store.begin("weights.bin").await.expect("begins");
+        let mut part = std::pin::pin!(upload.part(vec![Bytes::from(vec![0; 64 << 20])]));
+        let begun = store.motion();
+        while !store.motion().has_moved_since(begun) {
+            assert!(futures_util::poll!(&mut part).is_pending(), "it is seen before all of it is written");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let midway = store.motion();
+        assert_eq!(late([begun, begun, midway]), None);
+        assert_eq!(late([midway, midway, midway]), Some(Wrong::Silent), "it takes nothing");
+        part.await.expect("writes");
+        store.put("small.bin", vec![Bytes::from_static(b"1")], 0).await.expect("writes");
+        let put = store.motion();
+        assert_eq!(late([midway, put, put]), None);
+        store.make_durable(&["small.bin".to_owned()]).await.expect("flushes");
+        assert_eq!(late([put, put, store.motion()]), None, "a flush is what a share takes longest for");
     }
 
     #[tokio::test]

@@ -39,7 +39,7 @@ impl Machine {
                 self.exit(Reason::Preempted, stopped_code, format!("preempted ({source}); {ended}"))
             }
             Cause::Gpu { detail } => self.exit(Reason::Gpu, exit::GPU, format!("{detail}; {ended}")),
-            Cause::Fenced { detail } => self.exit(Reason::Fenced, exit::FENCED, detail),
+            Cause::Fenced { detail, .. } => self.exit(Reason::Fenced, exit::FENCED, detail),
         }
     }
 

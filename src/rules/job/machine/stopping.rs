@@ -112,16 +112,27 @@ impl Machine {
     }
 
     pub(super) fn on_fenced(&mut self, now: Uptime, detail: String) -> Vec<Action> {
-        self.stop = Some(Stop { cause: Cause::Fenced { detail }, told: true });
+        let is_told = self.stop.is_some() && self.policy.preempt_signal.is_some();
+        let again = self.stop.as_ref().is_some_and(|stop| matches!(stop.cause, Cause::Fenced { .. }));
+        self.stop = Some(Stop { cause: Cause::Fenced { detail, again }, told: true });
         match self.state {
+            State::Running | State::Launching if again => Vec::new(),
             State::Running | State::Launching => {
                 let mut actions = self.begin_stop(now + self.policy.stop_grace);
-                actions.extend(self.deliver(Signal::TERM));
+                // To many a trainer a second signal says that it shall not even save.
+                if !is_told {
+                    actions.extend(self.deliver(Signal::TERM));
+                }
                 actions
             }
             State::Draining | State::Done => Vec::new(),
             _ => self.finish(),
         }
+    }
+
+    /// Whether the newer run was heard of before: it is, whenever the store is looked at.
+    pub fn is_fenced_again(&self) -> bool {
+        matches!(self.stop, Some(Stop { cause: Cause::Fenced { again: true, .. }, .. }))
     }
 
     /// The deadline and the word of it to the trainer, who knows of none yet or of a later one.

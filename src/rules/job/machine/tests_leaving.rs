@@ -310,3 +310,23 @@ fn one_that_is_stopped_during_its_restore_names_the_commit_that_was_found() {
     machine.step(secs(1.0), Event::Found { committed: Some(4) });
     assert_eq!(machine.committed(), Some(5), "later restores begin with what is known");
 }
+
+#[test]
+fn however_often_a_newer_run_is_heard_of_the_trainer_is_told_to_stop_once() {
+    let fenced = || Event::Fenced { detail: "attempt 3 owns the store".into() };
+    let signals = |actions: &[Action]| actions.iter().filter(|a| matches!(a, Action::Signal { .. })).count();
+    let mut machine = running(with_store());
+    assert_eq!(signals(&machine.step(secs(1.0), fenced())), 1);
+    assert!(!machine.is_fenced_again());
+    for at in [2.0, 3.0] {
+        assert_eq!(machine.step(secs(at), fenced()), []);
+        assert!(machine.is_fenced_again(), "it is not said again");
+    }
+    let mut machine = running(with_store());
+    assert_eq!(signals(&feed(&mut machine, 1.0, [term()])), 1);
+    assert_eq!(signals(&machine.step(secs(2.0), fenced())), 0, "it saves and leaves already");
+    assert!(!machine.is_fenced_again());
+    let mut machine = running(Policy { preempt_signal: None, ..with_store() });
+    assert_eq!(signals(&feed(&mut machine, 1.0, [term()])), 0);
+    assert_eq!(signals(&machine.step(secs(2.0), fenced())), 1, "it knows of nothing");
+}

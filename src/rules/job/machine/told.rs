@@ -69,7 +69,7 @@ impl Machine {
             Cause::Signal { sender: Some(pid) } if *pid > 0 => format!("stopped by SIGTERM from pid {pid}"),
             Cause::Signal { .. } => "stopped by SIGTERM".to_owned(),
             Cause::Notice { source } => format!("preempted ({source})"),
-            Cause::Gpu { detail } | Cause::Fenced { detail } => detail.clone(),
+            Cause::Gpu { detail } | Cause::Fenced { detail, .. } => detail.clone(),
         });
         Told {
             state,
