@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{AUTHORIZATION, CONTENT_RANGE, DATE, HeaderMap, HeaderValue, USER_AGENT};
+use hyper::header::{AUTHORIZATION, CONTENT_RANGE, DATE, HeaderValue, USER_AGENT};
 use hyper::http::uri::Authority;
 use hyper::{Method, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
@@ -33,7 +33,9 @@ use url::Url;
 
 use super::access::Access;
 use super::answers;
+use super::checksum::{self, GOOGLE_HASH};
 use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
+use super::motion::Meter;
 use super::page;
 use super::prompt::Connector as Prompt;
 use super::tls::Roots;
@@ -48,9 +50,12 @@ const SILENCE: Duration = Duration::from_secs(30);
 const METADATA_SILENCE: Duration = Duration::from_secs(5);
 /// A metadata server that refused more connections than these, in some ten seconds, will not start.
 const METADATA_REFUSALS: u32 = 6;
-/// What is sent may take this long beside: bytes a second, with others under way. (That nothing is acknowledged at all is
-/// seen by TCP, within [`SILENCE`].)
+/// What is sent may take this long beside: bytes a second, with others under way.
 const SLOWEST: f64 = (64 << 10) as f64;
+/// And longer on a narrow line, as long as so many bytes move in each [`SILENCE`]; a question or two are less.
+const CRAWL: u64 = 64 << 10;
+/// TCP ends a connection on which nothing was acknowledged for so long, which is more than one that others starve needs.
+const UNHEARD: Duration = Duration::from_secs(120);
 /// Servers close idle connections after 20 s and more.
 const IDLE: Duration = Duration::from_secs(15);
 /// Where the paths of Google's metadata server begin.
@@ -58,11 +63,6 @@ const GOOGLE_METADATA: &str = "/computeMetadata/";
 /// What a container's credentials are asked for with.
 pub(super) const CONTAINER_TOKEN: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN";
 const AGENT: &str = concat!("trainit/", env!("CARGO_PKG_VERSION"));
-
-/// The crc32c of a body: with a request it is sent along, with an answer it is what the store holds. Cloud Storage's
-/// `x-goog-hash: crc32c=BASE64`, big-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Checksum(pub(super) u32);
 
 /// How often and how long to try again: some half a minute in all where every try is refused at once. Pauses are drawn
 /// between the first and `base` times the one before, so a small base would hardly let them grow.
@@ -156,9 +156,8 @@ impl HttpService for Service {
         self.mend(&mut request);
         let host = request.uri().authority().map_or(String::new(), |a| values::bare(a.as_str()).to_owned());
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        if let Some(Checksum(crc32c)) = request.extensions().get() {
-            let value = HeaderValue::try_from(format!("crc32c={}", base64(crc32c.to_be_bytes())));
-            request.headers_mut().extend(value.ok().map(|value| (GOOGLE_HASH, value)));
+        if let Some(crc32c) = request.extensions().get().copied() {
+            request.headers_mut().extend(checksum::sent(crc32c).map(|value| (GOOGLE_HASH, value)));
         }
         let (owed, sent) = (answers::owed(&request), answers::secrets(&request));
         let silence = if self.is_metadata() { METADATA_SILENCE } else { SILENCE };
@@ -167,8 +166,10 @@ impl HttpService for Service {
         let is_write = !self.is_metadata() && matches!(*request.method(), Method::PUT | Method::POST);
         let write = is_write.then(|| self.access.meter().writes());
         let answer = match request.uri().scheme_str() {
-            Some("https") => timeout(limit, self.secure()?.request(request)).await,
-            _ if self.is_plain_fine || is_here(request.uri()) => timeout(limit, self.plain().request(request)).await,
+            Some("https") => in_time(self.access.meter(), limit, SILENCE, self.secure()?.request(request)).await,
+            _ if self.is_plain_fine || is_here(request.uri()) => {
+                in_time(self.access.meter(), limit, SILENCE, self.plain().request(request)).await
+            }
             _ => {
                 return Err(error(
                     HttpErrorKind::Unknown,
@@ -183,10 +184,10 @@ impl HttpService for Service {
         let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(failed)) => return Err(self.failure(&host, &failed)),
-            Err(_) => {
+            Err(waited) => {
                 return Err(error(
                     HttpErrorKind::Timeout,
-                    format!("no answer from {host} within {} s", limit.as_secs()),
+                    format!("no answer from {host} within {} s", waited.as_secs()),
                 ));
             }
         };
@@ -205,7 +206,7 @@ impl HttpService for Service {
             self.access.heard().set(date);
         }
         parts.extensions.clear();
-        if let Some(checksum) = checksum(&parts.headers) {
+        if let Some(checksum) = checksum::checksum(&parts.headers) {
             parts.extensions.insert(checksum);
         }
         let body = Watched { body, host: host.clone(), silence, limit: Box::pin(sleep(silence)) };
@@ -289,7 +290,7 @@ impl Service {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(self.connect));
         tcp.set_keepalive(Some(SILENCE));
-        tcp.set_tcp_user_timeout(Some(SILENCE));
+        tcp.set_tcp_user_timeout(Some(UNHEARD));
         tcp
     }
 
@@ -398,46 +399,50 @@ impl Body for Watched {
     }
 }
 
-const GOOGLE_HASH: hyper::header::HeaderName = hyper::header::HeaderName::from_static("x-goog-hash");
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Four bytes in base64.
-fn base64([a, b, c, d]: [u8; 4]) -> String {
-    let bits = u64::from_be_bytes([0, 0, a, b, c, d, 0, 0]);
-    let digits = (0..6).map(|at| BASE64[(bits >> (42 - 6 * at) & 63) as usize] as char);
-    digits.chain("==".chars()).collect()
-}
-
-/// What an answer says the object's crc32c is. `x-goog-hash: crc32c=n03x6A==,md5=...`, or one header each.
-fn checksum(headers: &HeaderMap) -> Option<Checksum> {
-    let values = headers.get_all(GOOGLE_HASH).iter().filter_map(|v| v.to_str().ok());
-    let text = values.flat_map(|v| v.split(',')).find_map(|v| v.trim().strip_prefix("crc32c="))?;
-    let digits = text.strip_suffix("==")?;
-    let value = digits
-        .bytes()
-        .try_fold(0u64, |bits, digit| Some(bits << 6 | BASE64.iter().position(|known| *known == digit)? as u64))?;
-    (digits.len() == 6).then_some(Checksum((value >> 4) as u32))
+/// What comes within the limit, or later as long as enough moves between us and the store for it to be only slow. Errors:
+/// how long that was.
+async fn in_time<T>(
+    meter: &Meter,
+    limit: Duration,
+    silence: Duration,
+    answer: impl Future<Output = T>,
+) -> Result<T, Duration> {
+    let begun = Instant::now();
+    let mut answer = pin!(answer);
+    let mut patience = limit;
+    loop {
+        let before = meter.read();
+        match timeout(patience, &mut answer).await {
+            Ok(answer) => return Ok(answer),
+            Err(_) if meter.read().moved_since(before) < CRAWL => return Err(begun.elapsed()),
+            Err(_) => patience = silence,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use super::*;
 
-    #[test]
-    fn a_checksum_goes_out_and_comes_back_as_cloud_storage_spells_it() {
-        // Of "123456789": the check value of CRC-32C.
-        assert_eq!(base64(0xe306_9283_u32.to_be_bytes()), "4waSgw==");
-        let mut headers = HeaderMap::new();
-        assert_eq!(checksum(&headers), None);
-        headers.append(GOOGLE_HASH, HeaderValue::from_static("md5=AAAAAAAAAAAAAAAAAAAAAA==,crc32c=4waSgw=="));
-        assert_eq!(checksum(&headers), Some(Checksum(0xe306_9283)));
-        for crc in [0, 1, u32::MAX, 0x8000_0000] {
-            let mut headers = HeaderMap::new();
-            let value = format!("crc32c={}", base64(crc.to_be_bytes()));
-            headers.append(GOOGLE_HASH, HeaderValue::try_from(value).expect("ASCII"));
-            assert_eq!(checksum(&headers), Some(Checksum(crc)));
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test]
+    async fn an_answer_is_waited_for_beyond_its_time_as_long_as_the_line_is_only_slow() {
+        let meter = Meter::default();
+        let late = in_time(&meter, SECOND / 2, SECOND / 2, pending::<()>());
+        assert!(late.await.is_err_and(|waited| waited < SECOND * 10));
+        let moving = async {
+            loop {
+                meter.moved(CRAWL as usize);
+                sleep(SECOND / 100).await;
+            }
+        };
+        let slow = in_time(&meter, SECOND / 2, SECOND / 2, sleep(SECOND * 2));
+        tokio::select! {
+            answer = slow => assert_eq!(answer, Ok(())),
+            () = moving => {}
         }
-        headers.insert(GOOGLE_HASH, HeaderValue::from_static("crc32c=!!!!!!=="));
-        assert_eq!(checksum(&headers), None);
     }
 }

@@ -19,6 +19,7 @@ mod access;
 mod amazon;
 mod answers;
 mod azure;
+mod checksum;
 mod connect;
 mod directory;
 mod error;
@@ -248,7 +249,7 @@ impl Store {
         let mode = if is_new { PutMode::Create } else { PutMode::Overwrite };
         let mut options = PutOptions { mode, ..PutOptions::default() };
         if self.checks_crc32c {
-            options.extensions.insert(connect::Checksum(crc32c));
+            options.extensions.insert(checksum::Checksum(crc32c));
         }
         let (at, size) = (self.key(key)?, blocks.iter().map(Bytes::len).sum());
         let put = self.counted(size, self.data.put_opts(&at, blocks.into_iter().collect(), options)).await;
@@ -360,7 +361,7 @@ impl Store {
 
     /// Fails where the store says that it holds other bytes than were sent.
     fn compare(&self, key: &str, found: &Extensions, crc32c: u32) -> Result<(), StoreError> {
-        if let Some(connect::Checksum(theirs)) = found.get::<connect::Checksum>()
+        if let Some(checksum::Checksum(theirs)) = found.get::<checksum::Checksum>()
             && self.checks_crc32c
             && *theirs != crc32c
         {

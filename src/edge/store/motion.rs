@@ -194,6 +194,11 @@ impl Motion {
         Motion { taken: later.taken, refused: later.refused, status: later.status, ..self }
     }
 
+    /// How many bytes have moved in between.
+    pub fn moved_since(self, then: Motion) -> u64 {
+        self.bytes.saturating_sub(then.bytes)
+    }
+
     /// Whether answers were owed then and are now, and nothing has moved in between.
     pub fn is_stuck_since(&self, then: Motion) -> bool {
         then.owed > 0 && self.owed > 0 && !self.has_moved_since(then)
