@@ -477,7 +477,7 @@ fn a_list_shows_the_local_checkpoints_too_each_with_what_it_lacks() {
     assert_eq!((local[1]["unit"].as_str(), local[1]["complete"].as_bool()), (Some("step-1"), Some(true)));
     assert_eq!((local[1]["files"].as_u64(), local[1]["step"].as_u64()), (Some(3), Some(1)));
     let text = list(&["--checkpoint-dir", dir.to_str().unwrap()]);
-    assert!(text.contains("step-2.npy  not complete: ") && text.contains("taken for generic: "), "{text}");
+    assert!(text.contains("step-2.npy  not complete: ") && text.contains("recognised as generic: "), "{text}");
     assert_eq!(value["commits"], serde_json::json!([]));
     Trainit::new(["checkpoint", "list"]).output().expect_code(125);
 }
