@@ -129,7 +129,10 @@ pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, Cluster
     let mut warnings = Vec::new();
     let (at, reading) = match input.options.platform {
         Some(platform) => (None, forced(platform, input, &mut warnings)?),
-        None => first_match(input, &mut warnings)?,
+        None => {
+            let (at, reading) = first_match(input, &mut warnings)?;
+            (at, below_launcher(reading, input, &mut warnings)?)
+        }
     };
     let mut changes = Changes::default();
     if !reading.hands_off {
@@ -175,6 +178,33 @@ fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option
         }
     }
     Ok((None, Reading::alone()))
+}
+
+/// Below a launcher that starts one of us for each process, a source of the nodes gives all of them one rank: the
+/// launcher's ranks hold, and the source says where the nodes are.
+fn below_launcher(nodes: Reading, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
+    let places_nodes = nodes.platform != Platform::None && nodes.process.is_none() && nodes.node_rank.is_some();
+    if nodes.hands_off || !places_nodes {
+        return Ok(nodes);
+    }
+    let mut odd = Vec::new();
+    match launched(input, &mut odd)? {
+        Some(launched) if launched.process.as_ref().is_some_and(|process| process.world > 1) => {
+            warnings.extend(odd);
+            Ok(mpi::across(nodes, launched, warnings))
+        }
+        _ => Ok(nodes),
+    }
+}
+
+/// What a launcher of processes says, whatever goes before it.
+fn launched(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    for source in PLATFORMS.iter().filter(|source| source.platforms.contains(&Platform::Mpi)) {
+        if let Some(reading) = (source.read)(input, warnings)? {
+            return Ok(Some(reading));
+        }
+    }
+    Ok(None)
 }
 
 /// Only the named platform's variables count.
@@ -229,7 +259,8 @@ fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
         other.node_rank == rank && (world == other.num_nodes || world.is_none() || other.num_nodes.is_none())
     };
     let as_process = spec.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
-    if same(spec.node_rank, spec.num_nodes) || as_process {
+    let is_its_word = other.process.is_some() && other.process == spec.process;
+    if same(spec.node_rank, spec.num_nodes) || as_process || is_its_word {
         return None;
     }
     let place = |rank: Option<u32>, world: Option<u32>| {

@@ -49,3 +49,32 @@ pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
         ..Reading::of(platform, role_of_rank(rank), rank / size, world.div_ceil(size))
     }))
 }
+
+/// A process of MPI's on the nodes that another source has named: its own ranks, their addresses. A world of this node
+/// alone (each host ran an mpirun of its own) meets here.
+pub fn across(nodes: Reading, launched: Reading, warnings: &mut Vec<Warning>) -> Reading {
+    let Some(process) = launched.process else { return nodes };
+    // The source knows the node that could only be guessed from ranks.
+    let counted = if process.node_guessed { nodes.num_nodes } else { launched.num_nodes };
+    let node_rank = if process.node_guessed { nodes.node_rank } else { launched.node_rank };
+    let is_all = counted == nodes.num_nodes;
+    if let (false, Some(ours), Some(theirs)) = (is_all, counted, nodes.num_nodes) {
+        let message = format!(
+            "{} says {theirs} nodes, but mpirun's {} processes are on {ours}, and their ranks hold: give mpirun all hosts, or \
+             those who are left out train apart",
+            nodes.platform.word(),
+            process.world
+        );
+        warnings.push(Warning::new("env_conflict", message));
+    }
+    Reading {
+        is_chief: process.rank == 0,
+        node_rank,
+        num_nodes: counted,
+        hosts: nodes.hosts.filter(|_| is_all),
+        tf: nodes.tf.filter(|_| is_all),
+        leader: if !is_all && counted == Some(1) { Leader::default() } else { nodes.leader },
+        process: Some(process),
+        ..nodes
+    }
+}
