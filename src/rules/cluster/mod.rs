@@ -15,11 +15,13 @@ pub mod spec;
 pub mod jax_env;
 pub mod k8s_indexed;
 pub mod mpi;
+pub mod pmi;
 pub mod sagemaker;
 pub mod slurm;
 pub mod tf_config;
 pub mod torch_env;
 pub mod torchelastic;
+pub mod tpu;
 pub mod vertex;
 
 use crate::rules::env::{Changes, Env};
@@ -60,6 +62,11 @@ pub const PLATFORMS: &[Source] = &[
             "AZ_BATCHAI_MPI_MASTER_NODE",
         ],
         read: mpi::read,
+    },
+    Source {
+        platforms: &[Platform::Pmi],
+        variables: &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
+        read: pmi::read,
     },
     Source {
         platforms: &[Platform::TorchEnv],
@@ -107,6 +114,17 @@ pub const PLATFORMS: &[Source] = &[
         read: slurm::read,
     },
     Source { platforms: &[Platform::K8sIndexed], variables: &["JOB_COMPLETION_INDEX"], read: k8s_indexed::read },
+    Source {
+        platforms: &[Platform::Tpu],
+        variables: &[
+            "TPU_WORKER_ID",
+            "TPU_WORKER_HOSTNAMES",
+            "MEGASCALE_NUM_SLICES",
+            "MEGASCALE_SLICE_ID",
+            "MEGASCALE_COORDINATOR_ADDRESS",
+        ],
+        read: tpu::read,
+    },
 ];
 
 /// Our own variables of the cluster, which count as unset when blank like those of any source.
@@ -199,7 +217,8 @@ fn below_launcher(nodes: Reading, input: &Input<'_>, warnings: &mut Vec<Warning>
 
 /// What a launcher of processes says, whatever goes before it.
 fn launched(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
-    for source in PLATFORMS.iter().filter(|source| source.platforms.contains(&Platform::Mpi)) {
+    let launches = |source: &&Source| [Platform::Mpi, Platform::Pmi].iter().any(|p| source.platforms.contains(p));
+    for source in PLATFORMS.iter().filter(launches) {
         if let Some(reading) = (source.read)(input, warnings)? {
             return Ok(Some(reading));
         }

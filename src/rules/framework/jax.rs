@@ -4,7 +4,7 @@
 //! On Slurm JAX finds its way alone and gets nothing, but for `--nproc`: it would take each of a task's processes for the
 //! task, and train apart without a word. No variable tells it otherwise, so there it gets the same as elsewhere, and the
 //! one variable is taken away without which it knows no Slurm: `initialize()` without numbers then fails.
-//! Deliberately absent: faked `SLURM_*`.
+//! On a TPU it gets nothing at all. Deliberately absent: faked `SLURM_*`.
 
 use super::vars::{Claim, Context, Derived};
 use crate::rules::cluster::address::Address;
@@ -17,7 +17,10 @@ const SLURM_STEP: &str = "SLURM_STEP_NODELIST";
 pub fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let is_one_of_a_task = context.spec.process.is_none() && context.process.is_some() && context.shares_node();
-    let finds_itself = context.spec.platform == Platform::Slurm && !is_one_of_a_task;
+    let finds_itself = match context.spec.platform {
+        Platform::Slurm => !is_one_of_a_task,
+        platform => platform == Platform::Tpu,
+    };
     let Some(group) = context.group().filter(|_| !finds_itself) else { return derived };
     if is_one_of_a_task {
         derived.removed.extend(context.env.given(SLURM_STEP).map(|_| SLURM_STEP.to_owned()));
