@@ -16,6 +16,7 @@ use crate::rules::cluster::spec::{ClusterError, Platform};
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::rules::framework::Launch;
+use crate::rules::framework::torch::started_once;
 use crate::rules::gpu::Discovery;
 use crate::rules::job::{Action, ChildFacts, Event, Machine, Outcome, Policy, Processes, Reason};
 use crate::rules::metric::contract;
@@ -75,7 +76,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     {
         tracing::warn!("trainit is not told when the process that started it dies: {error}");
     }
-    for warning in &resolved.warnings {
+    let once = started_once(&resolved, &env, parsed.operands.iter().map(AsRef::as_ref));
+    for warning in resolved.warnings.iter().chain(&once) {
         tracing::warn!(code = warning.code, "{}", warning.message);
     }
     let peers = peers.map(|(limit, peers)| Peers { peers, limit });

@@ -67,10 +67,16 @@ async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
     let name = peer.address.to_string();
     let mut pause = FIRST_PAUSE;
     loop {
-        let why = match dial(&peer.address.host, peer.address.port).await {
+        let mut found = dial(&peer.address.host, peer.address.port).await;
+        if let (Err(_), Some(instead)) = (&found, &peer.instead)
+            && dial(&instead.host, instead.port).await.is_ok()
+        {
+            found = Ok(());
+        }
+        let why = match found {
             Ok(()) => break,
             Err(NoAnswer::Refused) if !peer.must_listen => break,
-            Err(NoAnswer::Refused) => "it is there, but nobody listens at the port yet".to_owned(),
+            Err(NoAnswer::Refused) => nobody_listens(peer),
             Err(NoAnswer::Other(why)) => why,
         };
         tracing::debug!("{name}: {why}");
@@ -79,6 +85,14 @@ async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
     missing.borrow_mut().remove(&name);
+}
+
+fn nobody_listens(peer: &Peer) -> String {
+    let (port, instead) = (peer.address.port, peer.instead.as_ref().map(|address| address.port));
+    let instead = instead.map(|port| format!(", nor at TensorFlow's, {port} (TF_CONFIG)")).unwrap_or_default();
+    format!(
+        "it is there, but nobody listens at the port yet, {port} (MASTER_PORT){instead}; the trainer on node rank 0 must"
+    )
 }
 
 /// Who is missing, and why the first of them is.

@@ -196,6 +196,29 @@ fn the_child_of_every_golden_case_gets_what_inspect_shows() {
 }
 
 #[test]
+fn a_variable_that_no_program_could_be_started_with_is_left_out() {
+    let run = |own: Option<&str>| {
+        let run = Trainit::run(["sh", "-c", "echo rank $RANK of $WORLD_SIZE; printenv TF_CONFIG"])
+            .env("SLURM_JOB_ID", "7")
+            .env("SLURM_STEP_ID", "0")
+            .env("SLURM_NTASKS", "9000")
+            .env("SLURM_NNODES", "9000")
+            .env("SLURM_PROCID", "1")
+            .env("SLURM_NODEID", "1")
+            .env("SLURM_JOB_NODELIST", "node[0001-9000]");
+        own.into_iter().fold(run, |run, own| run.env("TF_CONFIG", own)).output()
+    };
+    let done = run(None);
+    assert_eq!((done.code(), done.out().as_str()), (1, "rank 1 of 9000\n"), "{}", done.err());
+    assert_eq!(done.err().matches("variable_too_long").count(), 1, "{}", done.err());
+    assert!(done.err().contains("TF_CONFIG (") && done.err().contains("TRAINIT_LIGHTGBM_MACHINES ("), "{}", done.err());
+    let own = "x".repeat(128 * 1024 - "TF_CONFIG=".len() - 1);
+    let own = format!(r#"{{"a":"{}"}}"#, &own[8..]);
+    let done = run(Some(&own));
+    assert!(done.out().ends_with(&format!("{own}\n")), "{}", done.err());
+}
+
+#[test]
 fn a_file_of_sagemakers_that_cannot_be_read_starts_nothing() {
     const FILE: &str = "/opt/ml/input/config/resourceconfig.json";
     let written = format!("echo '{{\"hosts\":[\"a\",\"b\"],\"current_host\":\"b\"}}' >{FILE}; chmod 600 {FILE}");

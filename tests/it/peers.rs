@@ -43,6 +43,27 @@ fn a_leader_that_does_not_come_is_named_with_the_last_reason() {
 }
 
 #[test]
+fn a_leader_that_listens_where_tensorflow_does_is_there() {
+    let tensorflow = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = tensorflow.local_addr().unwrap();
+    let run = || {
+        let spec = format!(
+            r#"{{"cluster":{{"workerpool0":["{at}"],"workerpool1":["h:2222"]}},"task":{{"type":"workerpool1","index":0}}}}"#
+        );
+        let closed = closed_port().to_string();
+        Trainit::run(["echo", "started"])
+            .env("CLUSTER_SPEC", spec)
+            .env("MASTER_PORT", closed)
+            .env("TRAINIT_WAIT_FOR_PEERS", "2s")
+    };
+    assert_eq!(run().output().expect_code(0).out(), "started\n");
+    drop(tensorflow);
+    let done = run().output().expect_code(203);
+    let detail = done.verdict()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("(MASTER_PORT)") && detail.contains(&format!("{} (TF_CONFIG)", at.port())), "{detail}");
+}
+
+#[test]
 fn a_stop_while_waiting_ends_at_once_and_nothing_was_started() {
     let running = worker(&format!("127.0.0.1:{}", closed_port()), &["--wait-for-peers", "60s"]).start();
     running.after_log("waiting for");

@@ -33,7 +33,7 @@ def main():
     y = x @ np.array([1.0, -2.0, 0.5, 3.0])
     params = {
         "objective": "regression", "tree_learner": "data", "num_threads": 1, "verbosity": -1, "time_out": 2,
-        "machines": machines, "num_machines": len(hosts), "local_listen_port": 12400,
+        "machines": machines, "num_machines": len(hosts), "local_listen_port": int(hosts[rank].split(":")[1]),
     }
 
     def told(env):

@@ -125,8 +125,7 @@ fn refuse_second_launcher(reading: &Reading, input: &Input<'_>) -> Result<(), Cl
     match (&reading.process, input.options.nproc) {
         (Some(process), Some(asked)) if process.world > 1 && asked != Nproc::Count(1) => {
             let message = format!(
-                "{} already starts one trainit for each of {} processes; leave --nproc away",
-                reading.platform.word(),
+                "a launcher has started one trainit for each of {} processes already; leave --nproc away",
                 process.world
             );
             Err(ClusterError::new("bad_setting", "--nproc", message))

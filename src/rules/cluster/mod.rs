@@ -15,11 +15,13 @@ pub mod spec;
 pub mod jax_env;
 pub mod k8s_indexed;
 pub mod mpi;
+pub mod pmi;
 pub mod sagemaker;
 pub mod slurm;
 pub mod tf_config;
 pub mod torch_env;
 pub mod torchelastic;
+pub mod tpu;
 pub mod vertex;
 
 use crate::rules::env::{Changes, Env};
@@ -60,6 +62,11 @@ pub const PLATFORMS: &[Source] = &[
             "AZ_BATCHAI_MPI_MASTER_NODE",
         ],
         read: mpi::read,
+    },
+    Source {
+        platforms: &[Platform::Pmi],
+        variables: &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
+        read: pmi::read,
     },
     Source {
         platforms: &[Platform::TorchEnv],
@@ -107,6 +114,17 @@ pub const PLATFORMS: &[Source] = &[
         read: slurm::read,
     },
     Source { platforms: &[Platform::K8sIndexed], variables: &["JOB_COMPLETION_INDEX"], read: k8s_indexed::read },
+    Source {
+        platforms: &[Platform::Tpu],
+        variables: &[
+            "TPU_WORKER_ID",
+            "TPU_WORKER_HOSTNAMES",
+            "MEGASCALE_NUM_SLICES",
+            "MEGASCALE_SLICE_ID",
+            "MEGASCALE_COORDINATOR_ADDRESS",
+        ],
+        read: tpu::read,
+    },
 ];
 
 /// Our own variables of the cluster, which count as unset when blank like those of any source.
@@ -129,7 +147,10 @@ pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, Cluster
     let mut warnings = Vec::new();
     let (at, reading) = match input.options.platform {
         Some(platform) => (None, forced(platform, input, &mut warnings)?),
-        None => first_match(input, &mut warnings)?,
+        None => {
+            let (at, reading) = first_match(input, &mut warnings)?;
+            (at, below_launcher(reading, input, &mut warnings)?)
+        }
     };
     let mut changes = Changes::default();
     if !reading.hands_off {
@@ -175,6 +196,34 @@ fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option
         }
     }
     Ok((None, Reading::alone()))
+}
+
+/// Below a launcher that starts one of us for each process, a source of the nodes gives all of them one rank: the
+/// launcher's ranks hold, and the source says where the nodes are.
+fn below_launcher(nodes: Reading, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
+    let places_nodes = nodes.platform != Platform::None && nodes.process.is_none() && nodes.node_rank.is_some();
+    if nodes.hands_off || !places_nodes {
+        return Ok(nodes);
+    }
+    let mut odd = Vec::new();
+    match launched(input, &mut odd)? {
+        Some(launched) if launched.process.as_ref().is_some_and(|process| process.world > 1) => {
+            warnings.extend(odd);
+            Ok(mpi::across(nodes, launched, warnings))
+        }
+        _ => Ok(nodes),
+    }
+}
+
+/// What a launcher of processes says, whatever goes before it.
+fn launched(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let launches = |source: &&Source| [Platform::Mpi, Platform::Pmi].iter().any(|p| source.platforms.contains(p));
+    for source in PLATFORMS.iter().filter(launches) {
+        if let Some(reading) = (source.read)(input, warnings)? {
+            return Ok(Some(reading));
+        }
+    }
+    Ok(None)
 }
 
 /// Only the named platform's variables count.
@@ -229,7 +278,8 @@ fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
         other.node_rank == rank && (world == other.num_nodes || world.is_none() || other.num_nodes.is_none())
     };
     let as_process = spec.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
-    if same(spec.node_rank, spec.num_nodes) || as_process {
+    let is_its_word = other.process.is_some() && other.process == spec.process;
+    if same(spec.node_rank, spec.num_nodes) || as_process || is_its_word {
         return None;
     }
     let place = |rank: Option<u32>, world: Option<u32>| {

@@ -1,11 +1,12 @@
 //! Whom a replica waits for before its trainer starts: the leader, or everybody else (contracts/cluster-environment.md
 //! section 2.5: replicas start at different times).
 //!
-//! The leader is there when somebody listens at its rendezvous port. The others' trainers may wait themselves, so of them it
+//! The leader is there when somebody listens at its rendezvous port, or, where the platform names TensorFlow's addresses, at
+//! its own there: TensorFlow listens at no other. The others' trainers may wait themselves, so of them it
 //! is enough that the name resolves and the machine answers, if only that nobody listens yet. Deliberately absent: dialling.
 
 use super::address::Address;
-use super::spec::{ClusterError, ClusterSpec};
+use super::spec::{ClusterError, ClusterSpec, Platform};
 
 /// Who is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub enum Scope {
 pub struct Peer {
     /// Where.
     pub address: Address,
+    /// Where somebody may listen instead.
+    pub instead: Option<Address>,
     /// Whether somebody must listen there.
     pub must_listen: bool,
 }
@@ -36,7 +39,7 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
         let message = "cannot be followed: nobody says where the leader is; set TRAINIT_LEADER=HOST:PORT";
         return Err(ClusterError::new("missing_leader", "--wait-for-peers", message));
     };
-    let leader = Peer { address: leader.clone(), must_listen: true };
+    let leader = Peer { address: leader.clone(), instead: tensorflows(spec, leader), must_listen: true };
     if scope == Scope::Leader {
         return Ok(vec![leader]);
     }
@@ -49,9 +52,22 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
     };
     let peers = hosts.iter().zip(0u32..).filter(|(_, rank)| *rank != own).map(|(host, rank)| match rank {
         0 => leader.clone(),
-        _ => Peer { address: Address { host: host.clone(), port: leader.address.port }, must_listen: false },
+        _ => Peer {
+            address: Address { host: host.clone(), port: leader.address.port },
+            instead: None,
+            must_listen: false,
+        },
     });
     Ok(peers.collect())
+}
+
+/// The leader's entry in the platform's own TF_CONFIG, where that is another. Ports that were only assumed (on Slurm 8888) may
+/// be somebody else's.
+fn tensorflows(spec: &ClusterSpec, leader: &Address) -> Option<Address> {
+    let is_told = matches!(spec.platform, Platform::Vertex | Platform::AiPlatform | Platform::TfConfig);
+    let jobs = &spec.tf.as_ref().filter(|_| is_told)?.jobs;
+    let of = |job: &str| jobs.iter().find(|(name, _)| *name == job).and_then(|(_, addresses)| addresses.first());
+    of("chief").or_else(|| of("worker")).filter(|address| *address != leader).cloned()
 }
 
 #[cfg(test)]
@@ -98,6 +114,22 @@ mod tests {
             told(&slurm("0"), Scope::All).iter().map(|(_, listens)| *listens).collect::<Vec<_>>(),
             [false, false]
         );
+    }
+
+    #[test]
+    fn where_the_platform_names_tensorflows_addresses_the_leader_may_listen_there_instead() {
+        let instead = |pairs: &[(&str, &str)]| {
+            let peers = to_reach(&spec(pairs, &ClusterOptions::default()), Scope::Leader).expect("known");
+            peers
+                .into_iter()
+                .map(|peer| (peer.address.to_string(), peer.instead.map(|a| a.to_string())))
+                .collect::<Vec<_>>()
+        };
+        let cluster = r#"{"cluster":{"workerpool0":["a:2222"],"workerpool1":["b:2222"]},"task":{"type":"workerpool1","index":0}}"#;
+        let found = instead(&[("CLUSTER_SPEC", cluster)]);
+        assert_eq!(found, [("a:3333".to_owned(), Some("a:2222".to_owned()))]);
+        let workers = r#"{"cluster":{"worker":["a:2222","b:2222"]},"task":{"type":"worker","index":1}}"#;
+        assert_eq!(instead(&[("TF_CONFIG", workers)]), [("a:2222".to_owned(), None)]);
     }
 
     #[test]

@@ -38,10 +38,12 @@ words! {
         TfConfig = "tf_config",
         AzureMl = "azureml",
         Mpi = "mpi",
+        Pmi = "pmi",
         TorchEnv = "torch_env",
         JaxEnv = "jax_env",
         Slurm = "slurm",
         K8sIndexed = "k8s_indexed",
+        Tpu = "tpu",
         None = "none",
     }
 }

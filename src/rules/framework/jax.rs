@@ -1,16 +1,30 @@
 //! JAX: the coordinator, which `jax.distributed.initialize()` reads, and the two numbers that it does not read but its
 //! caller can pass on (contracts/cluster-environment.md section 3.4).
 //!
-//! Deliberately absent: anything on Slurm, where JAX finds its way alone, and faked `SLURM_*` elsewhere.
+//! On Slurm JAX finds its way alone and gets nothing, but for `--nproc`: it would take each of a task's processes for the
+//! task, and train apart without a word. No variable tells it otherwise, so there it gets the same as elsewhere, and the
+//! one variable is taken away without which it knows no Slurm: `initialize()` without numbers then fails.
+//! On a TPU it gets nothing at all. Deliberately absent: faked `SLURM_*`.
 
 use super::vars::{Claim, Context, Derived};
 use crate::rules::cluster::address::Address;
 use crate::rules::cluster::spec::Platform;
 
+/// JAX needs it to detect Slurm, and hardly anybody else does.
+const SLURM_STEP: &str = "SLURM_STEP_NODELIST";
+
 /// The variables of this process or node.
 pub fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
-    let Some(group) = context.group().filter(|_| context.spec.platform != Platform::Slurm) else { return derived };
+    let is_one_of_a_task = context.spec.process.is_none() && context.process.is_some() && context.shares_node();
+    let finds_itself = match context.spec.platform {
+        Platform::Slurm => !is_one_of_a_task,
+        platform => platform == Platform::Tpu,
+    };
+    let Some(group) = context.group().filter(|_| !finds_itself) else { return derived };
+    if is_one_of_a_task {
+        derived.removed.extend(context.env.given(SLURM_STEP).map(|_| SLURM_STEP.to_owned()));
+    }
     let Some(rendezvous) = group.rendezvous else { return derived };
     derived.put("JAX_COORDINATOR_ADDRESS", rendezvous, context.of_leader(Address::to_string));
     derived.put("JAX_NUM_PROCESSES", group.world, context.of_world());

@@ -3,9 +3,12 @@
 //! `num_machines` with it, since the package would count the first element, and resolves the names: LightGBM 4.7 dials
 //! 0.0.0.0 for a name, which looks right only where all machines are one (tests/trainers/lightgbm_dist.py shows how).
 
-use super::vars::{Claim, Context, Derived};
+use std::collections::HashMap;
 
-/// LightGBM's own default port.
+use super::vars::{Claim, Context, Derived};
+use crate::rules::cluster::address::canonical;
+
+/// LightGBM's own default port, and the first of a host's.
 const PORT: u16 = 12_400;
 
 /// The list, where every host is known. IPv6 has no form that LightGBM reads.
@@ -15,8 +18,21 @@ pub fn derive(context: &Context<'_>) -> Derived {
     let Some(hosts) = context.spec.hosts.as_ref().filter(|h| h.iter().all(|host| !host.contains(':'))) else {
         return derived;
     };
-    let machines = hosts.iter().map(|host| format!("{host}:{PORT}"));
+    let Some(ports) = ports(hosts) else { return derived };
+    let machines = hosts.iter().zip(ports).map(|(host, port)| format!("{host}:{port}"));
     let elements: Vec<String> = std::iter::once(format!("rank={}", group.node_rank)).chain(machines).collect();
     derived.put("TRAINIT_LIGHTGBM_MACHINES", elements.join(","), Claim::Ours);
     derived
+}
+
+/// A port for each: workers on one host cannot share one. `None` where there are not so many ports.
+fn ports(hosts: &[String]) -> Option<Vec<u16>> {
+    let mut next: HashMap<String, u16> = HashMap::new();
+    let port = |host: &String| {
+        let next = next.entry(canonical(host)).or_insert(PORT);
+        let own = *next;
+        *next = own.checked_add(1)?;
+        Some(own)
+    };
+    hosts.iter().map(port).collect()
 }

@@ -20,6 +20,9 @@ use crate::rules::cluster::{complete, spec};
 use crate::rules::env::{Changes, Env};
 use vars::{Claim, Context, Derived, Var};
 
+/// The kernel refuses to start a program with a longer NAME=value, its end included (MAX_ARG_STRLEN).
+const LONGEST_BYTES: usize = 128 * 1024;
+
 /// One framework.
 pub struct Framework {
     /// Its name for `--framework`.
@@ -124,7 +127,7 @@ fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<sp
 /// What one child gets of the frameworks' rules.
 fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
     let (mut changes, mut warnings) = (Changes::default(), Vec::new());
-    let (mut kept, mut overruled) = (Vec::new(), Vec::new());
+    let (mut kept, mut overruled, mut too_long) = (Vec::new(), Vec::new(), Vec::new());
     if context.spec.hands_off {
         return (changes, warnings);
     }
@@ -134,6 +137,10 @@ fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
         derived.removed.into_iter().for_each(|name| changes.remove(name));
         warnings.extend(derived.warnings);
         for var in derived.vars {
+            if var.name.len() + var.value.len() + 2 > LONGEST_BYTES {
+                too_long.push(format!("{} ({} KiB)", var.name, var.value.len() / 1024));
+                continue;
+            }
             match verdict(&var, context.env) {
                 Verdict::Set => changes.set(var.name, var.value),
                 Verdict::AsItIs => {}
@@ -156,6 +163,14 @@ fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
                 }
             }
         }
+    }
+    if !too_long.is_empty() {
+        let message = format!(
+            "not set, as the kernel starts no program with a variable longer than 128 KiB: {}; a program that needs it must get the \
+             hosts some other way, such as a file",
+            too_long.join(", ")
+        );
+        warnings.push(Warning::new("variable_too_long", message));
     }
     if !kept.is_empty() {
         let message = format!("set already and kept, though it disagrees: {}", kept.join("; "));

@@ -5,8 +5,14 @@
 //! use one GPU. Process mode has no `PET_*`: a torchrun below would multiply. Rendezvous is torchrun's static one, so
 //! that its ranks are ours.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
+use super::Resolved;
 use super::vars::{Claim, Context, Derived, Group};
 use crate::rules::cluster::address::bracketed;
+use crate::rules::cluster::spec::{ClusterSpec, Warning};
+use crate::rules::env::Env;
 
 /// The variables of this process or node.
 pub fn derive(context: &Context<'_>) -> Derived {
@@ -17,7 +23,11 @@ pub fn derive(context: &Context<'_>) -> Derived {
         derived.put("MASTER_PORT", rendezvous.port, context.of_port());
     }
     derived.put("RANK", group.rank, context.of_rank());
-    derived.put("WORLD_SIZE", group.world, context.of_world());
+    let world = match context.of_world() {
+        Claim::Preset if counts_processes(context.spec, context.env).is_some() => Claim::IfUnset,
+        claim => claim,
+    };
+    derived.put("WORLD_SIZE", group.world, world);
     if !group.process.is_some_and(|process| process.node_guessed) {
         derived.put("NODE_RANK", group.node_rank, context.of_rank());
     }
@@ -26,6 +36,37 @@ pub fn derive(context: &Context<'_>) -> Derived {
         None => of_node(context, &group, &mut derived),
     }
     derived
+}
+
+/// How many processes a node has, where `WORLD_SIZE` counts them all though `RANK` is the node's: so PyTorchJob has it. torchrun
+/// gives its workers both anew, and who starts processes alone may go by it.
+fn counts_processes(spec: &ClusterSpec, env: &Env) -> Option<u32> {
+    let number = |text: &str| text.trim().parse::<u32>().ok();
+    let (procs, nodes) = (number(spec.procs_per_node.as_deref()?)?, spec.num_nodes?);
+    let is_all = env.given("PET_NNODES").is_some() && number(env.given("WORLD_SIZE")?) == procs.checked_mul(nodes);
+    (is_all && procs > 1 && spec.process.is_none()).then_some(procs)
+}
+
+/// What to tell of a Python program that is started once a node where the job is to have several processes there: it would
+/// wait for ranks that nobody starts. Others start them (torchrun, a script).
+pub fn started_once<'a>(
+    resolved: &Resolved,
+    env: &Env,
+    mut command: impl Iterator<Item = &'a OsStr>,
+) -> Option<Warning> {
+    let launch = resolved.launches.first().filter(|launch| launch.process.is_none())?;
+    let procs = counts_processes(&resolved.spec, env).filter(|_| !launch.changes.set.contains_key("WORLD_SIZE"))?;
+    let program = Path::new(command.next()?).file_name()?.to_str()?;
+    // As in `python -m torch.distributed.run`.
+    let is_module = command.any(|argument| argument == "-m");
+    if !program.starts_with("python") || is_module {
+        return None;
+    }
+    let message = format!(
+        "WORLD_SIZE counts {procs} processes a node and {program} is started once: init_process_group() would wait for ranks that \
+         nobody starts, unless the program starts them itself; use torchrun, or trainit run --nproc {procs}"
+    );
+    Some(Warning::new("env_conflict", message))
 }
 
 fn of_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
@@ -59,4 +100,41 @@ fn of_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
     }
     let presets = context.env.iter().map(|(name, _)| name).filter(|name| name.starts_with("PET_"));
     derived.removed.extend(presets.map(str::to_owned));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::cluster::input::Input;
+    use crate::rules::cluster::spec::{ClusterOptions, Nproc};
+    use crate::rules::framework::resolve;
+
+    fn told(world: &str, nproc: Option<u32>, command: &[&str]) -> Option<String> {
+        let operators = [
+            ("PET_NNODES", "2"),
+            ("PET_NODE_RANK", "1"),
+            ("PET_NPROC_PER_NODE", "4"),
+            ("RANK", "1"),
+            ("WORLD_SIZE", world),
+            ("MASTER_ADDR", "m"),
+        ];
+        let env = Env::from_pairs(operators);
+        let options = ClusterOptions { nproc: nproc.map(Nproc::Count), ..ClusterOptions::default() };
+        let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+        started_once(&resolved, &env, command.iter().map(OsStr::new)).map(|warning| warning.message)
+    }
+
+    #[test]
+    fn a_program_started_once_for_a_world_of_processes_is_told_how_to_start_them() {
+        let message = told("8", None, &["/usr/bin/python3", "train.py"]).expect("a warning");
+        assert!(message.contains("torchrun, or trainit run --nproc 4"), "{message}");
+    }
+
+    #[test]
+    fn who_starts_the_processes_is_told_nothing() {
+        assert_eq!(told("8", None, &["torchrun", "train.py"]), None);
+        assert_eq!(told("8", None, &["python", "-m", "torch.distributed.run", "train.py"]), None);
+        assert_eq!(told("8", Some(4), &["python", "train.py"]), None);
+        assert_eq!(told("2", None, &["python", "train.py"]), None);
+    }
 }

@@ -3,7 +3,8 @@
 //!
 //! 1. a rank variable of a launcher: torchrun's, Open MPI's, MPICH's, PMIx's, Slurm's;
 //! 2. the task in `TF_CONFIG`, then in `CLUSTER_SPEC`: the chief, the master or the first of workerpool0 reports; the first
-//!    worker where the cluster has neither chief nor master, as TensorFlow has it.
+//!    worker where the cluster has neither chief nor master, as TensorFlow has it;
+//! 3. the TPU's worker and slice.
 //!
 //! Deliberately absent: everything else about a cluster.
 
@@ -16,13 +17,19 @@ const RANKS: [&str; 5] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK
 /// Whether this process reports. With no sign of other ranks it does.
 pub fn reports(env: &Env) -> bool {
     if let Some(rank) = RANKS.iter().find_map(|name| env.given(name)) {
-        return rank.trim().parse() == Ok(0u64);
+        return is_zero(rank);
     }
     ["TF_CONFIG", "CLUSTER_SPEC"]
         .iter()
         .filter_map(|name| serde_json::from_str::<Value>(env.given(name)?).ok())
         .find_map(|spec| is_first(&spec))
-        .unwrap_or(true)
+        .unwrap_or_else(|| {
+            ["TPU_WORKER_ID", "MEGASCALE_SLICE_ID"].iter().filter_map(|name| env.given(name)).all(is_zero)
+        })
+}
+
+fn is_zero(rank: &str) -> bool {
+    rank.trim().parse() == Ok(0u64)
 }
 
 /// `None` where the specification names no task.
@@ -54,6 +61,12 @@ mod tests {
     #[test]
     fn a_lone_process_reports() {
         assert!(with(&[]) && with(&[("RANK", "")]));
+    }
+
+    #[test]
+    fn of_a_tpus_hosts_the_first_of_the_first_slice_reports() {
+        assert!(with(&[("TPU_WORKER_ID", "0")]) && with(&[("TPU_WORKER_ID", "0"), ("MEGASCALE_SLICE_ID", "0")]));
+        assert!(!with(&[("TPU_WORKER_ID", "1")]) && !with(&[("TPU_WORKER_ID", "0"), ("MEGASCALE_SLICE_ID", "1")]));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "leader",
-        "Whom --wait-for-peers means: the leader, which must listen, or every other node, which must answer",
+        "Whom --wait-for-peers means: the leader, whose trainer must listen at MASTER_PORT (or its port in TF_CONFIG), or every other node, which must answer",
     ),
     many("framework", "NAME", TOPIC, on::ENV, "Only the variables of this framework"),
 ];

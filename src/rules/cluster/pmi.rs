@@ -1,0 +1,37 @@
+//! A process of MPICH's, Intel MPI's or Cray's launcher: `PMI_RANK` and `PMI_SIZE`, one trainit for each process.
+//!
+//! Its place on the node has other names: Hydra's (MPICH, Intel MPI) or Cray's. Deliberately absent: `PMIX_RANK`, beside
+//! which no variable has the size of the world (Open MPI and Slurm, which set it, have their own); and what Slurm's srun sets
+//! for its tasks, which `SLURM_*` tell in full.
+
+use super::input::Input;
+use super::mpi::{Names, place};
+use super::spec::{ClusterError, Platform, Reading, Warning};
+
+const HYDRA: Names =
+    Names { rank: "PMI_RANK", size: "PMI_SIZE", local_rank: "MPI_LOCALRANKID", local_size: "MPI_LOCALNRANKS" };
+const CRAY: Names = Names { local_rank: "PMI_LOCAL_RANK", local_size: "PMI_LOCAL_SIZE", ..HYDRA };
+
+/// Reads the process's place.
+pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let same = |ours: &str, slurms: &str| {
+        let value = |name: &str| input.env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
+        value(ours).is_some_and(|n| value(slurms) == Some(n))
+    };
+    if same(HYDRA.rank, "SLURM_PROCID") && same(HYDRA.size, "SLURM_NTASKS") {
+        return Ok(None);
+    }
+    let names = [HYDRA, CRAY].into_iter().find(|names| input.env.given(names.local_rank).is_some());
+    let Some(reading) = place(Platform::Pmi, names.as_ref().unwrap_or(&HYDRA), input, warnings)? else {
+        return Ok(None);
+    };
+    if let Some(process) = reading.process.as_ref().filter(|process| process.world > 1 && names.is_none()) {
+        let message = format!(
+            "PMI_RANK is {} of {}, but its place on the node is not said (MPI_LOCALRANKID, MPI_LOCALNRANKS), so it is taken \
+             to be alone there, with LOCAL_RANK 0; where the launcher starts several on a node, set these two for each",
+            process.rank, process.world
+        );
+        warnings.push(Warning::new("node_rank_unknown", message));
+    }
+    Ok(Some(reading))
+}
