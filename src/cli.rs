@@ -94,9 +94,15 @@ fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
 fn without_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
     let mut mistakes = Vec::new();
     let is_switch = |flag: &str| find(flag).is_some_and(|s| s.on & sub.on != 0 && s.takes == Takes::Switch);
-    let mut at = 1;
-    while argv[at + 1..].iter().any(|word| word == "--") {
-        let flag = argv[at].to_str().filter(|word| word.strip_prefix("--").is_some_and(is_switch));
+    let mut at = 2;
+    // As far as the flags go: what follows the first operand is the command's own.
+    while at < argv.len() && argv[at] != "--" && argv[at + 1..].iter().any(|word| word == "--") {
+        let Some(name) = argv[at].to_str().and_then(|word| word.strip_prefix("--")) else { break };
+        if !name.contains('=') && !is_switch(name) {
+            at += 2;
+            continue;
+        }
+        let flag = argv[at].to_str().filter(|_| is_switch(name));
         if let Some(flag) = flag
             && let Some(value) = argv[at + 1].to_str().filter(|next| switched(next).is_some())
         {
@@ -316,8 +322,15 @@ mod tests {
         let [mistake] = p.mistakes.as_slice() else { panic!("{p:?}") };
         assert!(mistake.to_string().starts_with("--strong-hash: it takes no value, found \"True\""), "{mistake}");
         assert_eq!(p.operands, ["python", "x"]);
-        for line in ["run --strong-hash true", "run --strong-hash -- true", "run --strong-hash true x", "run true -- x"]
-        {
+        for line in [
+            "run --strong-hash true",
+            "run --strong-hash -- true",
+            "run --strong-hash true x",
+            "run true -- x",
+            "run --config c -- true --strong-hash true -- x",
+            "run true --strong-hash true -- x",
+            "run --stop-grace 5s true --strong-hash true -- x",
+        ] {
             let p = parsed(&format!("trainit {line}"));
             assert!(p.mistakes.is_empty() && p.operands[0] == "true", "{p:?}");
         }

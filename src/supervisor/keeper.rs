@@ -214,6 +214,7 @@ impl Keeper {
                         && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless))
                         && inbox.is_idle()
                     {
+                        self.teller.tell(Event::Tidying);
                         inbox.during(&mut orders, TO_ANY, None, self.retire(LAST_TURN, true)).await;
                     }
                     match flushed {

@@ -78,6 +78,43 @@ fn a_store_that_deletes_nothing_holds_up_neither_the_next_commit_nor_the_end() {
     assert!(!done.err().contains("is tried for"), "{}", done.err());
 }
 
+fn data_of(bucket: &Bucket, step: u64) -> usize {
+    bucket.keys().iter().filter(|k| k.contains(&format!("/step-{step}/"))).count()
+}
+
+#[test]
+fn one_object_that_cannot_be_deleted_does_not_keep_the_others() {
+    let (bucket, place, going) = one_committed(&[]);
+    let is_held = |r: &Request| is_deletion(r) && r.key.contains("/step-1/") && r.key.ends_with("weights.bin");
+    bucket.misbehave(move |r| is_held(r).then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
+    for step in 2..5 {
+        place.save(step);
+        eventually("it is committed", || commits(&bucket, step));
+    }
+    eventually("the others are gone", || (1..4).all(|step| !commits(&bucket, step)) && data_of(&bucket, 3) == 0);
+    fs::write(place.path("go"), "").unwrap();
+    let done = going.finish().expect_code(0);
+    assert_eq!((data_of(&bucket, 1), data_of(&bucket, 2)), (1, 0), "{:?}", bucket.keys());
+    assert_eq!(done.err().matches("what --keep-last lets go of stays for now").count(), 1, "{}", done.err());
+}
+
+#[test]
+fn the_data_of_a_commit_whose_deletion_was_cut_off_goes_the_next_time() {
+    let (bucket, place, going) = one_committed(&[]);
+    let is_cut = AtomicBool::new(false);
+    bucket.misbehave(move |r| {
+        let is_manifest = is_deletion(r) && r.key.contains("/commits/");
+        (is_manifest && !is_cut.swap(true, SeqCst)).then_some(Fault::Mute)
+    });
+    place.save(2);
+    eventually("its commit is gone", || commits(&bucket, 2) && !commits(&bucket, 1));
+    place.save(3);
+    eventually("its data, too", || commits(&bucket, 3) && data_of(&bucket, 1) == 0);
+    fs::write(place.path("go"), "").unwrap();
+    going.finish().expect_code(0);
+    assert_eq!(data_of(&bucket, 2), 0, "{:?}", bucket.keys());
+}
+
 #[test]
 fn a_newer_checkpoint_is_not_said_to_be_safe_where_the_time_was_up_while_the_one_before_was_named() {
     let (bucket, place, going) = one_committed(&["--preempt-on", "USR1@6"]);

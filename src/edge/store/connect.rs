@@ -50,12 +50,11 @@ const SILENCE: Duration = Duration::from_secs(30);
 const METADATA_SILENCE: Duration = Duration::from_secs(5);
 /// A metadata server that refused more connections than these, in some ten seconds, will not start.
 const METADATA_REFUSALS: u32 = 6;
-/// What is sent may take this long beside: bytes a second, with others under way.
+/// What is sent may take this long beside: bytes a second, with others under way. (That nothing is acknowledged at all is
+/// seen by TCP, within [`SILENCE`].)
 const SLOWEST: f64 = (64 << 10) as f64;
-/// And longer on a narrow line, as long as so many bytes move in each [`SILENCE`]; a question or two are less.
+/// And longer on a narrow line, as long as so many bytes are sent in each [`SILENCE`]; questions are far less.
 const CRAWL: u64 = 64 << 10;
-/// TCP ends a connection on which nothing was acknowledged for so long, which is more than one that others starve needs.
-const UNHEARD: Duration = Duration::from_secs(120);
 /// Servers close idle connections after 20 s and more.
 const IDLE: Duration = Duration::from_secs(15);
 /// Where the paths of Google's metadata server begin.
@@ -290,7 +289,7 @@ impl Service {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(self.connect));
         tcp.set_keepalive(Some(SILENCE));
-        tcp.set_tcp_user_timeout(Some(UNHEARD));
+        tcp.set_tcp_user_timeout(Some(SILENCE));
         tcp
     }
 
@@ -399,8 +398,8 @@ impl Body for Watched {
     }
 }
 
-/// What comes within the limit, or later as long as enough moves between us and the store for it to be only slow. Errors:
-/// how long that was.
+/// What comes within the limit, or later as long as enough is sent to the store for it to be only slow. Errors: how long that
+/// was.
 async fn in_time<T>(
     meter: &Meter,
     limit: Duration,
@@ -411,10 +410,10 @@ async fn in_time<T>(
     let mut answer = pin!(answer);
     let mut patience = limit;
     loop {
-        let before = meter.read();
+        let before = meter.sent();
         match timeout(patience, &mut answer).await {
             Ok(answer) => return Ok(answer),
-            Err(_) if meter.read().moved_since(before) < CRAWL => return Err(begun.elapsed()),
+            Err(_) if meter.sent().saturating_sub(before) < CRAWL => return Err(begun.elapsed()),
             Err(_) => patience = silence,
         }
     }
@@ -435,7 +434,7 @@ mod tests {
         assert!(late.await.is_err_and(|waited| waited < SECOND * 10));
         let moving = async {
             loop {
-                meter.moved(CRAWL as usize);
+                meter.has_sent(CRAWL as usize);
                 sleep(SECOND / 100).await;
             }
         };

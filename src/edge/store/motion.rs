@@ -14,6 +14,8 @@ pub(super) struct Meter(Arc<Counts>);
 #[derive(Debug, Default)]
 struct Counts {
     bytes: AtomicU64,
+    /// That the kernel took to send them.
+    sent: AtomicU64,
     owed: AtomicU32,
     writes: Mutex<Writes>,
     /// The connections, by their descriptors.
@@ -46,6 +48,16 @@ impl Meter {
     /// So many bytes have come or gone, on no connection.
     pub(super) fn moved(&self, bytes: usize) {
         self.0.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// The kernel has taken so many bytes to send them.
+    pub(super) fn has_sent(&self, bytes: usize) {
+        self.0.sent.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// How many bytes that were so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.0.sent.load(Relaxed)
     }
 
     /// There is a connection with this descriptor, until what comes back is dropped, which is before it is closed.
@@ -119,6 +131,12 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// The kernel has taken so many bytes to send them.
+    pub(super) fn sent(&self, bytes: usize) {
+        self.moved(bytes);
+        self.meter.has_sent(bytes);
+    }
+
     /// So many bytes were read or written.
     pub(super) fn moved(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Relaxed);
@@ -192,11 +210,6 @@ impl Motion {
     /// As it stood then, but for what became of writes, which is as it stood later.
     pub fn with_writes_of(self, later: Motion) -> Motion {
         Motion { taken: later.taken, refused: later.refused, status: later.status, ..self }
-    }
-
-    /// How many bytes have moved in between.
-    pub fn moved_since(self, then: Motion) -> u64 {
-        self.bytes.saturating_sub(then.bytes)
     }
 
     /// Whether answers were owed then and are now, and nothing has moved in between.

@@ -103,7 +103,7 @@ impl Prompt {
 
     fn counted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = written {
-            self.line.moved(bytes);
+            self.line.sent(bytes);
         }
         written
     }

@@ -18,13 +18,20 @@ pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
         let value = |name: &str| input.env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
         value(ours).is_some_and(|n| value(slurms) == Some(n))
     };
-    if same(HYDRA.rank, "SLURM_PROCID") && same(HYDRA.size, "SLURM_NTASKS") {
+    // Hydra's ranks have the variables of the step, or batch script, that mpiexec was called in, too.
+    let is_hydras = input.env.given(HYDRA.local_rank).is_some();
+    let is_in_step = input.env.given("SLURM_STEP_ID").is_some() || input.env.given("SLURM_STEP_NODELIST").is_some();
+    if !is_hydras && is_in_step && same(HYDRA.rank, "SLURM_PROCID") && same(HYDRA.size, "SLURM_NTASKS") {
         return Ok(None);
     }
     let names = [HYDRA, CRAY].into_iter().find(|names| input.env.given(names.local_rank).is_some());
     let Some(reading) = place(Platform::Pmi, names.as_ref().unwrap_or(&HYDRA), input, warnings)? else {
         return Ok(None);
     };
+    // What `mpiexec -n 1` has wrapped is alone as far as that goes; others may know of more.
+    if reading.process.as_ref().is_some_and(|process| process.world < 2) {
+        return Ok(None);
+    }
     if let Some(process) = reading.process.as_ref().filter(|process| process.world > 1 && names.is_none()) {
         let message = format!(
             "PMI_RANK is {} of {}, but its place on the node is not said (MPI_LOCALRANKID, MPI_LOCALNRANKS), so it is taken \

@@ -11,16 +11,26 @@ use super::spec::{ClusterError, Leader, Platform, Reading, Warning, role_of_rank
 const COORDINATOR_PORT: u16 = 8482;
 
 /// Reads the host's place; one host alone is no cluster.
-pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
     let (Some(own), Some(list)) = (given("TPU_WORKER_ID"), given("TPU_WORKER_HOSTNAMES")) else { return Ok(None) };
-    let hosts = list.split(',').map(|name| host("TPU_WORKER_HOSTNAMES", name)).collect::<Result<Vec<_>, _>>()?;
-    let count = hosts.len() as u32;
+    let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let count = names.len() as u32;
     let slices = input.count("MEGASCALE_NUM_SLICES")?.unwrap_or(1);
     let all = count.saturating_mul(slices);
     if all < 2 {
         return Ok(None);
     }
+    if slices > 1 && given("MEGASCALE_SLICE_ID").is_none() {
+        let message = format!(
+            "MEGASCALE_NUM_SLICES is {slices} and MEGASCALE_SLICE_ID is not set, so which of them this is nobody knows, and \
+             no rank is given; set it"
+        );
+        warnings.push(Warning::new("node_rank_unknown", message));
+        return Ok(None);
+    }
+    let hosts = names.into_iter().map(|name| host("TPU_WORKER_HOSTNAMES", without_port(name)));
+    let hosts = hosts.collect::<Result<Vec<_>, _>>()?;
     let own = rank("TPU_WORKER_ID", own)?;
     within("TPU_WORKER_ID", own, "TPU_WORKER_HOSTNAMES", count)?;
     let slice = if slices > 1 { input.rank("MEGASCALE_SLICE_ID")?.unwrap_or(0) } else { 0 };
@@ -38,4 +48,12 @@ pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, 
         hosts,
         ..Reading::of(Platform::Tpu, role_of_rank(node_rank), node_rank, all)
     }))
+}
+
+/// `10.0.0.1` of `10.0.0.1:8470`.
+fn without_port(name: &str) -> &str {
+    match name.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') && port.parse::<u16>().is_ok() => host,
+        _ => name,
+    }
 }

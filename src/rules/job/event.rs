@@ -171,6 +171,8 @@ pub enum Event {
     },
     /// A long transfer moved on.
     Transferring,
+    /// The last commit is through; what need not stay is being deleted.
+    Tidying,
     /// How the commits go; for who asks, and nothing else.
     Mirrored(Mirrored),
     /// The last commit is through.

@@ -133,6 +133,8 @@ pub struct Machine {
     frozen_until: Option<Uptime>,
     /// The copy of the finished model was begun.
     published: bool,
+    /// Only what need not stay is still being deleted.
+    is_tidying: bool,
     /// Why this attempt was ended as hung.
     hung: Option<String>,
     /// Why there was no further attempt.
@@ -173,6 +175,7 @@ impl Machine {
             frozen_until: None,
             hung: None,
             published: false,
+            is_tidying: false,
             gave_up: String::new(),
         }
     }
@@ -260,6 +263,10 @@ impl Machine {
                 self.on_natural_end(now)
             }
             Event::Transferring if self.state == State::Flushing => vec![self.flush_limit(now)],
+            Event::Tidying => {
+                self.is_tidying = self.state == State::Flushing;
+                Vec::new()
+            }
             Event::Transferring | Event::Mirrored(_) => Vec::new(),
             Event::Flushed(flushed) => self.on_flushed(now, flushed),
             Event::GpuFailed { detail } => self.on_gpu_failed(now, detail),

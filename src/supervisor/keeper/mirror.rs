@@ -5,7 +5,7 @@
 //! means for the job is decided elsewhere.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ use crate::edge::fault::Faults;
 use crate::edge::places;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
 use crate::rules::checkpoint::address::{Address, Nearness};
-use crate::rules::checkpoint::names::{Attempt, OWN, Stamp, hash16};
+use crate::rules::checkpoint::names::{Attempt, CommitName, OWN, Stamp, hash16};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::{self, Age, Retention};
 use crate::rules::checkpoint::unrecognised::Unrecognised;
@@ -158,8 +158,8 @@ pub struct Mirror {
     pub(super) turns: u32,
     /// What was said of its trouble, without figures.
     pub(super) told_of_retention: String,
-    /// Data of commits that are gone, which is still to be deleted.
-    pub(super) left_over: RefCell<BTreeSet<String>>,
+    /// Commits that are being let go of, and the keys of their data.
+    pub(super) left_over: RefCell<BTreeMap<CommitName, Vec<String>>>,
     /// The files of the last commit: not to be sent again.
     pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.

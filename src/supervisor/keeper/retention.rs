@@ -12,7 +12,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::claim::attempts;
 use super::mirror::Mirror;
 use super::send::sizes;
-use crate::edge::store::{Object, Store, StoreError};
+use crate::edge::store::{Object, Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, LIMIT, Manifest};
 use crate::rules::checkpoint::names::{
     COMMITS, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
@@ -25,7 +25,7 @@ const STAGED: Duration = Duration::from_secs(600);
 const STUCK: Duration = Duration::from_secs(5);
 
 /// So many turns without an end are told of: about a minute.
-const MANY_TURNS: u32 = 6;
+const MANY_TURNS: u32 = 3;
 
 /// What was or would be deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -101,11 +101,13 @@ pub(super) fn lack(item: &Item, there: &HashMap<String, u64>) -> Option<String> 
 }
 
 impl Mirror {
-    /// After a commit: lets go of what retention no longer keeps, for as long as this `turn`. What is left is to be done
-    /// still, but for a store that stands still or refuses, which is left alone until the next commit.
+    /// After a commit: lets go of what retention no longer keeps, for as long as this `turn`, and twice as long each time
+    /// that was not enough. What is left is to be done still, but for a store that stands still or refuses, which is left
+    /// alone until the next commit.
     pub async fn retire(&mut self, turn: Duration, is_last: bool) {
         let Some(store) = self.store.clone().filter(|_| self.is_to_retire) else { return };
         let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
+        let turn = if is_last { turn } else { turn.saturating_mul(2_u32.saturating_pow(self.turns)) };
         let done = tokio::time::timeout(turn, unless_stuck(&store, self.tidy(&store))).await;
         self.is_to_retire = done.is_err();
         self.turns = if done.is_err() { self.turns.saturating_add(1) } else { 0 };
@@ -131,9 +133,24 @@ impl Mirror {
     }
 
     async fn tidy(&self, store: &Store) -> Result<(), StoreError> {
-        let left: Vec<String> = self.left_over.borrow().iter().cloned().collect();
-        self.delete_data(store, left).await?;
-        self.prune_commits(false).await.map(drop)
+        let left: Vec<CommitName> = self.left_over.borrow().keys().cloned().collect();
+        let mut trouble = Ok(());
+        for name in left {
+            // One that is there after all is judged anew, with the others.
+            let keys = self.left_over.borrow().get(&name).cloned().unwrap_or_default();
+            let done = match store.size(&name.key()).await {
+                Ok(None) => self.delete_data(store, keys).await,
+                Ok(Some(_)) => Ok(()),
+                Err(error) => Err(error),
+            };
+            // What is refused for good is left to a prune.
+            if !done.as_ref().is_err_and(|error| error.trouble == Trouble::Unreachable) {
+                self.left_over.borrow_mut().remove(&name);
+            }
+            trouble = trouble.and(done);
+        }
+        self.prune_commits(false).await?;
+        trouble
     }
 
     /// Whether something was deleted that retention does not keep.
@@ -214,28 +231,31 @@ impl Mirror {
         manifest: Option<&Manifest>,
         needed: &HashSet<String>,
     ) -> Result<(), StoreError> {
-        store.delete(&name.key()).await?;
-        self.config.faults.point(10);
-        // Of what is no manifest we do not know the data; it becomes an orphan.
-        let Some(manifest) = manifest else { return Ok(()) };
-        // Its own data, and what it had of earlier commits of its run, unless others have it too.
+        // Of what is no manifest we do not know the data; it becomes an orphan. Its own data, and what it had of earlier
+        // commits of its run, unless others have it too.
         let is_its =
             |key: &str| stamp_of_data(key).is_some_and(|s| s.attempt == name.stamp.attempt && s.seq <= name.stamp.seq);
-        let files = manifest.regular().filter(|i| is_its(&i.key) && !needed.contains(&i.key));
+        let files = manifest.into_iter().flat_map(Manifest::regular);
+        let files = files.filter(|i| is_its(&i.key) && !needed.contains(&i.key));
         let keys: Vec<String> = files.map(|item| item.key.clone()).collect();
-        self.left_over.borrow_mut().extend(keys.iter().cloned());
-        self.delete_data(store, keys).await
+        // What this is cut off from is left over for the next time.
+        self.left_over.borrow_mut().insert(name.clone(), keys.clone());
+        store.delete(&name.key()).await?;
+        self.config.faults.point(10);
+        self.delete_data(store, keys).await?;
+        self.left_over.borrow_mut().remove(name);
+        Ok(())
     }
 
-    /// Of commits that are gone. What this is cut off from is left over for the next time.
+    /// Of a commit that is gone: all that can be. Errors: the first.
     async fn delete_data(&self, store: &Store, keys: Vec<String>) -> Result<(), StoreError> {
         let deletions = keys.into_iter().map(|key| async move {
             store.delete(&key).await?;
             self.config.faults.point(11);
-            self.left_over.borrow_mut().remove(&key);
-            Ok::<(), StoreError>(())
+            Ok(())
         });
-        stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect().await
+        let deleted = stream::iter(deletions).buffer_unordered(store.habits().at_once);
+        deleted.fold(Ok(()), async |so_far, done| so_far.and(done)).await
     }
 }
 

@@ -66,6 +66,7 @@ impl Machine {
             return self.finish();
         }
         self.published = true;
+        self.is_tidying = false;
         self.state = State::Flushing;
         vec![self.flush_limit(now), Action::Publish]
     }
@@ -157,6 +158,29 @@ mod tests {
         let given_up = machine.step(secs(880.0), Event::Due(Timer::FlushLimit));
         let Some(Action::Exit(outcome)) = given_up.last() else { panic!("{given_up:?}") };
         assert_eq!((outcome.reason, outcome.exit_code), (Reason::Store, exit::STORE));
+    }
+
+    #[test]
+    fn a_job_whose_last_commit_is_through_is_done_whoever_asks_it_to_leave() {
+        for (is_through, signal) in
+            [(true, Signal::HUP), (true, Signal::TERM), (false, Signal::TERM), (false, Signal::HUP)]
+        {
+            let mut machine = keeps();
+            machine.step(secs(1.0), ended(0));
+            machine.step(secs(1.0), Event::TreeEmpty);
+            if is_through {
+                machine.step(secs(2.0), Event::Tidying);
+            }
+            let asked = machine.step(secs(3.0), Event::Signal { signal, sender: None });
+            if !is_through && signal == Signal::HUP {
+                assert!(matches!(asked[..], [Action::Exit(_)]), "{asked:?}");
+                continue;
+            }
+            assert_eq!(asked, [Action::Hasten { notice: true }]);
+            let done = machine.step(secs(3.1), Event::Flushed(Flushed::Done { step: Some(4) }));
+            let Some(Action::Exit(outcome)) = done.last() else { panic!("{done:?}") };
+            assert_eq!((outcome.reason, outcome.exit_code), (Reason::Finished, 0));
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Machine {
             }
             // It was meant for the attempt that is over; the next one would die of it before it can install a handler.
             State::Refreshing | State::Waiting => Vec::new(),
-            State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() => {
+            State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() && !self.is_tidying => {
                 self.lost_commit(format!("the last commit was broken off by {as_signal}"))
             }
             State::Draining if self.would_restart(now) => {
@@ -62,7 +62,9 @@ impl Machine {
                 Vec::new()
             }
             // Whoever waits for the end waits for nothing but the last commit.
-            State::Flushing if signal == Signal::TERM && self.policy.store => vec![Action::Hasten { notice: true }],
+            State::Flushing if (signal == Signal::TERM || as_signal.asks_to_leave()) && self.policy.store => {
+                vec![Action::Hasten { notice: true }]
+            }
             State::Draining | State::Flushing | State::Done => Vec::new(),
         }
     }
