@@ -116,8 +116,8 @@ impl Inbox {
     }
 
     /// Does it, keeping what comes meanwhile for later; cut off (`None`) where an order says by when the last commit must
-    /// be through, so long after an order that it `yields` to, where one waits for a store that the `vigil` finds silent, or when nobody
-    /// is left to give orders.
+    /// be through, so long after an order that it `yields` to, where one waits for a store that the `vigil` finds silent,
+    /// or when nobody is left to give orders.
     pub(super) async fn during<T>(
         &mut self,
         orders: &mut UnboundedReceiver<Order>,
