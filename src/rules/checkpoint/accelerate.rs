@@ -8,17 +8,20 @@ use regex::Regex;
 
 use super::beside::Beside;
 use super::deepspeed::{self, is_accelerates, is_tag};
+use super::layout::{Layout, Makeup};
 use super::listing::{Entry, Kind, name_of, parent_of};
-use super::unit::{Candidate, IN_ITSELF, Layout, Scan, no_pointers, number_after, step_in_stem};
+use super::unit::{Candidate, IN_ITSELF, Scan, number_after, step_in_stem};
 use super::{dcp, order};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const ACCELERATE: Layout = Layout {
-    name: "accelerate",
-    evidence: "directories with random_states_*.pkl, or named checkpoint_N with an accelerator's other files",
-    find,
-    complete,
-    pointers: no_pointers,
+    makeup: Makeup::SameAgain,
+    ..Layout::of(
+        "accelerate",
+        "directories with random_states_*.pkl, or named checkpoint_N with an accelerator's other files",
+        find,
+        complete,
+    )
 };
 
 /// Under Accelerate's own names.

@@ -8,12 +8,13 @@ use regex::Regex;
 
 use super::beside::{Beside, under};
 use super::deepspeed::gapless;
+use super::layout::{Layout, Pointer};
 use super::listing::{Entry, Kind, name_of, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, number_after};
+use super::unit::{Candidate, Scan, number_after};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const COMPOSER: Layout =
-    Layout { name: "composer", evidence: "files named epE-baB-rankR.pt", find, complete, pointers };
+    Layout { pointers, ..Layout::of("composer", "files named epE-baB-rankR.pt", find, complete) };
 
 /// Prefix, batch and rank.
 fn parts(path: &str) -> Option<(&str, u64, u64)> {

@@ -6,10 +6,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::generic::is_surely_weights;
+use super::layout::Makeup;
 use super::listing::{Listing, name_of, parent_of};
 use super::order::APART_NS;
 use super::unit::{Candidate, Scan, is_steps};
-use super::{Found, aside, check, complete, dcp, generic, huggingface, orbax, siblings, tensorflow};
+use super::{Found, aside, check, complete, siblings};
 
 /// Leaves out the copies (in `wandb`) where there are others.
 pub(super) fn without_copies(candidates: &mut Vec<Candidate>) {
@@ -27,7 +28,7 @@ pub(super) fn gives_way(scan: &Scan, first: &Found, other: &Found) -> bool {
     if are_copies(&first.candidates) {
         return !are_copies(&other.candidates) && holds_steps(scan, other);
     }
-    let is_before = || !super::is_of_files(first.layout) && is_before(scan, first, other);
+    let is_before = || first.layout.makeup != Makeup::OneFile && is_before(scan, first, other);
     (is_stray(first) || is_before()) && holds_steps(scan, other) || is_overtaken(scan, first, other)
 }
 
@@ -51,21 +52,20 @@ pub(super) fn is_doubtful(scan: &Scan, first: &Found) -> bool {
     are_copies(&first.candidates) || is_stray(first) || is_a_beginning(scan, first) || may_be_overtaken()
 }
 
-/// Models as they are handed out: in one of these forms, with neither a trainer's state nor a step that is finished.
+/// Models as they are handed out: with neither a trainer's state nor a step that is finished.
 fn is_a_beginning(scan: &Scan, first: &Found) -> bool {
     let is_begun = |c: &Candidate| match c.step {
         None => !is_last(&c.unit),
         Some(_) => complete(first, scan, c).is_err(),
     };
-    let forms = [tensorflow::TENSORFLOW.name, huggingface::HUGGINGFACE.name, orbax::ORBAX.name, dcp::DCP.name];
-    forms.contains(&first.layout.name) && first.candidates.iter().all(is_begun)
+    first.layout.is_handed_out && first.candidates.iter().all(is_begun)
 }
 
 /// Files without a step (`best.pt`, `metrics.h5`, `encoder.pt` and `decoder.pt`), each whole in itself.
 fn is_stray(first: &Found) -> bool {
     let is_whole = |path: &String| !siblings::is_of_a_rank(name_of(path)) && !path.ends_with(".json");
     let is_one = |c: &Candidate| c.step.is_none() && (c.paths == [c.unit.as_str()] || c.paths.iter().all(is_whole));
-    super::is_of_files(first.layout) && first.candidates.iter().all(is_one)
+    first.layout.makeup == Makeup::OneFile && first.candidates.iter().all(is_one)
 }
 
 /// What there is to begin from (`pretrained`, `bert/bert_model.ckpt`) lies there before the first step of the other.
@@ -82,7 +82,7 @@ fn is_later(time: i64, than: i64) -> bool {
 
 /// Of files with a number in the name, the newest's time.
 fn newest_of_steps(scan: &Scan, first: &Found) -> Option<i64> {
-    let stepped = first.candidates.iter().filter(|c| c.step.is_some() && super::is_of_files(first.layout));
+    let stepped = first.candidates.iter().filter(|c| c.step.is_some() && first.layout.makeup == Makeup::OneFile);
     stepped.map(|c| c.newest_ns(scan.listing)).max()
 }
 
@@ -134,7 +134,7 @@ fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
 /// Whether these are checkpoints of steps. Of what has no format, only directories at the top that say so and hold weights
 /// are sure to be: digits are in many names.
 fn holds_steps(scan: &Scan, found: &Found) -> bool {
-    let is_anybodys = found.layout.name == generic::GENERIC.name;
+    let is_anybodys = found.layout.makeup == Makeup::Anybodys;
     found.candidates.iter().any(|c| {
         let is_directory = scan.listing.file(&c.unit).is_none() && !c.unit.contains('/');
         let is_sure = is_steps(&c.unit) && is_directory && holds_weights(scan.listing, c);

@@ -9,18 +9,18 @@ use std::sync::LazyLock;
 use regex::bytes::Regex;
 
 use super::beside::Beside;
+use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, join, name_of, parent_of};
 use super::order::{self, APART_NS};
-use super::unit::{Candidate, IN_ITSELF, Layout, Pointer, Scan, is_steps, number_after, step_in_stem};
+use super::unit::{Candidate, IN_ITSELF, Scan, is_steps, number_after, step_in_stem};
 use super::{composer, structure, torch_file};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const DCP: Layout = Layout {
-    name: "dcp",
-    evidence: "directories with .metadata and files named __R_I.distcp",
-    find,
-    complete,
     pointers,
+    makeup: Makeup::SameAgain,
+    is_handed_out: true,
+    ..Layout::of("dcp", "directories with .metadata and files named __R_I.distcp", find, complete)
 };
 
 /// What Lightning (`epoch=E-step=S.ckpt`) and its Fabric (any name) write after everything else.
@@ -159,7 +159,8 @@ mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, complete_units_with, reason};
-    use super::super::unit::{Options, Pointer};
+    use super::super::unit::Options;
+    use super::Pointer;
     use super::Scan;
 
     fn saved() -> Memory {

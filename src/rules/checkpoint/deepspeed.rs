@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::beside::Beside;
+use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, number_after, step_in, step_in_stem};
+use super::unit::{Candidate, Scan, number_after, step_in, step_in_stem};
 use super::{pointing, torch_file};
 
 const POINTER: &str = "latest";
@@ -17,11 +18,14 @@ const MODEL_LIMIT: usize = 4 << 20;
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const DEEPSPEED: Layout = Layout {
-    name: "deepspeed",
-    evidence: "directories with files named *_optim_states.pt or mp_rank_*_model_states.pt",
-    find,
-    complete,
     pointers,
+    makeup: Makeup::SameAgain,
+    ..Layout::of(
+        "deepspeed",
+        "directories with files named *_optim_states.pt or mp_rank_*_model_states.pt",
+        find,
+        complete,
+    )
 };
 
 fn find(scan: &Scan) -> Vec<Candidate> {

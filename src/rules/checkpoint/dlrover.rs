@@ -2,18 +2,17 @@
 //! up to the tracker's is finished. The stage `._dlrover_ckpt_stage` and `*.done` are never looked at.
 
 use super::beside::Beside;
+use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, is_bystander, is_temporary, step_in_stem};
+use super::unit::{Candidate, Scan, is_bystander, is_temporary, step_in_stem};
 
 const TRACKER: &str = "dlrover_latest.txt";
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const DLROVER: Layout = Layout {
-    name: "dlrover",
-    evidence: "the tracker dlrover_latest.txt, or the stage ._dlrover_ckpt_stage",
-    find,
-    complete,
     pointers,
+    makeup: Makeup::SameAgain,
+    ..Layout::of("dlrover", "the tracker dlrover_latest.txt, or the stage ._dlrover_ckpt_stage", find, complete)
 };
 
 fn find(scan: &Scan) -> Vec<Candidate> {

@@ -2,12 +2,12 @@
 //! where arrays live on several devices; that one has `commit_success.txt` when finished.
 
 use super::beside::Beside;
+use super::layout::Layout;
 use super::listing::{Kind, join};
-use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
+use super::unit::{Candidate, Scan, number_after};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const FLAX: Layout =
-    Layout { name: "flax", evidence: "files named checkpoint_N", find, complete, pointers: no_pointers };
+pub const FLAX: Layout = Layout::of("flax", "files named checkpoint_N", find, complete);
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     let files = scan.listing.files().filter_map(|f| Some((f, number_after("checkpoint_", f.name())?)));

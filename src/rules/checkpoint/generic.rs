@@ -6,20 +6,16 @@ use super::aside::is_copy;
 use super::beside::Beside;
 use super::check::is_weights;
 use super::contest::holds_weights;
+use super::layout::{Layout, Makeup};
 use super::listing::{Entry, Kind, join};
 use super::siblings::together;
-use super::unit::{
-    Candidate, Layout, Scan, is_bystander, is_day, is_steps, is_temporary, no_pointers, step_in, step_in_stem,
-};
+use super::unit::{Candidate, Scan, is_bystander, is_day, is_steps, is_temporary, step_in, step_in_stem};
 use super::{keras, torch_file};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const GENERIC: Layout = Layout {
-    name: "generic",
-    evidence: "files or directories whose names carry a step",
-    find,
-    complete,
-    pointers: no_pointers,
+    makeup: Makeup::Anybodys,
+    ..Layout::of("generic", "files or directories whose names carry a step", find, complete)
 };
 
 /// Of a SavedModel.

@@ -10,18 +10,18 @@ use regex::Regex;
 use serde::Deserialize;
 
 use super::beside::Beside;
+use super::layout::{Layout, Makeup};
 use super::listing::{Kind, Listing, join};
 use super::order::{self, APART_NS};
-use super::unit::{Candidate, Layout, Scan, no_pointers, number_after};
+use super::unit::{Candidate, Scan, number_after};
 use super::{dcp, deepspeed, json};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const HUGGINGFACE: Layout = Layout {
-    name: "huggingface",
-    evidence: "directories named checkpoint-N with a trainer's files",
-    find,
-    complete,
-    pointers: no_pointers,
+    makeup: Makeup::SameAgain,
+    is_handed_out: true,
+    best_step,
+    ..Layout::of("huggingface", "directories named checkpoint-N with a trainer's files", find, complete)
 };
 
 /// Files that tell a trainer's directory from anybody's.
@@ -69,7 +69,7 @@ struct Best {
 
 /// The step that `trainer_state.json` calls the best: `best_model_checkpoint` is the path of its directory, wherever it was
 /// when it was written.
-pub(super) fn best_step(scan: &Scan, candidate: &Candidate) -> Option<u64> {
+fn best_step(scan: &Scan, candidate: &Candidate) -> Option<u64> {
     let best: Best =
         json::python_json(&mut scan.text(&join(&candidate.unit, "trainer_state.json"))?.as_bytes()).ok()?;
     number_after("checkpoint-", super::listing::name_of(best.best_model_checkpoint?.trim_end_matches('/')))

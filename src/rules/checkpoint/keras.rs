@@ -6,9 +6,10 @@
 use serde::Deserialize;
 
 use super::beside::Beside;
+use super::layout::{Layout, Makeup};
 use super::listing::{join, parent_of};
 use super::siblings::together;
-use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
+use super::unit::{Candidate, Scan, is_temporary, step_in};
 use super::{json, order};
 
 const WEIGHTS: &str = "latest.weights.h5";
@@ -16,11 +17,13 @@ const METADATA: &str = "training_metadata.json";
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const KERAS: Layout = Layout {
-    name: "keras",
-    evidence: "latest.weights.h5 with training_metadata.json, or files named *.keras or *.h5",
-    find,
-    complete,
-    pointers: no_pointers,
+    makeup: Makeup::OneFile,
+    ..Layout::of(
+        "keras",
+        "latest.weights.h5 with training_metadata.json, or files named *.keras or *.h5",
+        find,
+        complete,
+    )
 };
 
 #[derive(Deserialize)]

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::beside::Beside;
+use super::layout::{Layout, Makeup};
 use super::listing::{Kind, join, name_of, parent_of};
 use super::order::{self, APART_NS};
-use super::unit::{Candidate, Layout, Scan, is_bystander, is_steps, is_temporary, no_pointers, step_in_stem};
+use super::unit::{Candidate, Scan, is_bystander, is_steps, is_temporary, step_in_stem};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const MARKER: Layout =
-    Layout { name: "marker", evidence: "--marker was given", find, complete, pointers: no_pointers };
+    Layout { makeup: Makeup::Told, ..Layout::of("marker", "--marker was given", find, complete) };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     let Some(marker) = &scan.options.marker else { return Vec::new() };

@@ -9,18 +9,22 @@ use std::collections::BTreeSet;
 use super::beside::Beside;
 use super::dcp::named_files_there;
 use super::deepspeed::gapless;
+use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, number_after};
+use super::unit::{Candidate, Scan, number_after};
 
 const POINTER: &str = "latest_checkpointed_iteration.txt";
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const MEGATRON: Layout = Layout {
-    name: "megatron",
-    evidence: "directories named iter_NNNNNNN with a rank's or the distributed format's files",
-    find,
-    complete,
     pointers,
+    makeup: Makeup::SameAgain,
+    ..Layout::of(
+        "megatron",
+        "directories named iter_NNNNNNN with a rank's or the distributed format's files",
+        find,
+        complete,
+    )
 };
 
 fn find(scan: &Scan) -> Vec<Candidate> {

@@ -17,6 +17,7 @@ mod hostile;
 pub mod huggingface;
 pub mod json;
 pub mod keras;
+pub mod layout;
 pub mod listing;
 pub mod manifest;
 pub mod marker;
@@ -41,8 +42,9 @@ pub mod unrecognised;
 pub mod xgboost;
 
 pub use beside::Beside;
+pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
-pub use unit::{Candidate, Layout, Options, Pointer, Scan};
+pub use unit::{Candidate, Options, Scan};
 
 /// Every layout in order of precedence: what was asked for by flag, then those with pointer files, then shapes of
 /// directories, then single files, and the one that fits anything at the end.
@@ -82,25 +84,19 @@ pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(),
         return Err(format!("{}: {why}", entry.path));
     }
     (found.layout.complete)(scan, candidate, &found.beside)?;
-    // These say themselves when they are through.
-    if scan.options.marker.is_some() || [tensorflow::TENSORFLOW.name, marker::MARKER.name].contains(&found.layout.name)
-    {
+    let makeup = found.layout.makeup;
+    if scan.options.marker.is_some() || makeup == Makeup::Told {
         return Ok(());
     }
     parts::all_counted(scan, candidate)?;
-    // What a checkpoint of these holds is the library's to say. A trainer of one's own may leave out what it likes.
-    let same_again = [&deepspeed::DEEPSPEED, &megatron::MEGATRON, &dlrover::DLROVER, &accelerate::ACCELERATE];
-    let is_same_again =
-        same_again.iter().chain(&[&huggingface::HUGGINGFACE, &dcp::DCP]).any(|l| l.name == found.layout.name);
     let is_file = scan.listing.file(&candidate.unit).is_some();
-    parts::as_before(scan, candidate, &found.candidates, is_file || !is_same_again)
+    parts::as_before(scan, candidate, &found.candidates, is_file || makeup != Makeup::SameAgain)
 }
 
 /// Whether one that passes for complete surely is, although its writer was cut off after `since_ns` (since 1970): its layout
 /// says when it is through, or each file written since shows its own end and nothing is missing that the step before has.
 pub fn is_sure(found: &Found, scan: &Scan, candidate: &Candidate, since_ns: i64) -> bool {
-    let is_anybodys = is_of_files(found.layout) || found.layout.name == generic::GENERIC.name;
-    if !is_anybodys || scan.options.marker.is_some() {
+    if !found.layout.makeup.is_anybodys() || scan.options.marker.is_some() {
         return true;
     }
     let files = candidate.files(scan.listing).filter(|f| !unit::is_bystander(f.name()) && !candidate.is_note(f));
@@ -120,11 +116,6 @@ pub fn pointers(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Vec<Poin
     let others: Vec<Pointer> = others.collect();
     all.extend(others);
     all
-}
-
-/// The step that the trainer itself calls the best so far, where the files of the unit say so.
-pub fn best_step(layout: &Layout, scan: &Scan, candidate: &Candidate) -> Option<u64> {
-    if layout.name == huggingface::HUGGINGFACE.name { huggingface::best_step(scan, candidate) } else { None }
 }
 
 /// What was found, newest first, and by which layout.
@@ -154,9 +145,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         candidates.retain(|c| !scan.is_aside(&c.unit) || c.unit == dcp::METADATA);
         contest::without_copies(&mut candidates);
         contest::sort(scan, &mut candidates);
-        if layout.name == tensorflow::TENSORFLOW.name {
-            tensorflow::obey(scan, &mut candidates);
-        }
+        (layout.order)(scan, &mut candidates);
         if candidates.is_empty() { None } else { Some(Found { layout, candidates, beside: Beside::default() }) }
     });
     let first = found.next()?;
@@ -164,19 +153,14 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     let mut others = found.map(|other| contest::without(other, &first));
     let better = if is_doubtful { others.find(|other| contest::gives_way(scan, &first, other)) } else { None };
     let mut chosen = better.unwrap_or(first);
-    if is_of_files(chosen.layout) {
+    if chosen.layout.makeup == Makeup::OneFile {
         chosen.candidates = strangers::drawn_in(siblings::of_ranks(siblings::with_others(scan, chosen.candidates)));
         contest::forget_steps(scan, &mut chosen.candidates);
     }
-    if is_of_files(chosen.layout) || chosen.layout.name == generic::GENERIC.name {
+    if chosen.layout.makeup.is_anybodys() {
         chosen.candidates = notes::with_notes(scan, chosen.candidates);
     }
     Some(chosen)
-}
-
-/// Whether a checkpoint of this layout is a file, so that other libraries' may belong to it.
-fn is_of_files(layout: &Layout) -> bool {
-    [keras::KERAS.name, xgboost::XGBOOST.name, torch_file::TORCH_FILE.name].contains(&layout.name)
 }
 
 #[cfg(test)]

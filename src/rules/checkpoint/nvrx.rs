@@ -11,17 +11,12 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::beside::{Beside, under};
+use super::layout::Layout;
 use super::listing::{join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Scan, no_pointers};
+use super::unit::{Candidate, Scan};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const NVRX: Layout = Layout {
-    name: "nvrx",
-    evidence: "files named RANK/iter_NNNNNNN_R_local.pt",
-    find,
-    complete,
-    pointers: no_pointers,
-};
+pub const NVRX: Layout = Layout::of("nvrx", "files named RANK/iter_NNNNNNN_R_local.pt", find, complete);
 
 /// One file of an iteration.
 struct Part<'a> {

@@ -8,8 +8,9 @@ use serde::de::IgnoredAny;
 
 use super::beside::Beside;
 use super::json;
+use super::layout::Layout;
 use super::listing::{Entry, join, name_of, parent_of};
-use super::unit::{Candidate, IN_ITSELF, Layout, Scan, is_steps, no_pointers, step_in_stem};
+use super::unit::{Candidate, IN_ITSELF, Scan, is_steps, step_in_stem};
 
 const TEMPORARY: &str = ".orbax-checkpoint-tmp";
 const METADATA: &str = "_CHECKPOINT_METADATA";
@@ -20,11 +21,8 @@ const OF_A_PROCESS: &str = "ocdbt.process_";
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const ORBAX: Layout = Layout {
-    name: "orbax",
-    evidence: "directories with Orbax's metadata, or named *.orbax-checkpoint-tmp*",
-    find,
-    complete,
-    pointers: no_pointers,
+    is_handed_out: true,
+    ..Layout::of("orbax", "directories with Orbax's metadata, or named *.orbax-checkpoint-tmp*", find, complete)
 };
 
 fn find(scan: &Scan) -> Vec<Candidate> {

@@ -1,8 +1,9 @@
 //! Pointers that no layout of ours writes: a small file or a link beside the checkpoints, by whose name and content anybody
 //! sees that it names one of them. `latest` beside `step-100`, `last_checkpoint`, `latest.pt`.
 
+use super::layout::Pointer;
 use super::listing::{Entry, Kind, name_of, parent_of};
-use super::unit::{Candidate, Pointer, Scan, step_in};
+use super::unit::{Candidate, Scan, step_in};
 
 /// Longer files are no pointers.
 const LONGEST: u64 = 4 << 10;

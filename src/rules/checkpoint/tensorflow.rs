@@ -8,19 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::beside::Beside;
 use super::check;
+use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Layout, Pointer, Scan, step_in_stem};
+use super::unit::{Candidate, Scan, step_in_stem};
 
 /// The state file's name.
 const STATE: &str = "checkpoint";
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const TENSORFLOW: Layout = Layout {
-    name: "tensorflow",
-    evidence: "files named PREFIX-N.index and PREFIX-N.data-K-of-N",
-    find,
-    complete,
     pointers,
+    makeup: Makeup::Told,
+    is_handed_out: true,
+    order: obey,
+    ..Layout::of("tensorflow", "files named PREFIX-N.index and PREFIX-N.data-K-of-N", find, complete)
 };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
@@ -100,7 +101,7 @@ fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
 }
 
 /// Puts below what a state file calls the latest what is no younger, whatever its step: an earlier run's.
-pub(super) fn obey(scan: &Scan, candidates: &mut [Candidate]) {
+fn obey(scan: &Scan, candidates: &mut [Candidate]) {
     let homes: BTreeSet<String> = candidates.iter().map(|c| parent_of(&c.unit).to_owned()).collect();
     for home in homes {
         let text = scan.text(&join(&home, STATE)).unwrap_or_default();

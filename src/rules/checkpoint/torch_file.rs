@@ -8,14 +8,18 @@
 use std::collections::BTreeSet;
 
 use super::beside::Beside;
+use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::siblings::together;
-use super::unit::{Candidate, Layout, Pointer, Scan, is_day, is_steps, number_after, step_in, step_in_stem};
+use super::unit::{Candidate, Scan, is_day, is_steps, number_after, step_in, step_in_stem};
 use super::{check, order};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const TORCH_FILE: Layout =
-    Layout { name: "torch", evidence: "files named *.pt, *.pth, *.pth.tar or *.ckpt", find, complete, pointers };
+pub const TORCH_FILE: Layout = Layout {
+    pointers,
+    makeup: Makeup::OneFile,
+    ..Layout::of("torch", "files named *.pt, *.pth, *.pth.tar or *.ckpt", find, complete)
+};
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     let is_file = |e: &&Entry| matches!(e.kind, Kind::File | Kind::Lost(_)) && is_ours(e.name());

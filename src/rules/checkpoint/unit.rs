@@ -10,7 +10,6 @@ use regex::Regex;
 use serde::Deserialize;
 
 pub use super::aside::{is_bystander, is_temporary};
-use super::beside::Beside;
 use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
 use super::{check, parts};
 
@@ -74,37 +73,6 @@ pub struct Candidate {
     pub step: Option<u64>,
     /// Paths of its entries (files, symbolic links and directories), sorted.
     pub paths: Vec<String>,
-}
-
-/// A small file or link beside the units that names the newest one; committed with the unit, restored last.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pointer {
-    /// Relative to the checkpoint directory.
-    pub path: String,
-    /// The text of the file, or what the link says.
-    pub content: String,
-    /// Whether it is a symbolic link.
-    pub symlink: bool,
-}
-
-/// One way of writing checkpoints.
-#[derive(Debug)]
-pub struct Layout {
-    /// For `--checkpoint-format` and the manifest.
-    pub name: &'static str,
-    /// What gives it away, for people.
-    pub evidence: &'static str,
-    /// Everything of this form, finished or not, in any order. Cheap: names, and at most a pointer file's text.
-    pub find: fn(&Scan) -> Vec<Candidate>,
-    /// Whether one of them is complete, quiescence apart. Errors: what is missing, in one clause.
-    pub complete: fn(&Scan, &Candidate, &Beside) -> Result<(), String>,
-    /// The pointers that shall name this unit.
-    pub pointers: fn(&Scan, &Candidate) -> Vec<Pointer>,
-}
-
-/// For layouts without pointers.
-pub fn no_pointers(_: &Scan, _: &Candidate) -> Vec<Pointer> {
-    Vec::new()
 }
 
 impl Candidate {

@@ -2,12 +2,13 @@
 //! type decide.
 
 use super::beside::Beside;
+use super::layout::{Layout, Makeup};
 use super::siblings::together;
-use super::unit::{Candidate, Layout, Scan, is_temporary, no_pointers, step_in};
+use super::unit::{Candidate, Scan, is_temporary, step_in};
 
 #[allow(missing_docs, reason = "the entry of the list in mod.rs")]
 pub const XGBOOST: Layout =
-    Layout { name: "xgboost", evidence: "files named NAME_N.ubj", find, complete, pointers: no_pointers };
+    Layout { makeup: Makeup::OneFile, ..Layout::of("xgboost", "files named NAME_N.ubj", find, complete) };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     // JSON and pickles may be anybody's.

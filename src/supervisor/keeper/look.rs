@@ -12,7 +12,7 @@ use crate::edge::links::Files;
 use crate::edge::{links, walk};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, best_step, complete, pointers, recognise,
+    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, complete, pointers, recognise,
 };
 
 /// A complete local checkpoint.
@@ -154,7 +154,7 @@ fn look(
         match if is_judged { Ok(()) } else { complete(&found, &scan, candidate) } {
             Ok(()) => {
                 let pointers = pointers(found.layout, &scan, candidate);
-                let best = best_step(found.layout, &scan, candidate);
+                let best = (found.layout.best_step)(&scan, candidate);
                 look.newest =
                     Some(Local { layout: found.layout, candidate: candidate.clone(), entries, pointers, best, age });
             }
