@@ -12,7 +12,7 @@ use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::{self, MetricsFile};
 use crate::edge::signals::{self, Mask};
 use crate::edge::{gpu, limits, machine, process, reaper, stdio};
-use crate::rules::cluster::spec::{ClusterError, Platform};
+use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::rules::framework::Launch;
@@ -21,7 +21,6 @@ use crate::rules::gpu::Discovery;
 use crate::rules::job::{Action, ChildFacts, Event, Machine, Outcome, Policy, Processes, Reason};
 use crate::rules::metric::contract;
 use crate::rules::preempt;
-use crate::rules::signal::Signal;
 use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings};
 use crate::settings::{self, Complaint, Reader};
@@ -30,9 +29,6 @@ use crate::supervisor::output::LOCK_PATIENCE;
 use crate::supervisor::{self, GpuWatch, Job, Keep, Lookout, Metrics, Page, Peers, Work};
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
-
-/// What Slurm users send before the end: passed on, and a reason to commit what is complete.
-const SLURM_CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
 /// What a `tee` that was there before us has for our last lines, before the kernel ends it with its PID 1.
 const READERS_PATIENCE: Duration = Duration::from_millis(500);
@@ -102,9 +98,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let lookout = (!watches.is_empty()).then_some(Lookout { watches });
     let now = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     settings.policy.seed = Some(now.as_nanos() as u64);
-    if resolved.spec.platform == Platform::Slurm {
-        settings.policy.checkpoint_on = SLURM_CHECKPOINT.to_vec();
-    }
+    settings.policy.checkpoint_on = resolved.spec.traits.checkpoint_signals.to_vec();
     let node_rank = resolved.spec.node_rank;
     settings.policy.processes = processes(&resolved.launches);
     let names = if settings.rank_prefix {

@@ -65,8 +65,7 @@ pub fn complete(
 /// Behind a service name a pod may not reach itself: there, node rank 0 dials its own host name. What listens does so on
 /// every interface, so nothing is lost (contracts/cluster-environment.md section 2.5).
 fn own_name(leader: Address, reading: &Reading, input: &Input<'_>) -> Address {
-    let behind_service = matches!(reading.platform, Platform::Vertex | Platform::AiPlatform);
-    let leads = behind_service && reading.node_rank == Some(0) && !input.options.keep_leader_name;
+    let leads = reading.traits.behind_services && reading.node_rank == Some(0) && !input.options.keep_leader_name;
     let name = input.options.hostname.as_deref().filter(|_| leads).and_then(|name| parse_host(name.trim()).ok());
     Address { host: name.unwrap_or(leader.host), port: leader.port }
 }
@@ -180,6 +179,7 @@ fn spec(reading: Reading, leader: Option<Address>, rendezvous: Option<Address>) 
         interface: reading.interface,
         companions: reading.companions,
         hands_off: reading.hands_off,
+        traits: reading.traits,
     }
 }
 

@@ -1,6 +1,7 @@
 //! JAX's variables: `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` (Kubeflow's TrainJob), else the JAXJob's names without the
 //! prefix.
 
+use super::Source;
 use super::input::{Input, rank, within};
 use super::spec::{ClusterError, Leader, Platform, Reading, Warning, role_of_rank};
 
@@ -30,8 +31,24 @@ const FORMS: [Names; 2] = [
     },
 ];
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const JAX_ENV: Source = Source::of(
+    &[Platform::JaxEnv],
+    &[
+        "JAX_NUM_PROCESSES",
+        "JAX_PROCESS_ID",
+        "JAX_COORDINATOR_ADDRESS",
+        "JAX_COORDINATOR_PORT",
+        "NUM_PROCESSES",
+        "PROCESS_ID",
+        "COORDINATOR_ADDRESS",
+        "COORDINATOR_PORT",
+    ],
+    read,
+);
+
 /// Reads either form.
-pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     for names in &FORMS {
         let (Some(own), Some(_)) = (input.env.given(names.rank), input.env.given(names.world)) else { continue };
         if names.needs_address && input.env.given(names.address).is_none() {

@@ -1,11 +1,15 @@
 //! A Kubernetes Indexed Job: `JOB_COMPLETION_INDEX`, and a number of nodes that somebody must give. Alone the index means
 //! an array job, which is its commoner use.
 
+use super::Source;
 use super::input::{Input, count};
 use super::spec::{ClusterError, Platform, Reading, Warning, role_of_rank};
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const K8S_INDEXED: Source = Source::of(&[Platform::K8sIndexed], &["JOB_COMPLETION_INDEX"], read);
+
 /// Reads the index where the world is given.
-pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(nnodes) = &input.options.nnodes else { return Ok(None) };
     let Some(index) = input.rank("JOB_COMPLETION_INDEX")? else { return Ok(None) };
     let nodes = count(&nnodes.place, &nnodes.text)?;

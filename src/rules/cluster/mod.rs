@@ -36,95 +36,39 @@ pub struct Source {
     pub variables: &'static [&'static str],
     /// Reads it; `None` when its variables are not there.
     pub read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
+    /// It starts one trainit for each process: below it, what others say of nodes is no process's rank.
+    pub launches: bool,
+    /// A framework reads its variable, too, and dies of one that cannot be read, whatever else says where we are.
+    pub is_frameworks: bool,
+}
+
+impl Source {
+    /// One that nobody but us goes by, with a trainit for each node.
+    const fn of(
+        platforms: &'static [Platform],
+        variables: &'static [&'static str],
+        read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
+    ) -> Source {
+        Source { platforms, variables, read, launches: false, is_frameworks: false }
+    }
 }
 
 /// Every source, in order of precedence: the first that matches wins.
 ///
 /// A launcher that has already placed this very process comes first, then platforms with a word of their own that nobody
 /// else sets, then what frameworks and launchers leave in the environment, from the exact to the vague.
-pub const PLATFORMS: &[Source] = &[
-    Source { platforms: &[Platform::TorchElastic], variables: &["TORCHELASTIC_RUN_ID"], read: torchelastic::read },
-    Source {
-        platforms: &[Platform::SageMaker],
-        variables: &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"],
-        read: sagemaker::read,
-    },
-    Source { platforms: &[Platform::Vertex], variables: &["CLUSTER_SPEC"], read: vertex::read },
-    Source { platforms: &[Platform::AiPlatform, Platform::TfConfig], variables: &["TF_CONFIG"], read: tf_config::read },
-    Source {
-        platforms: &[Platform::AzureMl, Platform::Mpi],
-        variables: &[
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-            "AZ_BATCH_MASTER_NODE",
-            "AZ_BATCHAI_MPI_MASTER_NODE",
-        ],
-        read: mpi::read,
-    },
-    Source {
-        platforms: &[Platform::Pmi],
-        variables: &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
-        read: pmi::read,
-    },
-    Source {
-        platforms: &[Platform::TorchEnv],
-        variables: &[
-            "RANK",
-            "WORLD_SIZE",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            "LOCAL_RANK",
-            "LOCAL_WORLD_SIZE",
-            "NPROC_PER_NODE",
-            "WORKER_ADDRS",
-        ],
-        read: torch_env::read,
-    },
-    Source {
-        platforms: &[Platform::JaxEnv],
-        variables: &[
-            "JAX_NUM_PROCESSES",
-            "JAX_PROCESS_ID",
-            "JAX_COORDINATOR_ADDRESS",
-            "JAX_COORDINATOR_PORT",
-            "NUM_PROCESSES",
-            "PROCESS_ID",
-            "COORDINATOR_ADDRESS",
-            "COORDINATOR_PORT",
-        ],
-        read: jax_env::read,
-    },
-    Source {
-        platforms: &[Platform::Slurm],
-        variables: &[
-            "SLURM_JOB_ID",
-            "SLURM_PROCID",
-            "SLURM_NTASKS",
-            "SLURM_NNODES",
-            "SLURM_JOB_NUM_NODES",
-            "SLURM_NODEID",
-            "SLURM_LOCALID",
-            "SLURM_STEP_NODELIST",
-            "SLURM_JOB_NODELIST",
-            "SLURM_NODELIST",
-            "SLURM_STEP_TASKS_PER_NODE",
-        ],
-        read: slurm::read,
-    },
-    Source { platforms: &[Platform::K8sIndexed], variables: &["JOB_COMPLETION_INDEX"], read: k8s_indexed::read },
-    Source {
-        platforms: &[Platform::Tpu],
-        variables: &[
-            "TPU_WORKER_ID",
-            "TPU_WORKER_HOSTNAMES",
-            "MEGASCALE_NUM_SLICES",
-            "MEGASCALE_SLICE_ID",
-            "MEGASCALE_COORDINATOR_ADDRESS",
-        ],
-        read: tpu::read,
-    },
+pub const PLATFORMS: &[&Source] = &[
+    &torchelastic::TORCHELASTIC,
+    &sagemaker::SAGEMAKER,
+    &vertex::VERTEX,
+    &tf_config::TF_CONFIG,
+    &mpi::MPI,
+    &pmi::PMI,
+    &torch_env::TORCH_ENV,
+    &jax_env::JAX_ENV,
+    &slurm::SLURM,
+    &k8s_indexed::K8S_INDEXED,
+    &tpu::TPU,
 ];
 
 /// Our own variables of the cluster, which count as unset when blank like those of any source.
@@ -164,7 +108,7 @@ pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, Cluster
 }
 
 /// Every mistake in what describes the cluster, each once, `first` before the others: in the explicit values, in the source
-/// that is read (not where it is unclear which), and in a TF_CONFIG beside it.
+/// that is read (not where it is unclear which), and in what a framework reads itself beside it.
 pub fn malformed(input: &Input<'_>, first: Option<ClusterError>, with_sources: bool) -> Vec<ClusterError> {
     let read = match input.options.platform {
         Some(platform) => forced(platform, input, &mut Vec::new()),
@@ -174,9 +118,8 @@ pub fn malformed(input: &Input<'_>, first: Option<ClusterError>, with_sources: b
         return first.into_iter().collect();
     }
     let sources = || {
-        let beside =
-            |source: &&Source| input.options.platform.is_none() && source.platforms.contains(&Platform::TfConfig);
-        let beside = PLATFORMS.iter().filter(beside).filter_map(|source| (source.read)(input, &mut Vec::new()).err());
+        let beside = PLATFORMS.iter().filter(|source| input.options.platform.is_none() && source.is_frameworks);
+        let beside = beside.filter_map(|source| (source.read)(input, &mut Vec::new()).err());
         read.err().into_iter().chain(beside)
     };
     let mut mistakes: Vec<ClusterError> = first.into_iter().collect();
@@ -217,8 +160,7 @@ fn below_launcher(nodes: Reading, input: &Input<'_>, warnings: &mut Vec<Warning>
 
 /// What a launcher of processes says, whatever goes before it.
 fn launched(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
-    let launches = |source: &&Source| [Platform::Mpi, Platform::Pmi].iter().any(|p| source.platforms.contains(p));
-    for source in PLATFORMS.iter().filter(launches) {
+    for source in PLATFORMS.iter().filter(|source| source.launches) {
         if let Some(reading) = (source.read)(input, warnings)? {
             return Ok(Some(reading));
         }
@@ -256,7 +198,7 @@ fn drop_blank(env: &Env, also_read: &[&str], changes: &mut Changes) -> Option<Wa
     (!blank.is_empty()).then(|| Warning::new("empty_variable_dropped", message()))
 }
 
-/// Later sources that say otherwise. A TF_CONFIG that cannot be read is fatal even then: TensorFlow would die of it.
+/// Later sources that say otherwise. What a framework reads itself is fatal even then where it cannot be read.
 fn disagreements(spec: &ClusterSpec, at: usize, input: &Input<'_>) -> Result<Option<Warning>, ClusterError> {
     let mut pieces = Vec::new();
     for source in &PLATFORMS[at + 1..] {
@@ -265,7 +207,7 @@ fn disagreements(spec: &ClusterSpec, at: usize, input: &Input<'_>) -> Result<Opt
             Ok(Some(other)) => {
                 pieces.extend(differs(spec, &other).map(|what| format!("{} {what}", source.variables[0])))
             }
-            Err(error) if source.platforms.contains(&Platform::TfConfig) => return Err(error),
+            Err(error) if source.is_frameworks => return Err(error),
             Err(error) => pieces.push(format!("{} cannot be read ({})", error.variable, error.message)),
         }
     }

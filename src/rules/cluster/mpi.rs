@@ -4,6 +4,7 @@
 //! Deliberately absent: `OMPI_COMM_WORLD_NODE_RANK`, a rank in the node, and `SLURM_NODEID`, which mpirun's own step counts
 //! without the node that mpirun runs on.
 
+use super::Source;
 use super::input::{Input, rank, within};
 use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, role_of_rank};
 
@@ -29,8 +30,25 @@ const OPEN_MPI: Names = Names {
     local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
 };
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const MPI: Source = Source {
+    launches: true,
+    ..Source::of(
+        &[Platform::AzureMl, Platform::Mpi],
+        &[
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+            "AZ_BATCH_MASTER_NODE",
+            "AZ_BATCHAI_MPI_MASTER_NODE",
+        ],
+        read,
+    )
+};
+
 /// Reads the process's place.
-pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(reading) = place(Platform::Mpi, &OPEN_MPI, input, warnings)? else { return Ok(None) };
     let named = AZURE.iter().find(|name| input.env.given(name).is_some());
     let (host, port) = match named {

@@ -6,7 +6,7 @@
 //! is enough that the name resolves and the machine answers, if only that nobody listens yet. Deliberately absent: dialling.
 
 use super::address::Address;
-use super::spec::{ClusterError, ClusterSpec, Platform};
+use super::spec::{ClusterError, ClusterSpec};
 
 /// Who is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,11 +61,9 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
     Ok(peers.collect())
 }
 
-/// The leader's entry in the platform's own TF_CONFIG, where that is another. Ports that were only assumed (on Slurm 8888) may
-/// be somebody else's.
+/// The leader's entry in the platform's own TF_CONFIG, where that is another.
 fn tensorflows(spec: &ClusterSpec, leader: &Address) -> Option<Address> {
-    let is_told = matches!(spec.platform, Platform::Vertex | Platform::AiPlatform | Platform::TfConfig);
-    let jobs = &spec.tf.as_ref().filter(|_| is_told)?.jobs;
+    let jobs = &spec.tf.as_ref().filter(|_| spec.traits.tells_tensorflow)?.jobs;
     let of = |job: &str| jobs.iter().find(|(name, _)| *name == job).and_then(|(_, addresses)| addresses.first());
     of("chief").or_else(|| of("worker")).filter(|address| *address != leader).cloned()
 }

@@ -4,6 +4,7 @@
 //! which no variable has the size of the world (Open MPI and Slurm, which set it, have their own); and what Slurm's srun sets
 //! for its tasks, which `SLURM_*` tell in full.
 
+use super::Source;
 use super::input::Input;
 use super::mpi::{Names, place};
 use super::spec::{ClusterError, Platform, Reading, Warning};
@@ -12,8 +13,18 @@ const HYDRA: Names =
     Names { rank: "PMI_RANK", size: "PMI_SIZE", local_rank: "MPI_LOCALRANKID", local_size: "MPI_LOCALNRANKS" };
 const CRAY: Names = Names { local_rank: "PMI_LOCAL_RANK", local_size: "PMI_LOCAL_SIZE", ..HYDRA };
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const PMI: Source = Source {
+    launches: true,
+    ..Source::of(
+        &[Platform::Pmi],
+        &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
+        read,
+    )
+};
+
 /// Reads the process's place.
-pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let same = |ours: &str, slurms: &str| {
         let value = |name: &str| input.env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
         value(ours).is_some_and(|n| value(slurms) == Some(n))

@@ -9,6 +9,7 @@
 
 use serde_json::Value;
 
+use super::Source;
 use super::address::parse_host;
 use super::input::Input;
 use super::json;
@@ -34,8 +35,12 @@ struct Found {
     interface: Option<String>,
 }
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const SAGEMAKER: Source =
+    Source::of(&[Platform::SageMaker], &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"], read);
+
 /// Reads the file, else the variables.
-pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let (found, is_bare) = match input.file(RESOURCES)? {
         Some(text) => (from_file(&text)?, true),
         None => match from_variables(input)? {

@@ -1,10 +1,12 @@
 //! Slurm: `SLURM_JOB_ID`, `SLURM_PROCID`, `SLURM_NTASKS`. As many tasks as nodes: one trainit a node. More: one a process.
 //! The batch script itself has the variables of task 0, and is none: nothing is derived there.
 
+use super::Source;
 use super::hostlist;
 use super::input::{Input, count, rank, within};
 use super::pools::workers;
-use super::spec::{ClusterError, Leader, Platform, Process, Reading, Role, Warning, quote};
+use super::spec::{ClusterError, Leader, Platform, Process, Reading, Role, Traits, Warning, quote};
+use crate::rules::signal::Signal;
 
 /// Lightning's rule for a port that jobs of one node do not share: this, plus the last four digits of the job's number.
 const PORT_BASE: u16 = 15_000;
@@ -12,11 +14,32 @@ const PORT_BASE: u16 = 15_000;
 const TENSORFLOW_PORT: u16 = 8888;
 /// Where the nodes are listed, best first: the step's own before the job's.
 const LISTS: [&str; 3] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+/// What users have sent before the end (`--signal=USR1@120`): passed on, and a reason to commit what is complete.
+const CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
 /// One of these is there in every task that srun started, whatever its version, and none in the batch script.
 const STEP: [&str; 4] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"];
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const SLURM: Source = Source::of(
+    &[Platform::Slurm],
+    &[
+        "SLURM_JOB_ID",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "SLURM_NNODES",
+        "SLURM_JOB_NUM_NODES",
+        "SLURM_NODEID",
+        "SLURM_LOCALID",
+        "SLURM_STEP_NODELIST",
+        "SLURM_JOB_NODELIST",
+        "SLURM_NODELIST",
+        "SLURM_STEP_TASKS_PER_NODE",
+    ],
+    read,
+);
+
 /// Reads the task's place.
-pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
     let (Some(job), Some(id), Some(tasks)) = (given("SLURM_JOB_ID"), given("SLURM_PROCID"), given("SLURM_NTASKS"))
     else {
@@ -61,6 +84,7 @@ pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
         leader_variable: LISTS[0],
         tf: hosts.as_ref().map(|hosts| workers(hosts, TENSORFLOW_PORT, node_rank)),
         hosts,
+        traits: Traits { checkpoint_signals: &CHECKPOINT, ..Traits::default() },
         ..Reading::of(Platform::Slurm, Role::Worker, node_rank, nodes)
     }))
 }

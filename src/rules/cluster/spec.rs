@@ -4,6 +4,7 @@
 //! Deliberately absent: any variable's name, and which framework reads what.
 
 use super::address::Address;
+use crate::rules::signal::Signal;
 
 /// The longest piece of a foreign value that is ever quoted, in characters.
 const MAX_QUOTE: usize = 200;
@@ -103,6 +104,19 @@ pub struct Leader {
     pub port: Option<u16>,
 }
 
+/// What is peculiar to a platform, beside the names and numbers it gives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// Replicas have the names of services, behind which one may not reach itself.
+    pub behind_services: bool,
+    /// TensorFlow's addresses are its own word; elsewhere their port is only assumed, and may be somebody else's.
+    pub tells_tensorflow: bool,
+    /// Its own runtime places what runs on the nodes: no framework is told of them.
+    pub places_nodes: bool,
+    /// What it sends some time before the end: passed on, and a reason to commit what is complete.
+    pub checkpoint_signals: &'static [Signal],
+}
+
 /// What one source says, before the user's overrides.
 #[derive(Debug, Clone)]
 pub struct Reading {
@@ -136,6 +150,8 @@ pub struct Reading {
     pub companions: Vec<(String, String)>,
     /// The source belongs to a launcher that has set everything already: nothing is derived or changed.
     pub hands_off: bool,
+    /// What is peculiar to the source.
+    pub traits: Traits,
 }
 
 impl Reading {
@@ -157,6 +173,7 @@ impl Reading {
             interface: None,
             companions: Vec::new(),
             hands_off: false,
+            traits: Traits::default(),
         }
     }
 
@@ -204,6 +221,8 @@ pub struct ClusterSpec {
     pub companions: Vec<(String, String)>,
     /// A launcher has set everything already: nothing is derived or changed.
     pub hands_off: bool,
+    /// What is peculiar to the platform.
+    pub traits: Traits,
 }
 
 /// An explicit value, still text, with the flag or variable it came from.

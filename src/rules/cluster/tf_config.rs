@@ -7,18 +7,23 @@
 //! Stricter than TensorFlow where it accepts what then hangs. Deliberately absent: rewriting it, which is
 //! `framework/tensorflow.rs`.
 
+use super::Source;
 use super::input::Input;
 use super::json;
 use super::pools::{Layout, Pool, Task, read_cluster, read_task, refuse_duplicates, refuse_stranger};
-use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, Warning};
+use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, Traits, Warning};
 use super::vertex::{RENDEZVOUS_PORT, many_evaluators};
 use crate::rules::env::Env;
 
 const VARIABLE: &str = "TF_CONFIG";
 const JOBS: [&str; 5] = ["chief", "master", "worker", "ps", "evaluator"];
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const TF_CONFIG: Source =
+    Source { is_frameworks: true, ..Source::of(&[Platform::AiPlatform, Platform::TfConfig], &["TF_CONFIG"], read) };
+
 /// Reads the variable, if it is given and has a cluster.
-pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(text) = input.env.given(VARIABLE) else { return Ok(None) };
     let document = json::object(VARIABLE, text)?;
     let cluster = document.get("cluster").filter(|raw| json::members(raw).is_none_or(|m| !m.is_empty()));
@@ -54,6 +59,7 @@ pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
         return Ok(Some(sparse(platform, own, task, chiefs)));
     }
     let mut reading = layout(pools, own, task).reading(platform, input.options);
+    reading.traits = traits(platform);
     if platform == Platform::AiPlatform {
         reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
     }
@@ -110,8 +116,13 @@ fn sparse(platform: Platform, role: Role, task: Task, chiefs: usize) -> Reading 
         node_rank: rank,
         num_nodes: None,
         trial: task.trial,
+        traits: traits(platform),
         ..Reading::of(platform, role, 0, 1)
     }
+}
+
+fn traits(platform: Platform) -> Traits {
+    Traits { behind_services: platform == Platform::AiPlatform, tells_tensorflow: true, ..Traits::default() }
 }
 
 fn layout(pools: Vec<Pool>, own: Role, task: Task) -> Layout {

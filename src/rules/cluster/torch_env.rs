@@ -2,6 +2,7 @@
 //! and `WORLD_SIZE` (XGBoostJob, Azure ML, PAI, by hand), which are a node's here unless `LOCAL_WORLD_SIZE` says that
 //! they are a process's.
 
+use super::Source;
 use super::input::{Input, host, rank, within};
 use super::pools::workers;
 use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, quote, role_of_rank};
@@ -9,8 +10,24 @@ use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, quo
 /// The usual port of TensorFlow's server.
 const TENSORFLOW_PORT: u16 = 2222;
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const TORCH_ENV: Source = Source::of(
+    &[Platform::TorchEnv],
+    &[
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "NPROC_PER_NODE",
+        "WORKER_ADDRS",
+    ],
+    read,
+);
+
 /// Reads either pair.
-pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
     let mut reading = match (given("PET_NNODES"), given("PET_NODE_RANK"), given("RANK"), given("WORLD_SIZE")) {
         (Some(nodes), Some(node_rank), _, _) => launcher(input, nodes, node_rank)?,

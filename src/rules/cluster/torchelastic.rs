@@ -1,10 +1,14 @@
 //! Inside a torchrun worker: everything is set already. Nothing is derived, changed or refused.
 
+use super::Source;
 use super::input::Input;
 use super::spec::{ClusterError, Leader, Platform, Reading, Warning, role_of_rank};
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const TORCHELASTIC: Source = Source::of(&[Platform::TorchElastic], &["TORCHELASTIC_RUN_ID"], read);
+
 /// Reads the place that torchrun gave this process; what cannot be read is left unknown.
-pub fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     if input.env.given("TORCHELASTIC_RUN_ID").is_none() {
         return Ok(None);
     }

@@ -4,14 +4,28 @@
 //! for trainit's own sake, so that one replica leads and the others have corners of their own in the store. Of several slices
 //! only the first host of the first is named.
 
+use super::Source;
 use super::input::{Input, host, rank, within};
-use super::spec::{ClusterError, Leader, Platform, Reading, Warning, role_of_rank};
+use super::spec::{ClusterError, Leader, Platform, Reading, Traits, Warning, role_of_rank};
 
 /// Where JAX's coordinator listens on a TPU.
 const COORDINATOR_PORT: u16 = 8482;
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const TPU: Source = Source::of(
+    &[Platform::Tpu],
+    &[
+        "TPU_WORKER_ID",
+        "TPU_WORKER_HOSTNAMES",
+        "MEGASCALE_NUM_SLICES",
+        "MEGASCALE_SLICE_ID",
+        "MEGASCALE_COORDINATOR_ADDRESS",
+    ],
+    read,
+);
+
 /// Reads the host's place; one host alone is no cluster.
-pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
     let (Some(own), Some(list)) = (given("TPU_WORKER_ID"), given("TPU_WORKER_HOSTNAMES")) else { return Ok(None) };
     let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -46,6 +60,7 @@ pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
         leader: Leader { host: first, port: None, platform_port: Some(COORDINATOR_PORT) },
         leader_variable,
         hosts,
+        traits: Traits { places_nodes: true, ..Traits::default() },
         ..Reading::of(Platform::Tpu, role_of_rank(node_rank), node_rank, all)
     }))
 }

@@ -8,10 +8,11 @@
 //! Deliberately absent: `job`, which may be of any type and hold secrets; it is neither parsed nor copied. Host names are
 //! never compared with our own: they are services' names, a pod has another.
 
+use super::Source;
 use super::input::Input;
 use super::json;
 use super::pools::{Layout, Pool, read_cluster, read_task, refuse_duplicates, refuse_stranger};
-use super::spec::{ClusterError, Leader, Platform, Reading, Role, Warning};
+use super::spec::{ClusterError, Leader, Platform, Reading, Role, Traits, Warning};
 
 const VARIABLE: &str = "CLUSTER_SPEC";
 /// The service port that Vertex AI opens for rendezvous; 2222 belongs to TensorFlow's server (section 2.5).
@@ -19,8 +20,11 @@ pub const RENDEZVOUS_PORT: u16 = 3333;
 
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
 
+#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
+pub const VERTEX: Source = Source::of(&[Platform::Vertex], &["CLUSTER_SPEC"], read);
+
 /// Reads the variable, if it is given.
-pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(text) = input.env.given(VARIABLE) else { return Ok(None) };
     let document = json::object(VARIABLE, text)?;
     let cluster = document.get("cluster").ok_or_else(|| {
@@ -68,6 +72,7 @@ pub fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
     }
     let mut reading = layout.reading(Platform::Vertex, input.options);
     reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
+    reading.traits = Traits { behind_services: true, tells_tensorflow: true, ..Traits::default() };
     Ok(Some(reading))
 }
 

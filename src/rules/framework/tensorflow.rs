@@ -46,8 +46,7 @@ pub fn derive(context: &Context<'_>) -> Derived {
 /// The explicit value that says otherwise than the source: it knows no addresses to write another TF_CONFIG with.
 fn overruled<'a>(context: &Context<'a>) -> Option<&'a str> {
     let explicit = context.options.node_rank.as_ref().or(context.options.nnodes.as_ref())?;
-    let is_told = matches!(context.spec.platform, Platform::TfConfig | Platform::AiPlatform | Platform::Vertex);
-    (is_told && context.spec.tf.is_none()).then_some(explicit.place.as_str())
+    (context.spec.traits.tells_tensorflow && context.spec.tf.is_none()).then_some(explicit.place.as_str())
 }
 
 fn write(tf: &TfCluster, trial: Option<&str>) -> Option<String> {

@@ -2,7 +2,7 @@
 //! set already.
 
 use crate::rules::cluster::address::Address;
-use crate::rules::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Platform, Process, Warning};
+use crate::rules::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Process, Warning};
 use crate::rules::env::Env;
 
 /// What a framework's rule looks at.
@@ -37,10 +37,10 @@ pub struct Group<'a> {
 
 impl Context<'_> {
     /// The group this replica is in. `None` outside every world, in a world of unknown size, and on a single node that
-    /// has one process: there no framework variable is set at all. Nor on hosts of a TPU, whose own runtime places them.
+    /// has one process: there no framework variable is set at all. Nor where the platform's own runtime places the nodes.
     pub fn group(&self) -> Option<Group<'_>> {
         let (node_rank, num_nodes) = (self.spec.node_rank?, self.spec.num_nodes?);
-        if (num_nodes < 2 || self.spec.platform == Platform::Tpu) && self.process.is_none() {
+        if (num_nodes < 2 || self.spec.traits.places_nodes) && self.process.is_none() {
             return None;
         }
         let (rank, world) = self.process.map_or((node_rank, num_nodes), |p| (p.rank, p.world));
