@@ -1,4 +1,4 @@
-//! The metrics file: whole lines in, under a lock, on the same inode (contracts/hypertune-file.md section 6).
+//! The metrics file: whole lines in, under a lock, on the same inode.
 //!
 //! What a write does to the file is decided in `rules::metric::plan`; here it is carried out. Deliberately absent: a
 //! temporary file with a rename (a tailing reader would stay on the old inode, and a bind mount refuses it), truncation

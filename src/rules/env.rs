@@ -60,7 +60,7 @@ impl Env {
         self.bytes(name).is_some_and(|bytes| std::str::from_utf8(bytes).is_err())
     }
 
-    /// The value unless it is absent, empty or blank (contracts/cluster-environment.md section 1.2).
+    /// The value unless it is absent, empty or blank.
     pub fn given(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|v| !v.trim().is_empty())
     }

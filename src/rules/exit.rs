@@ -1,4 +1,4 @@
-//! How a child ended, and trainit's exit-code table (product page, section 3). One place for both.
+//! How a child ended, and trainit's exit-code table. One place for both.
 
 use std::fmt;
 

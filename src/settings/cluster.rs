@@ -1,5 +1,5 @@
 //! What was asked for about the cluster. Explicit ranks and addresses stay text here: the cluster's rules read them like
-//! any variable, and complain of them with the contract's codes.
+//! any variable, and complain of them, each with its code.
 
 use std::time::Duration;
 

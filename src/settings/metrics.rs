@@ -1,5 +1,4 @@
-//! Where metrics go, under which tag and trial, and what `report-metric` was asked to report
-//! (contracts/hypertune-file.md sections 1 and 2).
+//! Where metrics go, under which tag and trial, and what `report-metric` was asked to report.
 //!
 //! Deliberately absent: the file itself, and what standard input holds.
 

@@ -40,7 +40,7 @@ pub struct Facts {
     pub seconds: f64,
 }
 
-/// The object of the product page, section 9. Absent knowledge is null.
+/// The object. Absent knowledge is null.
 pub fn object(outcome: &Outcome, facts: &Facts) -> Value {
     let metrics: Map<String, Value> = facts.metrics.iter().map(|(tag, text)| (tag.clone(), metric(text))).collect();
     let (code, signal) = match outcome.child {

@@ -1,5 +1,4 @@
-//! The metrics file under fire: many writers, readers that poll, kills, full disks, mounts, and files that are none
-//! (contracts/hypertune-file.md section 6).
+//! The metrics file under fire: many writers, readers that poll, kills, full disks, mounts, and files that are none.
 
 use std::fs;
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! `report-metric`: the bytes of the tuner's library, and a file that loses nothing (contracts/hypertune-file.md).
+//! `report-metric`: the bytes of the tuner's library, and a file that loses nothing.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

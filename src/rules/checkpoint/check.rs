@@ -1,5 +1,5 @@
-//! Cheap checks that a file was not cut short: a few reads each, no framework needed (contracts/checkpoints.md
-//! section 2). They prove nothing about the content.
+//! Cheap checks that a file was not cut short: a few reads each, no framework needed. They prove nothing about the
+//! content.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
 //! No format known: a file or directory at the top whose name carries a step and whose files pass the checks of their
-//! types (product page, section 9). Temporary names, dot files and zero-length files are never checkpoints; nor are, beside
+//! types. Temporary names, dot files and zero-length files are never checkpoints; nor are, beside
 //! weights, texts and pictures. Where there is nothing of the kind at the top, directories of steps further down are.
 
 use super::aside::is_copy;

@@ -1,4 +1,4 @@
-//! The manifest: a checkpoint exists if and only if its manifest does (contracts/checkpoints.md sections 4 and 5).
+//! The manifest: a checkpoint exists if and only if its manifest does.
 //!
 //! JSON, UTF-8, keys sorted, named by its own hash. One that was read is hostile until [`Manifest::read`] has gone
 //! through it: it decides which files are written where.

@@ -1,4 +1,4 @@
-//! Where things lie in a store: attempts, commits and data (contracts/checkpoints.md section 4).
+//! Where things lie in a store: attempts, commits and data.
 //!
 //! ```text
 //! .trainit/attempts/0000000007.json

@@ -2,7 +2,7 @@
 //! whole checked.
 //!
 //! Rendezvous port, first that is given: the explicit leader's, `MASTER_PORT`, `PET_MASTER_PORT`, the platform's, the one
-//! in the leader's address, 29500 (contracts/cluster-environment.md section 5).
+//! in the leader's address, 29500.
 
 use super::address::{Address, parse_host};
 use super::input::{Input, address, count, rank};
@@ -63,7 +63,7 @@ pub fn complete(
 }
 
 /// Behind a service name a pod may not reach itself: there, node rank 0 dials its own host name. What listens does so on
-/// every interface, so nothing is lost (contracts/cluster-environment.md section 2.5).
+/// every interface, so nothing is lost.
 fn own_name(leader: Address, reading: &Reading, input: &Input<'_>) -> Address {
     let leads = reading.traits.behind_services && reading.node_rank == Some(0) && !input.options.keep_leader_name;
     let name = input.options.hostname.as_deref().filter(|_| leads).and_then(|name| parse_host(name.trim()).ok());

@@ -1,5 +1,5 @@
 //! Slurm's compressed host lists, `gpu[08-10,12],login` and `rack[1-2]-n[01-02]`, as `scontrol show hostnames` expands
-//! them (checked with 22.05; contracts/cluster-environment.md section 4).
+//! them (checked with 22.05).
 //!
 //! Refused where scontrol prints garbage or nothing: text after the last bracket, reversed ranges, unclosed brackets.
 

@@ -1,4 +1,4 @@
-//! Every platform's variables in, one model of the job out (contracts/cluster-environment.md sections 1, 2, 4).
+//! Every platform's variables in, one model of the job out.
 //!
 //! Words (`spec`), readers (one file a platform), the list (here). To add a platform: its file, and its line in
 //! [`PLATFORMS`]. Deliberately absent: what any framework reads, which is `rules/framework`.
@@ -86,7 +86,7 @@ pub struct Detected {
 }
 
 /// Finds out which job this is and which replica of it. `also_read` are the variables that frameworks' rules look at.
-/// Errors: see the contract's table of codes; nothing may be started then.
+/// Errors: the source does not add up; nothing may be started then.
 pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, ClusterError> {
     let mut warnings = Vec::new();
     let (at, reading) = match input.options.platform {

@@ -1,5 +1,4 @@
-//! Whom a replica waits for before its trainer starts: the leader, or everybody else (contracts/cluster-environment.md
-//! section 2.5: replicas start at different times).
+//! Whom a replica waits for before its trainer starts: the leader, or everybody else (replicas start at different times).
 //!
 //! The leader is there when somebody listens at its rendezvous port, or, where the platform names TensorFlow's addresses, at
 //! its own there: TensorFlow listens at no other. The others' trainers may wait themselves, so of them it

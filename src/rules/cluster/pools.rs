@@ -1,5 +1,5 @@
 //! Clusters written as JSON, `{"worker": ["a:2222", "b:2222"]}` and a task in it, and the ranks that follow: the chief
-//! is 0, worker i is i + the number of chiefs, all others are in no rank (contracts/cluster-environment.md section 1).
+//! is 0, worker i is i + the number of chiefs, all others are in no rank.
 //!
 //! Shared by TF_CONFIG and CLUSTER_SPEC, which differ in the names of the pools.
 

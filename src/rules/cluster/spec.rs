@@ -188,7 +188,7 @@ pub fn role_of_rank(rank: u32) -> Role {
     if rank == 0 { Role::Chief } else { Role::Worker }
 }
 
-/// The one model every framework's environment is derived from (contracts/cluster-environment.md section 1).
+/// The one model every framework's environment is derived from.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
     /// Whose variables it was read from.
@@ -294,7 +294,7 @@ impl Default for ClusterOptions {
 /// Something that is odd but not fatal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// The contract's code.
+    /// Its code, for machines.
     pub code: &'static str,
     /// One line.
     pub message: String,
@@ -311,7 +311,7 @@ impl Warning {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}: {message}")]
 pub struct ClusterError {
-    /// The contract's code (section 5).
+    /// Its code, for machines.
     pub code: &'static str,
     /// The variable, file or flag that is wrong.
     pub variable: String,

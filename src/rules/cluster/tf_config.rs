@@ -1,4 +1,4 @@
-//! `TF_CONFIG`: AI Platform Training, Kubeflow's TFJob, and by hand (contracts/cluster-environment.md sections 2.2, 3.1).
+//! `TF_CONFIG`: AI Platform Training, Kubeflow's TFJob, and by hand.
 //!
 //! ```json
 //! {"cluster":{"chief":["c:2222"],"worker":["w0:2222","w1:2222"]},"task":{"type":"worker","index":1}}

@@ -1,4 +1,4 @@
-//! Vertex AI: `CLUSTER_SPEC`, on every replica, one replica included (contracts/cluster-environment.md section 2.1).
+//! Vertex AI: `CLUSTER_SPEC`, on every replica, one replica included.
 //!
 //! ```json
 //! {"cluster":{"workerpool0":["cmle-training-workerpool0-ab-0:2222"],"workerpool1":["cmle-training-workerpool1-ab-0:2222"]},
@@ -15,7 +15,7 @@ use super::pools::{Layout, Pool, read_cluster, read_task, refuse_duplicates, ref
 use super::spec::{ClusterError, Leader, Platform, Reading, Role, Traits, Warning};
 
 const VARIABLE: &str = "CLUSTER_SPEC";
-/// The service port that Vertex AI opens for rendezvous; 2222 belongs to TensorFlow's server (section 2.5).
+/// The service port that Vertex AI opens for rendezvous; 2222 belongs to TensorFlow's server.
 pub const RENDEZVOUS_PORT: u16 = 3333;
 
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];

@@ -1,5 +1,5 @@
 //! XGBoost: the tracker's place and the worker's number under DMLC's names. The library itself reads no environment; the
-//! program passes them on to `collective.init` (contracts/cluster-environment.md section 3.6).
+//! program passes them on to `collective.init`.
 
 use super::vars::{Context, Derived};
 

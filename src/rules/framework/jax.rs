@@ -1,5 +1,5 @@
 //! JAX: the coordinator, which `jax.distributed.initialize()` reads, and the two numbers that it does not read but its
-//! caller can pass on (contracts/cluster-environment.md section 3.4).
+//! caller can pass on.
 //!
 //! On Slurm JAX finds its way alone and gets nothing, but for `--nproc`: it would take each of a task's processes for the
 //! task, and train apart without a word. No variable tells it otherwise, so there it gets the same as elsewhere, and the

@@ -1,7 +1,7 @@
 //! LightGBM's `machines` parameter, in the form that names its own rank: without it LightGBM compares IP addresses as
-//! text and host names never match (contracts/cluster-environment.md section 3.6). The program passes it on, and
-//! `num_machines` with it, since the package would count the first element, and resolves the names: LightGBM 4.7 dials
-//! 0.0.0.0 for a name, which looks right only where all machines are one (tests/trainers/lightgbm_dist.py shows how).
+//! text and host names never match. The program passes it on, and `num_machines` with it, since the package would count
+//! the first element, and resolves the names: LightGBM 4.7 dials 0.0.0.0 for a name, which looks right only where all
+//! machines are one (tests/trainers/lightgbm_dist.py shows how).
 
 use std::collections::HashMap;
 

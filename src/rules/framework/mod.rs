@@ -1,4 +1,4 @@
-//! One model of the job in, every framework's variables out (contracts/cluster-environment.md section 3).
+//! One model of the job in, every framework's variables out.
 //!
 //! To add a framework: its file, and its line in [`FRAMEWORKS`]. Deliberately absent: reading any platform's variables.
 
@@ -84,7 +84,7 @@ impl Resolved {
 }
 
 /// From the environment to what each child gets. `only` names frameworks; empty means all.
-/// Errors: the contract's codes; nothing may be started then.
+/// Errors: those of a cluster that does not add up; nothing may be started then.
 pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterError> {
     let also_read: Vec<&str> = FRAMEWORKS.iter().flat_map(|f| f.variables).copied().collect();
     let count = complete::process_count(input)?;

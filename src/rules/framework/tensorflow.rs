@@ -1,4 +1,4 @@
-//! TensorFlow reads `TF_CONFIG` and nothing else (contracts/cluster-environment.md section 3.1).
+//! TensorFlow reads `TF_CONFIG` and nothing else.
 //!
 //! One that TensorFlow 2 accepts is passed byte for byte. `master` is renamed, a listed evaluator is taken out where
 //! others would wait for it, and where there is none it is derived. Deliberately absent: `job`, which is never derived.

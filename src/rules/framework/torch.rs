@@ -1,5 +1,4 @@
-//! torch: `env://` (`MASTER_*`, `RANK`, `WORLD_SIZE`) and torchrun's `PET_*` (contracts/cluster-environment.md sections
-//! 3.2, 3.3).
+//! torch: `env://` (`MASTER_*`, `RANK`, `WORLD_SIZE`) and torchrun's `PET_*`.
 //!
 //! Node mode has no `LOCAL_*` and no `GROUP_RANK`: Lightning would believe that somebody else starts the processes, and
 //! use one GPU. Process mode has no `PET_*`: a torchrun below would multiply. Rendezvous is torchrun's static one, so

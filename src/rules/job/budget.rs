@@ -1,5 +1,4 @@
-//! How the time that a notice leaves is shared between the trainer, the last commit and our own leaving
-//! (contracts/preemption.md, section 0).
+//! How the time that a notice leaves is shared between the trainer, the last commit and our own leaving.
 //!
 //! A time that is past, on a machine that stands all the same, tells nothing of when it goes: 15 s are taken for it.
 //!

@@ -1,4 +1,4 @@
-//! What the child sees of trainit beside the frameworks' variables (product page, section 3).
+//! What the child sees of trainit beside the frameworks' variables.
 
 use super::event::Resume;
 use crate::rules::env::Changes;

@@ -1,4 +1,4 @@
-//! When silence is a hang (contracts/checkpoints.md section 9).
+//! When silence is a hang.
 //!
 //! Signs of life are the heartbeat file, bytes of output, a commit, and what the process tree does: threads that work,
 //! bytes that it reads or writes. A thread that never sleeps is none, for so a rank waits for a peer that is gone. Once a

@@ -1,4 +1,4 @@
-//! Whether a crashed attempt is worth another one (product page section 3.5, contracts/checkpoints.md section 8).
+//! Whether a crashed attempt is worth another one.
 
 use std::time::Duration;
 

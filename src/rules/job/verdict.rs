@@ -1,4 +1,4 @@
-//! How a job's life ended, in the words of the verdict (product page, section 9).
+//! How a job's life ended, in the words of the verdict.
 
 use crate::rules::exit::End;
 

@@ -1,5 +1,4 @@
-//! One report as the exact bytes of a line in the metrics file: what cloudml-hypertune 0.1.0.dev6 writes
-//! (contracts/hypertune-file.md section 2). An example:
+//! One report as the exact bytes of a line in the metrics file: what cloudml-hypertune 0.1.0.dev6 writes. An example:
 //! `{"accuracy": "0.93", "checkpoint_path": "", "global_step": "100", "timestamp": 1700000000.5, "trial": "0"}`
 //!
 //! Written by hand because a JSON library escapes otherwise (raw UTF-8, raw 0x7f). Deliberately absent: where the file is.

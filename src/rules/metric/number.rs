@@ -1,5 +1,5 @@
-//! Numbers as Python reads and prints them: `float(text)`, `repr(float)` and `int(text)`, for the metrics file
-//! (contracts/hypertune-file.md section 3). `repr(1e-5)` is `1e-05`.
+//! Numbers as Python reads and prints them: `float(text)`, `repr(float)` and `int(text)`, for the metrics file.
+//! `repr(1e-5)` is `1e-05`.
 //!
 //! Deliberately absent: non-ASCII digits, which Python also reads.
 

@@ -1,5 +1,4 @@
-//! What a write does to the metrics file: the file's end and the new lines in, one deed out
-//! (contracts/hypertune-file.md section 6).
+//! What a write does to the metrics file: the file's end and the new lines in, one deed out.
 //!
 //! Deliberately absent: the file, its lock, and any wish to parse what others wrote, but for an unfinished last line.
 

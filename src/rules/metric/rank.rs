@@ -1,5 +1,5 @@
-//! Whether this process is the one of its job that reports (`--rank0-only`): all ranks of a container share one metrics file
-//! (contracts/hypertune-file.md section 6). The first that is set decides:
+//! Whether this process is the one of its job that reports (`--rank0-only`): all ranks of a container share one metrics
+//! file. The first that is set decides:
 //!
 //! 1. a rank variable of a launcher: torchrun's, Open MPI's, MPICH's, PMIx's, Slurm's;
 //! 2. the task in `TF_CONFIG`, then in `CLUSTER_SPEC`: the chief, the master or the first of workerpool0 reports; the first

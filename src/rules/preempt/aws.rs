@@ -1,5 +1,5 @@
-//! Amazon EC2's instance metadata, version 2 (contracts/preemption.md, section 3): the Spot action, the rebalance
-//! recommendation and scheduled maintenance, asked every 5 s as AWS advises; there is no hanging GET.
+//! Amazon EC2's instance metadata, version 2: the Spot action, the rebalance recommendation and scheduled maintenance,
+//! asked every 5 s as AWS advises; there is no hanging GET.
 //!
 //! Example: `PUT /latest/api/token` answers a token; `GET /latest/meta-data/spot/instance-action` with it answers 404, or
 //! `{"action": "terminate", "time": "2017-09-18T08:22:00Z"}`. A proxy that hands out no tokens is asked by version 1, without

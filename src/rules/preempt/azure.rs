@@ -1,4 +1,4 @@
-//! Azure's Scheduled Events (contracts/preemption.md, section 4), asked once a second; there is no hanging GET.
+//! Azure's Scheduled Events, asked once a second; there is no hanging GET.
 //!
 //! Example: `GET /metadata/scheduledevents?api-version=2020-07-01` with `Metadata: true` answers
 //! `{"DocumentIncarnation": 2, "Events": [{"EventId": "…", "EventType": "Preempt", "Resources": ["vm_0"], "EventStatus":

@@ -1,5 +1,5 @@
-//! Google Compute Engine's metadata server (contracts/preemption.md, section 1): `preempted`, `maintenance-event` and
-//! `upcoming-maintenance`, each by a hanging GET that returns when the value changes.
+//! Google Compute Engine's metadata server: `preempted`, `maintenance-event` and `upcoming-maintenance`, each by a
+//! hanging GET that returns when the value changes.
 //!
 //! Example: `GET /computeMetadata/v1/instance/preempted` with `Metadata-Flavor: Google` answers `FALSE` and an ETag.
 

@@ -1,7 +1,7 @@
 //! Where a preemption notice can come from beside SIGTERM, as data: what to ask, and what an answer means.
 //!
-//! Only a well-formed answer says anything (contracts/preemption.md, section 0): a time-out, a refusal, HTML or an
-//! unknown word are "don't know", never "no" and never "yes". Deliberately absent: sockets, clocks, what happens next.
+//! Only a well-formed answer says anything: a time-out, a refusal, HTML or an unknown word are "don't know", never "no"
+//! and never "yes". Deliberately absent: sockets, clocks, what happens next.
 
 mod aws;
 mod azure;

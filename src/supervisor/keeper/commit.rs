@@ -1,5 +1,5 @@
-//! Commits the newest complete local checkpoint (contracts/checkpoints.md section 4): data first, the manifest last, each
-//! key written once. Killed anywhere, the store holds what it held before, or the new commit whole.
+//! Commits the newest complete local checkpoint: data first, the manifest last, each key written once. Killed anywhere,
+//! the store holds what it held before, or the new commit whole.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};

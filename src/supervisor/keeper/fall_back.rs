@@ -1,6 +1,6 @@
-//! Goes back to an older checkpoint where the trainer failed twice soon after the newest (contracts/checkpoints.md section
-//! 8). The one that does no good is never deleted: here it is moved aside, so that no framework finds it by itself, and in
-//! the store a note lies beside it.
+//! Goes back to an older checkpoint where the trainer failed twice soon after the newest. The one that does no good is
+//! never deleted: here it is moved aside, so that no framework finds it by itself, and in the store a note lies beside
+//! it.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,5 +1,5 @@
-//! Finds what to resume from and puts it in place (contracts/checkpoints.md section 5): the newest commit that proves
-//! whole, or the local checkpoint where that one is newer.
+//! Finds what to resume from and puts it in place: the newest commit that proves whole, or the local checkpoint where
+//! that one is newer.
 //!
 //! Killed anywhere, nothing local is lost, and the next restore begins again: files come into `.trainit/tmp`, what stood
 //! in their place is moved to `.trainit/aside`, and `.trainit/restoring.json` names what may be half in place meanwhile.

@@ -1,4 +1,4 @@
-//! What the store holds, judged commit by commit, and what may leave it (contracts/checkpoints.md section 4).
+//! What the store holds, judged commit by commit, and what may leave it.
 //!
 //! The manifest goes first, then its data, so that a kill leaves orphans, never a commit without its data. Nothing local
 //! is ever deleted here.
