@@ -16,7 +16,6 @@ use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::rules::framework::Launch;
-use crate::rules::framework::torch::started_once;
 use crate::rules::gpu::Discovery;
 use crate::rules::job::{Action, ChildFacts, Event, Machine, Outcome, Policy, Processes, Reason};
 use crate::rules::metric::contract;
@@ -72,8 +71,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     {
         tracing::warn!("trainit is not told when the process that started it dies: {error}");
     }
-    let once = started_once(&resolved, &env, parsed.operands.iter().map(AsRef::as_ref));
-    for warning in resolved.warnings.iter().chain(&once) {
+    let odd: Vec<_> = resolved.odd_starts(&env, &parsed.operands).collect();
+    for warning in resolved.warnings.iter().chain(&odd) {
         tracing::warn!(code = warning.code, "{}", warning.message);
     }
     let peers = peers.map(|(limit, peers)| Peers { peers, limit });

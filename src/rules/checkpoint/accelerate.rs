@@ -13,8 +13,7 @@ use super::listing::{Entry, Kind, name_of, parent_of};
 use super::unit::{Candidate, IN_ITSELF, Scan, number_after, step_in_stem};
 use super::{dcp, order};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const ACCELERATE: Layout = Layout {
+pub(super) const ACCELERATE: Layout = Layout {
     makeup: Makeup::SameAgain,
     ..Layout::of(
         "accelerate",

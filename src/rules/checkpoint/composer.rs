@@ -12,8 +12,7 @@ use super::layout::{Layout, Pointer};
 use super::listing::{Entry, Kind, name_of, parent_of};
 use super::unit::{Candidate, Scan, number_after};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const COMPOSER: Layout =
+pub(super) const COMPOSER: Layout =
     Layout { pointers, ..Layout::of("composer", "files named epE-baB-rankR.pt", find, complete) };
 
 /// Prefix, batch and rank.

@@ -15,8 +15,7 @@ use super::order::{self, APART_NS};
 use super::unit::{Candidate, IN_ITSELF, Scan, is_steps, number_after, step_in_stem};
 use super::{composer, structure, torch_file};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const DCP: Layout = Layout {
+pub(super) const DCP: Layout = Layout {
     pointers,
     makeup: Makeup::SameAgain,
     is_handed_out: true,

@@ -16,8 +16,7 @@ const POINTER: &str = "latest";
 /// The head of the model's states is read up to here: it names each tensor, in some hundred bytes.
 const MODEL_LIMIT: usize = 4 << 20;
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const DEEPSPEED: Layout = Layout {
+pub(super) const DEEPSPEED: Layout = Layout {
     pointers,
     makeup: Makeup::SameAgain,
     ..Layout::of(

@@ -8,8 +8,7 @@ use super::unit::{Candidate, Scan, is_bystander, is_temporary, step_in_stem};
 
 const TRACKER: &str = "dlrover_latest.txt";
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const DLROVER: Layout = Layout {
+pub(super) const DLROVER: Layout = Layout {
     pointers,
     makeup: Makeup::SameAgain,
     ..Layout::of("dlrover", "the tracker dlrover_latest.txt, or the stage ._dlrover_ckpt_stage", find, complete)

@@ -6,8 +6,7 @@ use super::layout::Layout;
 use super::listing::{Kind, join};
 use super::unit::{Candidate, Scan, number_after};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const FLAX: Layout = Layout::of("flax", "files named checkpoint_N", find, complete);
+pub(super) const FLAX: Layout = Layout::of("flax", "files named checkpoint_N", find, complete);
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     let files = scan.listing.files().filter_map(|f| Some((f, number_after("checkpoint_", f.name())?)));

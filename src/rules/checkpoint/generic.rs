@@ -12,8 +12,7 @@ use super::siblings::together;
 use super::unit::{Candidate, Scan, is_bystander, is_day, is_steps, is_temporary, step_in, step_in_stem};
 use super::{keras, torch_file};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const GENERIC: Layout = Layout {
+pub(super) const GENERIC: Layout = Layout {
     makeup: Makeup::Anybodys,
     ..Layout::of("generic", "files or directories whose names carry a step", find, complete)
 };

@@ -16,8 +16,7 @@ use super::order::{self, APART_NS};
 use super::unit::{Candidate, Scan, number_after};
 use super::{dcp, deepspeed, json};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const HUGGINGFACE: Layout = Layout {
+pub(super) const HUGGINGFACE: Layout = Layout {
     makeup: Makeup::SameAgain,
     is_handed_out: true,
     best_step,

@@ -15,8 +15,7 @@ use super::{json, order};
 const WEIGHTS: &str = "latest.weights.h5";
 const METADATA: &str = "training_metadata.json";
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const KERAS: Layout = Layout {
+pub(super) const KERAS: Layout = Layout {
     makeup: Makeup::OneFile,
     ..Layout::of(
         "keras",

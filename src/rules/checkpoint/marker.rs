@@ -8,8 +8,7 @@ use super::listing::{Kind, join, name_of, parent_of};
 use super::order::{self, APART_NS};
 use super::unit::{Candidate, Scan, is_bystander, is_steps, is_temporary, step_in_stem};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const MARKER: Layout =
+pub(super) const MARKER: Layout =
     Layout { makeup: Makeup::Told, ..Layout::of("marker", "--marker was given", find, complete) };
 
 fn find(scan: &Scan) -> Vec<Candidate> {

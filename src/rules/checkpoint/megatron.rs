@@ -15,8 +15,7 @@ use super::unit::{Candidate, Scan, number_after};
 
 const POINTER: &str = "latest_checkpointed_iteration.txt";
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const MEGATRON: Layout = Layout {
+pub(super) const MEGATRON: Layout = Layout {
     pointers,
     makeup: Makeup::SameAgain,
     ..Layout::of(

@@ -15,8 +15,7 @@ use super::layout::Layout;
 use super::listing::{join, name_of, parent_of};
 use super::unit::{Candidate, Scan};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const NVRX: Layout = Layout::of("nvrx", "files named RANK/iter_NNNNNNN_R_local.pt", find, complete);
+pub(super) const NVRX: Layout = Layout::of("nvrx", "files named RANK/iter_NNNNNNN_R_local.pt", find, complete);
 
 /// One file of an iteration.
 struct Part<'a> {

@@ -19,8 +19,7 @@ const TELLTALES: [&str; 5] = [METADATA, COMMIT, "_METADATA", "manifest.ocdbt", "
 /// What each process writes for itself, in an item.
 const OF_A_PROCESS: &str = "ocdbt.process_";
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const ORBAX: Layout = Layout {
+pub(super) const ORBAX: Layout = Layout {
     is_handed_out: true,
     ..Layout::of("orbax", "directories with Orbax's metadata, or named *.orbax-checkpoint-tmp*", find, complete)
 };

@@ -15,8 +15,7 @@ use super::unit::{Candidate, Scan, step_in_stem};
 /// The state file's name.
 const STATE: &str = "checkpoint";
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const TENSORFLOW: Layout = Layout {
+pub(super) const TENSORFLOW: Layout = Layout {
     pointers,
     makeup: Makeup::Told,
     is_handed_out: true,

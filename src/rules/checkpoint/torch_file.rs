@@ -14,8 +14,7 @@ use super::siblings::together;
 use super::unit::{Candidate, Scan, is_day, is_steps, number_after, step_in, step_in_stem};
 use super::{check, order};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const TORCH_FILE: Layout = Layout {
+pub(super) const TORCH_FILE: Layout = Layout {
     pointers,
     makeup: Makeup::OneFile,
     ..Layout::of("torch", "files named *.pt, *.pth, *.pth.tar or *.ckpt", find, complete)

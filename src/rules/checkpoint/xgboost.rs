@@ -6,8 +6,7 @@ use super::layout::{Layout, Makeup};
 use super::siblings::together;
 use super::unit::{Candidate, Scan, is_temporary, step_in};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const XGBOOST: Layout =
+pub(super) const XGBOOST: Layout =
     Layout { makeup: Makeup::OneFile, ..Layout::of("xgboost", "files named NAME_N.ubj", find, complete) };
 
 fn find(scan: &Scan) -> Vec<Candidate> {

@@ -31,8 +31,7 @@ const FORMS: [Names; 2] = [
     },
 ];
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const JAX_ENV: Source = Source::of(
+pub(super) const JAX_ENV: Source = Source::of(
     &[Platform::JaxEnv],
     &[
         "JAX_NUM_PROCESSES",

@@ -5,8 +5,7 @@ use super::Source;
 use super::input::{Input, count};
 use super::spec::{ClusterError, Platform, Reading, Warning, role_of_rank};
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const K8S_INDEXED: Source = Source::of(&[Platform::K8sIndexed], &["JOB_COMPLETION_INDEX"], read);
+pub(super) const K8S_INDEXED: Source = Source::of(&[Platform::K8sIndexed], &["JOB_COMPLETION_INDEX"], read);
 
 /// Reads the index where the world is given.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

@@ -12,17 +12,17 @@ pub mod peers;
 pub mod pools;
 pub mod spec;
 
-pub mod jax_env;
-pub mod k8s_indexed;
-pub mod mpi;
-pub mod pmi;
-pub mod sagemaker;
-pub mod slurm;
-pub mod tf_config;
-pub mod torch_env;
-pub mod torchelastic;
-pub mod tpu;
-pub mod vertex;
+mod jax_env;
+mod k8s_indexed;
+mod mpi;
+mod pmi;
+mod sagemaker;
+mod slurm;
+mod tf_config;
+mod torch_env;
+mod torchelastic;
+mod tpu;
+mod vertex;
 
 use crate::rules::env::{Changes, Env};
 use input::Input;

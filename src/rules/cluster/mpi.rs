@@ -12,7 +12,7 @@ use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, rol
 const AZURE: [&str; 2] = ["AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"];
 
 /// The variables in which an MPI launcher tells a process its place.
-pub struct Names {
+pub(super) struct Names {
     /// In the world.
     pub rank: &'static str,
     /// Of the world.
@@ -30,8 +30,7 @@ const OPEN_MPI: Names = Names {
     local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
 };
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const MPI: Source = Source {
+pub(super) const MPI: Source = Source {
     launches: true,
     ..Source::of(
         &[Platform::AzureMl, Platform::Mpi],
@@ -64,7 +63,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
 }
 
 /// The place as these variables tell it; the leader is not known.
-pub fn place(
+pub(super) fn place(
     platform: Platform,
     names: &Names,
     input: &Input<'_>,
@@ -99,7 +98,7 @@ pub fn place(
 
 /// A process of MPI's on the nodes that another source has named: its own ranks, their addresses. A world of this node
 /// alone (each host ran an mpirun of its own) meets here.
-pub fn across(nodes: Reading, launched: Reading, warnings: &mut Vec<Warning>) -> Reading {
+pub(super) fn across(nodes: Reading, launched: Reading, warnings: &mut Vec<Warning>) -> Reading {
     let Some(process) = launched.process else { return nodes };
     // The source knows the node that could only be guessed from ranks.
     let counted = if process.node_guessed { nodes.num_nodes } else { launched.num_nodes };

@@ -13,8 +13,7 @@ const HYDRA: Names =
     Names { rank: "PMI_RANK", size: "PMI_SIZE", local_rank: "MPI_LOCALRANKID", local_size: "MPI_LOCALNRANKS" };
 const CRAY: Names = Names { local_rank: "PMI_LOCAL_RANK", local_size: "PMI_LOCAL_SIZE", ..HYDRA };
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const PMI: Source = Source {
+pub(super) const PMI: Source = Source {
     launches: true,
     ..Source::of(
         &[Platform::Pmi],

@@ -35,8 +35,7 @@ struct Found {
     interface: Option<String>,
 }
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const SAGEMAKER: Source =
+pub(super) const SAGEMAKER: Source =
     Source::of(&[Platform::SageMaker], &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"], read);
 
 /// Reads the file, else the variables.

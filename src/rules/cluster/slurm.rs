@@ -19,8 +19,7 @@ const CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
 /// One of these is there in every task that srun started, whatever its version, and none in the batch script.
 const STEP: [&str; 4] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"];
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const SLURM: Source = Source::of(
+pub(super) const SLURM: Source = Source::of(
     &[Platform::Slurm],
     &[
         "SLURM_JOB_ID",

@@ -18,8 +18,7 @@ use crate::rules::env::Env;
 const VARIABLE: &str = "TF_CONFIG";
 const JOBS: [&str; 5] = ["chief", "master", "worker", "ps", "evaluator"];
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const TF_CONFIG: Source =
+pub(super) const TF_CONFIG: Source =
     Source { is_frameworks: true, ..Source::of(&[Platform::AiPlatform, Platform::TfConfig], &["TF_CONFIG"], read) };
 
 /// Reads the variable, if it is given and has a cluster.

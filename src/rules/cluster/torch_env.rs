@@ -10,8 +10,7 @@ use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, quo
 /// The usual port of TensorFlow's server.
 const TENSORFLOW_PORT: u16 = 2222;
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const TORCH_ENV: Source = Source::of(
+pub(super) const TORCH_ENV: Source = Source::of(
     &[Platform::TorchEnv],
     &[
         "RANK",

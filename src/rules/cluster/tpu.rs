@@ -11,8 +11,7 @@ use super::spec::{ClusterError, Leader, Platform, Reading, Traits, Warning, role
 /// Where JAX's coordinator listens on a TPU.
 const COORDINATOR_PORT: u16 = 8482;
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const TPU: Source = Source::of(
+pub(super) const TPU: Source = Source::of(
     &[Platform::Tpu],
     &[
         "TPU_WORKER_ID",

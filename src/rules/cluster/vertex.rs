@@ -16,12 +16,11 @@ use super::spec::{ClusterError, Leader, Platform, Reading, Role, Traits, Warning
 
 const VARIABLE: &str = "CLUSTER_SPEC";
 /// The service port that Vertex AI opens for rendezvous; 2222 belongs to TensorFlow's server.
-pub const RENDEZVOUS_PORT: u16 = 3333;
+pub(super) const RENDEZVOUS_PORT: u16 = 3333;
 
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
 
-#[allow(missing_docs, reason = "the entry of the list in mod.rs")]
-pub const VERTEX: Source = Source::of(&[Platform::Vertex], &["CLUSTER_SPEC"], read);
+pub(super) const VERTEX: Source = Source::of(&[Platform::Vertex], &["CLUSTER_SPEC"], read);
 
 /// Reads the variable, if it is given.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
@@ -77,7 +76,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
 }
 
 /// The warning of a replica that is one of several evaluators.
-pub fn many_evaluators(variable: &str) -> Warning {
+pub(super) fn many_evaluators(variable: &str) -> Warning {
     let message = format!("{variable}: there is more than one evaluator; TensorFlow counts on one at most");
     Warning::new("multiple_evaluators", message)
 }

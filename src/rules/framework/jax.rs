@@ -6,6 +6,7 @@
 //! one variable is taken away without which it knows no Slurm: `initialize()` without numbers then fails.
 //! On a TPU it gets nothing at all. Deliberately absent: faked `SLURM_*`.
 
+use super::Framework;
 use super::vars::{Claim, Context, Derived};
 use crate::rules::cluster::address::Address;
 use crate::rules::cluster::spec::Platform;
@@ -13,8 +14,10 @@ use crate::rules::cluster::spec::Platform;
 /// JAX needs it to detect Slurm, and hardly anybody else does.
 const SLURM_STEP: &str = "SLURM_STEP_NODELIST";
 
+pub(super) const JAX: Framework = Framework::of("jax", &["JAX_LOCAL_DEVICE_IDS"], derive);
+
 /// The variables of this process or node.
-pub fn derive(context: &Context<'_>) -> Derived {
+fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let is_one_of_a_task = context.spec.process.is_none() && context.process.is_some() && context.shares_node();
     let finds_itself = match context.spec.platform {

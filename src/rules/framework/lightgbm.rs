@@ -3,6 +3,7 @@
 //! the first element, and resolves the names: LightGBM 4.7 dials 0.0.0.0 for a name, which looks right only where all
 //! machines are one (tests/trainers/lightgbm_dist.py shows how).
 
+use super::Framework;
 use std::collections::HashMap;
 
 use super::vars::{Claim, Context, Derived};
@@ -11,8 +12,10 @@ use crate::rules::cluster::address::canonical;
 /// LightGBM's own default port, and the first of a host's.
 const PORT: u16 = 12_400;
 
+pub(super) const LIGHTGBM: Framework = Framework::of("lightgbm", &[], derive);
+
 /// The list, where every host is known. IPv6 has no form that LightGBM reads.
-pub fn derive(context: &Context<'_>) -> Derived {
+fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let Some(group) = context.group().filter(|g| g.num_nodes > 1 && context.is_one_a_node()) else { return derived };
     let Some(hosts) = context.spec.hosts.as_ref().filter(|h| h.iter().all(|host| !host.contains(':'))) else {

@@ -5,13 +5,15 @@
 pub mod mpi;
 pub mod vars;
 
-pub mod dmlc;
-pub mod jax;
-pub mod lightgbm;
-pub mod network;
-pub mod tensorflow;
-pub mod torch;
-pub mod trainit;
+mod jax;
+mod lightgbm;
+mod network;
+mod tensorflow;
+mod torch;
+mod trainit;
+mod xgboost;
+
+use std::ffi::OsString;
 
 use crate::rules::cluster::detect;
 use crate::rules::cluster::input::Input;
@@ -31,25 +33,29 @@ pub struct Framework {
     pub variables: &'static [&'static str],
     /// What it reads.
     pub derive: fn(&Context<'_>) -> Derived,
+    /// What is odd about starting this command there, as far as the framework goes.
+    pub odd_start: fn(&Resolved, &Env, &[OsString]) -> Option<Warning>,
+}
+
+impl Framework {
+    const fn of(
+        name: &'static str,
+        variables: &'static [&'static str],
+        derive: fn(&Context<'_>) -> Derived,
+    ) -> Framework {
+        Framework { name, variables, derive, odd_start: |_, _, _| None }
+    }
 }
 
 /// Every framework, in the order in which a reader would look for them; no two set the same variable.
-pub const FRAMEWORKS: &[Framework] = &[
-    Framework { name: "trainit", variables: &[], derive: trainit::derive },
-    Framework { name: "tensorflow", variables: &["TF_CONFIG"], derive: tensorflow::derive },
-    Framework {
-        name: "torch",
-        variables: &["NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
-        derive: torch::derive,
-    },
-    Framework { name: "jax", variables: &["JAX_LOCAL_DEVICE_IDS"], derive: jax::derive },
-    Framework {
-        name: "xgboost",
-        variables: &["DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"],
-        derive: dmlc::derive,
-    },
-    Framework { name: "lightgbm", variables: &[], derive: lightgbm::derive },
-    Framework { name: "network", variables: &[], derive: network::derive },
+pub const FRAMEWORKS: &[&Framework] = &[
+    &trainit::TRAINIT,
+    &tensorflow::TENSORFLOW,
+    &torch::TORCH,
+    &jax::JAX,
+    &xgboost::XGBOOST,
+    &lightgbm::LIGHTGBM,
+    &network::NETWORK,
 ];
 
 /// One process that trainit is to start: which it is, and what changes for it.
@@ -77,6 +83,11 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// What is odd about starting this command.
+    pub fn odd_starts(&self, env: &Env, command: &[OsString]) -> impl Iterator<Item = Warning> {
+        FRAMEWORKS.iter().filter_map(move |framework| (framework.odd_start)(self, env, command))
+    }
+
     /// What the first (or only) child gets.
     pub fn changes(&self) -> Changes {
         self.launches.first().map(|launch| launch.changes.clone()).unwrap_or_default()
@@ -132,7 +143,7 @@ fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
         return (changes, warnings);
     }
     let wanted = |framework: &&Framework| only.is_empty() || only.iter().any(|name| name == framework.name);
-    for framework in FRAMEWORKS.iter().filter(wanted) {
+    for framework in FRAMEWORKS.iter().copied().filter(wanted) {
         let derived = (framework.derive)(context);
         derived.removed.into_iter().for_each(|name| changes.remove(name));
         warnings.extend(derived.warnings);

@@ -3,6 +3,7 @@
 //! One that TensorFlow 2 accepts is passed byte for byte. `master` is renamed, a listed evaluator is taken out where
 //! others would wait for it, and where there is none it is derived. Deliberately absent: `job`, which is never derived.
 
+use super::Framework;
 use serde_json::{Value, json};
 
 use super::vars::{Claim, Context, Derived};
@@ -13,8 +14,10 @@ const VARIABLE: &str = "TF_CONFIG";
 /// As JSON.
 const CHIEF: &str = "\"chief\"";
 
+pub(super) const TENSORFLOW: Framework = Framework::of("tensorflow", &["TF_CONFIG"], derive);
+
 /// The variable as TensorFlow 2 takes it.
-pub fn derive(context: &Context<'_>) -> Derived {
+fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let spec = context.spec;
     if let Some(text) = context.env.given(VARIABLE) {

@@ -4,7 +4,8 @@
 //! use one GPU. Process mode has no `PET_*`: a torchrun below would multiply. Rendezvous is torchrun's static one, so
 //! that its ranks are ours.
 
-use std::ffi::OsStr;
+use super::Framework;
+use std::ffi::OsString;
 use std::path::Path;
 
 use super::Resolved;
@@ -13,8 +14,13 @@ use crate::rules::cluster::address::bracketed;
 use crate::rules::cluster::spec::{ClusterSpec, Warning};
 use crate::rules::env::Env;
 
+pub(super) const TORCH: Framework = Framework {
+    odd_start: started_once,
+    ..Framework::of("torch", &["NODE_RANK", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"], derive)
+};
+
 /// The variables of this process or node.
-pub fn derive(context: &Context<'_>) -> Derived {
+fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let Some(group) = context.group() else { return derived };
     if let Some(rendezvous) = group.rendezvous {
@@ -48,16 +54,13 @@ fn counts_processes(spec: &ClusterSpec, env: &Env) -> Option<u32> {
 
 /// What to tell of a Python program that is started once a node where the job is to have several processes there: it would
 /// wait for ranks that nobody starts. Others start them (torchrun, a script).
-pub fn started_once<'a>(
-    resolved: &Resolved,
-    env: &Env,
-    mut command: impl Iterator<Item = &'a OsStr>,
-) -> Option<Warning> {
+fn started_once(resolved: &Resolved, env: &Env, command: &[OsString]) -> Option<Warning> {
     let launch = resolved.launches.first().filter(|launch| launch.process.is_none())?;
     let procs = counts_processes(&resolved.spec, env).filter(|_| !launch.changes.set.contains_key("WORLD_SIZE"))?;
-    let program = Path::new(command.next()?).file_name()?.to_str()?;
+    let (program, arguments) = command.split_first()?;
+    let program = Path::new(program).file_name()?.to_str()?;
     // As in `python -m torch.distributed.run`.
-    let is_module = command.any(|argument| argument == "-m");
+    let is_module = arguments.iter().any(|argument| argument == "-m");
     if !program.starts_with("python") || is_module {
         return None;
     }
@@ -120,7 +123,7 @@ mod tests {
         let env = Env::from_pairs(operators);
         let options = ClusterOptions { nproc: nproc.map(Nproc::Count), ..ClusterOptions::default() };
         let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
-        started_once(&resolved, &env, command.iter().map(OsStr::new)).map(|warning| warning.message)
+        started_once(&resolved, &env, &command.iter().map(OsString::from).collect::<Vec<_>>()).map(|warning| warning.message)
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! What trainit itself tells every child of its cluster, and what the platform's own image would have.
 
+use super::Framework;
 use super::vars::{Claim, Context, Derived};
 
+pub(super) const TRAINIT: Framework = Framework::of("trainit", &[], derive);
+
 /// The leader's published name (also where the leader dials itself by another), the trial, the platform's companions.
-pub fn derive(context: &Context<'_>) -> Derived {
+fn derive(context: &Context<'_>) -> Derived {
     let spec = context.spec;
     let mut derived = Derived::default();
     if let Some(leader) = &spec.leader {
