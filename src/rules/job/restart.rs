@@ -89,6 +89,8 @@ pub(super) struct Memory {
     /// Deaths soon after going on from the same checkpoint.
     poisoned: u32,
     fell_back: bool,
+    /// This run made one checkpoint after another: there is an older one to go back to.
+    has_older: bool,
     /// There was progress since the last failure.
     fresh: bool,
     best_step: Option<u64>,
@@ -102,6 +104,7 @@ impl Memory {
     /// A checkpoint was seen or committed: a newer one than any before refills the budget.
     pub(super) fn progressed(&mut self, step: Option<u64>) {
         if step > self.best_step {
+            self.has_older |= self.best_step.is_some();
             self.best_step = step;
             self.refill();
         }
@@ -111,6 +114,7 @@ impl Memory {
         *self = Memory {
             // Once, until training is beyond where it went back from: else it might go to and fro for ever.
             fell_back: self.fell_back && self.best_step <= self.peak,
+            has_older: self.has_older,
             peak: self.peak,
             best_step: self.best_step,
             best_beat: self.best_beat,
@@ -162,14 +166,17 @@ impl Memory {
         let asks = matches!(failure.end, End::Code(code) if ASKS_FOR_RESTART.contains(&code));
         let is_suspect = failure.stuck && failure.lasted < POISONED && !outside;
         self.poisoned = if is_suspect { self.poisoned + 1 } else { 0 };
-        let falls_back = self.poisoned >= POISONED_LIMIT && !self.fell_back && self.used < policy.max_restarts;
+        let may_fall_back = !self.fell_back && self.used < policy.max_restarts;
+        let falls_back = self.poisoned >= POISONED_LIMIT && may_fall_back;
+        // The death after which the checkpoint was new says nothing of it; a second one from it does.
+        let is_open = is_suspect && self.has_older && may_fall_back;
         let this = (failure.name(), failure.step);
         let again = self.last.replace(this.clone()).as_ref() == Some(&this);
         if falls_back {
             self.fell_back = true;
             return Answer::Older(self.pause(policy, failure.lasted, asks));
         }
-        if again && let Some(step) = failure.step.filter(|_| !outside && !failure.is_passing()) {
+        if again && !is_open && let Some(step) = failure.step.filter(|_| !outside && !failure.is_passing()) {
             return Answer::No(format!(
                 "it failed the same way ({}) twice at step {step}, so another attempt would, too",
                 this.0
@@ -178,7 +185,7 @@ impl Memory {
         if let Some(why) = self.is_once_too_often(failure) {
             return Answer::No(why);
         }
-        self.quick = if failure.lasted < QUICK { self.quick + 1 } else { 0 };
+        self.quick = if failure.lasted < QUICK && !self.fresh { self.quick + 1 } else { 0 };
         if self.quick >= QUICK_LIMIT && self.used > 0 {
             return Answer::No(format!("{} failures in a row within {} s of the start", self.quick, QUICK.as_secs()));
         }

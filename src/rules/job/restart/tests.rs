@@ -169,6 +169,31 @@ fn two_deaths_soon_after_the_same_checkpoint_fall_back_to_an_older_one_once() {
 }
 
 #[test]
+fn the_death_after_the_save_does_not_acquit_the_checkpoint_where_there_is_an_older_one() {
+    let stuck = |step| Failure { stuck: true, ..crash(1, Some(step), 20) };
+    let of_steps = |steps: &[u64]| {
+        let (policy, mut memory) = (policy(3), Memory::default());
+        steps.iter().for_each(|step| memory.progressed(Some(*step)));
+        let first = memory.judge(&policy, crash(1, Some(20), 20));
+        (first, memory.judge(&policy, stuck(20)), memory.judge(&policy, stuck(20)))
+    };
+    let (first, second, third) = of_steps(&[10, 20]);
+    assert!(matches!((first, second, third), (Answer::After(_), Answer::After(_), Answer::Older(_))));
+    let (_, second, _) = of_steps(&[20]);
+    assert!(matches!(second, Answer::No(why) if why.contains("twice at step 20")), "there is none to go back to");
+}
+
+#[test]
+fn an_attempt_that_saved_is_none_of_three_quick_failures_without_a_checkpoint() {
+    let (policy, mut memory) = (policy(9), Memory::default());
+    memory.progressed(Some(5));
+    for code in [3, 4, 5] {
+        after(memory.judge(&policy, crash(code, Some(5), 1)));
+    }
+    assert!(matches!(memory.judge(&policy, crash(6, Some(5), 1)), Answer::No(why) if why.contains("3 failures")));
+}
+
+#[test]
 fn who_went_back_makes_progress_from_there_and_goes_back_again_only_from_beyond() {
     let (policy, mut memory) = (policy(2), Memory::default());
     let stuck = |step, code| Failure { stuck: true, ..crash(code, Some(step), 100) };
