@@ -43,8 +43,8 @@ pub(super) const SUBS: &[Sub] = &[
         on: on::RUN,
         about: "Supervise a training command; the ENTRYPOINT",
         after: "Exit codes: the child's own, 128+n for signal n; 125 trainit could not start the job, 126 not executable, \
-                127 not found, 143 stopped by SIGTERM or preempted, 201 hung, 202 a GPU failed, 203 a peer could not be \
-                reached, 204 store unreachable, 205 fenced by a newer run.",
+                127 not found, 143 stopped by SIGTERM or preempted, 201 hung, 202 a GPU failed or a broken one is \
+                demanded, 203 a peer could not be reached, 204 what had to be committed or restored could not be, 205 fenced by a newer run.",
         operands: || {
             vec![
                 Arg::new("command")

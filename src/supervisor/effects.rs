@@ -88,7 +88,9 @@ impl Effects {
         if let (Some(dir), Some(hosts)) = (&run_dir, &job.hostfile) {
             match dir.publish(HOSTFILE, hosts) {
                 Ok(()) => job.changes.iter_mut().for_each(|c| c.set(HOSTFILE_VARIABLE, dir.file(HOSTFILE))),
-                Err(error) => tracing::warn!("the host file for MPI could not be written: {error}"),
+                Err(error) => tracing::warn!(
+                    "the host file for MPI could not be written: {error}; {HOSTFILE_VARIABLE} is not set: give the container a /tmp that can be written, or write a host file yourself"
+                ),
             }
         }
         let several = job.changes.len() > 1;
@@ -373,7 +375,10 @@ impl Effects {
                 self.job_control.wake(*main);
             }
             if let Err(error) = process::kill(to, signal) {
-                tracing::warn!(pid = main, "{signal} could not be sent to the command: {error}");
+                tracing::warn!(
+                    pid = main,
+                    "{signal} could not be sent to the command: {error}; it ends by itself, or lasts until the container ends"
+                );
             }
             // What is stopped hears nothing, and nobody would continue it before the deadline.
             if asks_to_leave && descendants::is_stopped(*main) {

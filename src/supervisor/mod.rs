@@ -100,7 +100,9 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let signals = Inbox::open()?;
     if process::own_pid() != 1 {
         if let Err(error) = process::become_subreaper() {
-            tracing::warn!("orphans of the command will not be reaped nor stopped by trainit: {error}");
+            tracing::warn!(
+                "orphans of the command will not be reaped nor stopped by trainit: {error}; run it as the container's first process (ENTRYPOINT)"
+            );
         }
         if !descendants::shows_us() {
             tracing::warn!(

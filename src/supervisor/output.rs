@@ -203,7 +203,9 @@ impl Flow {
                     is_over = self.over.is_rung();
                 }
                 Err(error) => {
-                    tracing::warn!("the trainer's output cannot be read any more, nor searched for metrics: {error}");
+                    tracing::warn!(
+                        "the trainer's output cannot be read any more: {error}; what it still writes is lost, its metrics too"
+                    );
                     break;
                 }
             }

@@ -90,9 +90,7 @@ async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
 fn nobody_listens(peer: &Peer) -> String {
     let (port, instead) = (peer.address.port, peer.instead.as_ref().map(|address| address.port));
     let instead = instead.map(|port| format!(", nor at TensorFlow's, {port} (TF_CONFIG)")).unwrap_or_default();
-    format!(
-        "it is there, but nobody listens at the port yet, {port} (MASTER_PORT){instead}; the trainer on node rank 0 must"
-    )
+    format!("it answers, but nobody listens at {port} (MASTER_PORT){instead}, where the trainer of node rank 0 must")
 }
 
 /// Who is missing, and why the first of them is.

@@ -106,7 +106,9 @@ impl Merge {
                     Ok(None) if !is_over => continue,
                     Ok(count) => count.unwrap_or(0),
                     Err(error) => {
-                        tracing::warn!("the output of local rank {which} cannot be read any more: {error}");
+                        tracing::warn!(
+                            "the output of local rank {which} cannot be read any more: {error}; what it still writes is lost"
+                        );
                         0
                     }
                 };

@@ -107,7 +107,10 @@ impl Sweep {
         if let Err(error) = process::kill(pid, signal)
             && self.refused.insert(pid)
         {
-            tracing::warn!(pid, "{signal} could not be sent: {error}");
+            tracing::warn!(
+                pid,
+                "{signal} could not be sent to a process of the command's: {error}; it may last until the container ends"
+            );
         }
     }
 

@@ -147,5 +147,8 @@ fn told_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Acti
 }
 
 fn seconds(duration: Duration) -> String {
-    format!("{} s", (duration.as_secs_f64() * 10.0).round() / 10.0)
+    match duration.as_millis() {
+        ms @ 1..100 => format!("{ms} ms"),
+        _ => format!("{} s", (duration.as_secs_f64() * 10.0).round() / 10.0),
+    }
 }

@@ -6,9 +6,11 @@ use std::path::Path;
 
 use regex::Regex;
 use trainit::cli::{self, Refusal};
+use trainit::rules::checkpoint::LAYOUTS;
 use trainit::rules::cluster::spec::Platform;
 use trainit::rules::env::Env;
 use trainit::rules::framework::FRAMEWORKS;
+use trainit::rules::preempt::SOURCES;
 use trainit::settings::defs::find;
 use trainit::settings::layers::unknown_variables;
 
@@ -149,6 +151,15 @@ fn every_link_leads_somewhere_and_every_page_is_linked() {
         let is_linked = linked.contains(&Path::new(&root()).join(&file).canonicalize().unwrap());
         assert!(is_linked, "nothing leads to {file}");
     }
+}
+
+#[test]
+fn every_layout_and_preemption_source_has_its_word_where_people_look_for_it() {
+    let page = text("docs/checkpoints.md");
+    LAYOUTS.iter().for_each(|layout| assert!(page.contains(&format!("`{}`", layout.name)), "{}", layout.name));
+    let words: Vec<&str> = ["auto", "off"].into_iter().chain(SOURCES.iter().map(|source| source.name)).collect();
+    let run = text("docs/settings.md");
+    assert!(run.contains(&words.join("|")), "--preemption {words:?}");
 }
 
 #[test]

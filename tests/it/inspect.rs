@@ -94,6 +94,19 @@ fn the_explicit_values_complain_with_the_contracts_codes() {
 }
 
 #[test]
+fn a_platform_that_was_asked_for_and_is_not_there_says_all_that_it_needs() {
+    for (platform, given, needed) in [
+        ("k8s_indexed", "JOB_COMPLETION_INDEX", "--nnodes"),
+        ("slurm", "SLURM_JOB_ID", "SLURM_PROCID"),
+        ("torch_env", "RANK", "WORLD_SIZE"),
+    ] {
+        let done = Trainit::new(["inspect", "--platform", platform]).env(given, "1").output();
+        let told = done.expect_code(125).err();
+        assert!(told.contains(needed) && told.contains("leave --platform away"), "{platform}: {told}");
+    }
+}
+
+#[test]
 fn explicit_values_override_a_source_and_make_a_cluster_of_none() {
     let done = Trainit::new(["inspect", "--json", "--leader", "x:1"]).env("TF_CONFIG", TWO_WORKERS).output();
     assert_eq!(object(&done)["cluster"]["leader"], json!({"host": "x", "port": 1}));

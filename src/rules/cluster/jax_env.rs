@@ -43,6 +43,7 @@ pub(super) const JAX_ENV: Source = Source::of(
         "COORDINATOR_ADDRESS",
         "COORDINATOR_PORT",
     ],
+    "JAX_NUM_PROCESSES and JAX_PROCESS_ID",
     read,
 );
 

@@ -5,7 +5,12 @@ use super::Source;
 use super::input::{Input, count};
 use super::spec::{ClusterError, Platform, Reading, Warning, role_of_rank};
 
-pub(super) const K8S_INDEXED: Source = Source::of(&[Platform::K8sIndexed], &["JOB_COMPLETION_INDEX"], read);
+pub(super) const K8S_INDEXED: Source = Source::of(
+    &[Platform::K8sIndexed],
+    &["JOB_COMPLETION_INDEX"],
+    "JOB_COMPLETION_INDEX, and --nnodes or TRAINIT_NNODES",
+    read,
+);
 
 /// Reads the index where the world is given.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

@@ -32,8 +32,11 @@ use spec::{ClusterError, ClusterSpec, Platform, Reading, Warning};
 pub struct Source {
     /// What it may turn out to be.
     pub platforms: &'static [Platform],
-    /// The variables it looks at; the first is the one that makes it match. Blank ones are taken from the child.
+    /// The variables it looks at, `*` for any end; the first stands for it where it is told of. Blank ones are taken from the
+    /// child.
     pub variables: &'static [&'static str],
+    /// What must be there for it to match, in words.
+    pub needs: &'static str,
     /// Reads it; `None` when its variables are not there.
     pub read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
     /// It starts one trainit for each process: below it, what others say of nodes is no process's rank.
@@ -47,9 +50,10 @@ impl Source {
     const fn of(
         platforms: &'static [Platform],
         variables: &'static [&'static str],
+        needs: &'static str,
         read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
     ) -> Source {
-        Source { platforms, variables, read, launches: false, is_frameworks: false }
+        Source { platforms, variables, needs, read, launches: false, is_frameworks: false }
     }
 }
 
@@ -173,8 +177,9 @@ fn forced(platform: Platform, input: &Input<'_>, warnings: &mut Vec<Warning>) ->
     let Some(source) = PLATFORMS.iter().find(|s| s.platforms.contains(&platform)) else { return Ok(Reading::alone()) };
     (source.read)(input, warnings)?.ok_or_else(|| {
         let message = format!(
-            "does not describe a cluster, though the platform was said to be {}; set it, or leave --platform away",
-            platform.word()
+            "nothing here describes a cluster of {}, so no rank can be given: that needs {}; set it, or leave --platform away",
+            platform.word(),
+            source.needs
         );
         ClusterError::new("missing_cluster", source.variables[0], message)
     })
@@ -183,10 +188,12 @@ fn forced(platform: Platform, input: &Input<'_>, warnings: &mut Vec<Warning>) ->
 /// Takes blank variables away: they crash programs that only look whether they are there.
 fn drop_blank(env: &Env, also_read: &[&str], changes: &mut Changes) -> Option<Warning> {
     let known = |name: &str| {
-        name.starts_with("PET_")
-            || EXPLICIT.contains(&name)
-            || also_read.contains(&name)
-            || PLATFORMS.iter().any(|source| source.variables.contains(&name))
+        let is_it = |variable: &&str| match variable.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => *variable == name,
+        };
+        let mut read = PLATFORMS.iter().flat_map(|source| source.variables);
+        EXPLICIT.contains(&name) || also_read.contains(&name) || read.any(is_it)
     };
     let mut blank: Vec<&str> = env.iter().filter(|(_, v)| v.trim().is_empty()).map(|(n, _)| n).collect();
     blank.retain(|name| known(name));

@@ -42,6 +42,7 @@ pub(super) const MPI: Source = Source {
             "AZ_BATCH_MASTER_NODE",
             "AZ_BATCHAI_MPI_MASTER_NODE",
         ],
+        "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE",
         read,
     )
 };

@@ -18,6 +18,7 @@ pub(super) const PMI: Source = Source {
     ..Source::of(
         &[Platform::Pmi],
         &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
+        "PMI_RANK and PMI_SIZE of several processes",
         read,
     )
 };

@@ -35,8 +35,12 @@ struct Found {
     interface: Option<String>,
 }
 
-pub(super) const SAGEMAKER: Source =
-    Source::of(&[Platform::SageMaker], &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"], read);
+pub(super) const SAGEMAKER: Source = Source::of(
+    &[Platform::SageMaker],
+    &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"],
+    "/opt/ml/input/config/resourceconfig.json, or SM_HOSTS and SM_CURRENT_HOST",
+    read,
+);
 
 /// Reads the file, else the variables.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

@@ -34,6 +34,7 @@ pub(super) const SLURM: Source = Source::of(
         "SLURM_NODELIST",
         "SLURM_STEP_TASKS_PER_NODE",
     ],
+    "SLURM_JOB_ID, SLURM_PROCID and SLURM_NTASKS, which srun sets",
     read,
 );
 

@@ -18,8 +18,10 @@ use crate::rules::env::Env;
 const VARIABLE: &str = "TF_CONFIG";
 const JOBS: [&str; 5] = ["chief", "master", "worker", "ps", "evaluator"];
 
-pub(super) const TF_CONFIG: Source =
-    Source { is_frameworks: true, ..Source::of(&[Platform::AiPlatform, Platform::TfConfig], &["TF_CONFIG"], read) };
+pub(super) const TF_CONFIG: Source = Source {
+    is_frameworks: true,
+    ..Source::of(&[Platform::AiPlatform, Platform::TfConfig], &["TF_CONFIG"], "TF_CONFIG with a cluster", read)
+};
 
 /// Reads the variable, if it is given and has a cluster.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

@@ -20,8 +20,10 @@ pub(super) const TORCH_ENV: Source = Source::of(
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
         "NPROC_PER_NODE",
+        "PET_*",
         "WORKER_ADDRS",
     ],
+    "PET_NNODES and PET_NODE_RANK, or RANK and WORLD_SIZE",
     read,
 );
 

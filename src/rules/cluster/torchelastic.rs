@@ -4,7 +4,8 @@ use super::Source;
 use super::input::Input;
 use super::spec::{ClusterError, Leader, Platform, Reading, Warning, role_of_rank};
 
-pub(super) const TORCHELASTIC: Source = Source::of(&[Platform::TorchElastic], &["TORCHELASTIC_RUN_ID"], read);
+pub(super) const TORCHELASTIC: Source =
+    Source::of(&[Platform::TorchElastic], &["TORCHELASTIC_RUN_ID"], "TORCHELASTIC_RUN_ID", read);
 
 /// Reads the place that torchrun gave this process; what cannot be read is left unknown.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

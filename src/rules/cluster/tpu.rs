@@ -20,6 +20,7 @@ pub(super) const TPU: Source = Source::of(
         "MEGASCALE_SLICE_ID",
         "MEGASCALE_COORDINATOR_ADDRESS",
     ],
+    "TPU_WORKER_ID, and several hosts in TPU_WORKER_HOSTNAMES",
     read,
 );
 

@@ -20,7 +20,7 @@ pub(super) const RENDEZVOUS_PORT: u16 = 3333;
 
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
 
-pub(super) const VERTEX: Source = Source::of(&[Platform::Vertex], &["CLUSTER_SPEC"], read);
+pub(super) const VERTEX: Source = Source::of(&[Platform::Vertex], &["CLUSTER_SPEC"], "CLUSTER_SPEC", read);
 
 /// Reads the variable, if it is given.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

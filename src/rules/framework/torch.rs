@@ -123,7 +123,8 @@ mod tests {
         let env = Env::from_pairs(operators);
         let options = ClusterOptions { nproc: nproc.map(Nproc::Count), ..ClusterOptions::default() };
         let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
-        started_once(&resolved, &env, &command.iter().map(OsString::from).collect::<Vec<_>>()).map(|warning| warning.message)
+        started_once(&resolved, &env, &command.iter().map(OsString::from).collect::<Vec<_>>())
+            .map(|warning| warning.message)
     }
 
     #[test]

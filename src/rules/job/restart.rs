@@ -176,7 +176,10 @@ impl Memory {
             self.fell_back = true;
             return Answer::Older(self.pause(policy, failure.lasted, asks));
         }
-        if again && !is_open && let Some(step) = failure.step.filter(|_| !outside && !failure.is_passing()) {
+        if again
+            && !is_open
+            && let Some(step) = failure.step.filter(|_| !outside && !failure.is_passing())
+        {
             return Answer::No(format!(
                 "it failed the same way ({}) twice at step {step}, so another attempt would, too",
                 this.0
