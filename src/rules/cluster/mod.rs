@@ -8,6 +8,7 @@ pub mod complete;
 pub mod hostlist;
 pub mod input;
 pub mod json;
+mod launcher;
 pub mod peers;
 pub mod pools;
 pub mod spec;
@@ -156,7 +157,7 @@ fn below_launcher(nodes: Reading, input: &Input<'_>, warnings: &mut Vec<Warning>
     match launched(input, &mut odd)? {
         Some(launched) if launched.process.as_ref().is_some_and(|process| process.world > 1) => {
             warnings.extend(odd);
-            Ok(mpi::across(nodes, launched, warnings))
+            Ok(launcher::across(nodes, launched, warnings))
         }
         _ => Ok(nodes),
     }

@@ -6,7 +6,7 @@
 
 use super::Source;
 use super::input::Input;
-use super::mpi::{Names, place};
+use super::launcher::{Names, place};
 use super::spec::{ClusterError, Platform, Reading, Warning};
 
 const HYDRA: Names =

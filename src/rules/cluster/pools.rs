@@ -9,7 +9,10 @@ use serde_json::Value;
 
 use super::address::{Address, canonical};
 use super::json;
-use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, TfCluster, quote};
+use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, TfCluster, Warning, quote};
+
+/// The service port that Vertex AI and AI Platform open for rendezvous; 2222 belongs to TensorFlow's server.
+pub(super) const RENDEZVOUS_PORT: u16 = 3333;
 
 /// Who listens where, by index. Dense pools have every index from 0.
 pub type Tasks = BTreeMap<u32, Address>;
@@ -250,6 +253,12 @@ pub fn workers(hosts: &[String], port: u16, rank: u32) -> TfCluster {
     let addresses = hosts.iter().map(|host| Address { host: host.clone(), port }).collect();
     let worker = Role::Worker.word();
     TfCluster { jobs: vec![(worker, addresses)], task: Some((worker, rank)), replicas: hosts.len() }
+}
+
+/// The warning of a replica that is one of several evaluators.
+pub(super) fn many_evaluators(variable: &str) -> Warning {
+    let message = format!("{variable}: there is more than one evaluator; TensorFlow counts on one at most");
+    Warning::new("multiple_evaluators", message)
 }
 
 #[cfg(test)]

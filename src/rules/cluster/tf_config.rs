@@ -10,9 +10,10 @@
 use super::Source;
 use super::input::Input;
 use super::json;
-use super::pools::{Layout, Pool, Task, read_cluster, read_task, refuse_duplicates, refuse_stranger};
+use super::pools::{
+    Layout, Pool, RENDEZVOUS_PORT, Task, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
+};
 use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, Traits, Warning};
-use super::vertex::{RENDEZVOUS_PORT, many_evaluators};
 use crate::rules::env::Env;
 
 const VARIABLE: &str = "TF_CONFIG";

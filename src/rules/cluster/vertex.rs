@@ -11,13 +11,12 @@
 use super::Source;
 use super::input::Input;
 use super::json;
-use super::pools::{Layout, Pool, read_cluster, read_task, refuse_duplicates, refuse_stranger};
+use super::pools::{
+    Layout, Pool, RENDEZVOUS_PORT, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
+};
 use super::spec::{ClusterError, Leader, Platform, Reading, Role, Traits, Warning};
 
 const VARIABLE: &str = "CLUSTER_SPEC";
-/// The service port that Vertex AI opens for rendezvous; 2222 belongs to TensorFlow's server.
-pub(super) const RENDEZVOUS_PORT: u16 = 3333;
-
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
 
 pub(super) const VERTEX: Source = Source::of(&[Platform::Vertex], &["CLUSTER_SPEC"], "CLUSTER_SPEC", read);
@@ -73,12 +72,6 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
     reading.traits = Traits { behind_services: true, tells_tensorflow: true, ..Traits::default() };
     Ok(Some(reading))
-}
-
-/// The warning of a replica that is one of several evaluators.
-pub(super) fn many_evaluators(variable: &str) -> Warning {
-    let message = format!("{variable}: there is more than one evaluator; TensorFlow counts on one at most");
-    Warning::new("multiple_evaluators", message)
 }
 
 fn addresses(pool: &Pool) -> Vec<super::address::Address> {

@@ -25,6 +25,9 @@ pub(super) const SOURCE: Source = Source {
     },
 };
 
+/// As documented, without the opt-in to longer ones.
+pub(super) const LEADS: Leads = Leads { preemption: Duration::from_secs(30), maintenance: Duration::from_secs(60) };
+
 /// What the server waits for a change before it answers with the old value.
 const SERVER_WAIT: Duration = Duration::from_secs(120);
 /// A whole hanging request; without a limit a dead connection would hang for ever.

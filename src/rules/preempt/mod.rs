@@ -39,9 +39,8 @@ pub struct Leads {
 }
 
 impl Default for Leads {
-    /// GCE's documented times without the opt-in to longer ones.
     fn default() -> Leads {
-        Leads { preemption: Duration::from_secs(30), maintenance: Duration::from_secs(60) }
+        gce::LEADS
     }
 }
 
