@@ -89,3 +89,21 @@ fn the_supervisor_knows_no_subcommand_no_flag_and_no_variable() {
 fn telemetry_only_looks() {
     holds("telemetry", &["crate::command", "crate::cli", "crate::settings", "crate::supervisor"]);
 }
+
+#[test]
+fn nobody_but_the_rules_goes_by_the_name_of_a_platform() {
+    for room in ["command", "supervisor", "telemetry", "edge"] {
+        holds(room, &["Platform::"]);
+    }
+}
+
+#[test]
+fn a_layout_is_named_in_its_own_file_and_in_the_list_only() {
+    let list = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rules/checkpoint/mod.rs")).unwrap();
+    let lines = list.split("pub const LAYOUTS").nth(1).unwrap().split("];").next().unwrap();
+    let names: Vec<&str> = lines.lines().filter_map(|line| line.trim().strip_prefix('&')?.strip_suffix(',')).collect();
+    assert!(names.len() > 9, "{names:?}");
+    let mut others = trespasses("rules/checkpoint", &names);
+    others.retain(|place| !place.contains("checkpoint/mod.rs:"));
+    assert!(others.is_empty(), "{}", others.join("\n"));
+}
