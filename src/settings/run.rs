@@ -14,7 +14,7 @@ use crate::rules::signal::Signal;
 const MAX_RESTARTS_WITH_CHECKPOINTS: u32 = 3;
 
 /// What `sbatch --signal` means without a time.
-const SLURMS_LEAD: Duration = Duration::from_secs(60);
+const DEFAULT_LEAD: Duration = Duration::from_secs(60);
 
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,7 +166,7 @@ fn signal_or_none(text: &str) -> Result<Option<Signal>, String> {
 fn announcing(text: &str) -> Result<(Signal, Duration), String> {
     let (name, lead) = text.split_once('@').map_or((text, None), |(name, lead)| (name, Some(lead.trim())));
     let lead = match lead {
-        None => SLURMS_LEAD,
+        None => DEFAULT_LEAD,
         Some(seconds) if seconds.parse::<u32>().is_ok() => Duration::from_secs(seconds.parse().unwrap_or_default()),
         Some(other) => duration::parse(other)?,
     };

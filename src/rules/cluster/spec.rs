@@ -1,7 +1,7 @@
 //! The words of the cluster room: what a platform says (`Reading`), the one model of the job (`ClusterSpec`), what the
 //! user asked for (`ClusterOptions`), and how a mistake is told (`ClusterError`, `Warning`).
 //!
-//! Deliberately absent: any variable's name, and which framework reads what.
+//! Deliberately absent: any platform's variables, and which framework reads what.
 
 use super::address::Address;
 use crate::rules::signal::Signal;
