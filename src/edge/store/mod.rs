@@ -353,10 +353,10 @@ impl Store {
     }
 
     /// Deletes what writes that were cut short have left and listings do not show, older than `age`, if the key that was
-    /// to be written is one of ours. A bucket's own rules for abandoned uploads see to that.
-    pub async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool) -> Result<(), StoreError> {
-        let Some(directory) = &self.directory else { return Ok(()) };
-        directory.sweep(age, is_ours).await.map(drop).map_err(|error| self.io_error("clean", "", &error))
+    /// to be written is one of ours. Returns how many. A bucket's own rules for abandoned uploads see to that.
+    pub async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool) -> Result<u64, StoreError> {
+        let Some(directory) = &self.directory else { return Ok(0) };
+        directory.sweep(age, is_ours).await.map_err(|error| self.io_error("clean", "", &error))
     }
 
     /// Fails where the store says that it holds other bytes than were sent.
