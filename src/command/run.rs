@@ -47,18 +47,9 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let mut reader = Reader::new(&values, complaints);
     let asked = Asked::read(&mut reader, parsed.on, &env);
     start_log(&asked.run);
-    if parsed.operands.is_empty() {
-        let message = "no command given; write it after --, as in: trainit run -- python -m trainer.task".to_owned();
-        reader.complaints.push(Complaint { place: "command line".to_owned(), message });
-    }
-    let mut found = None;
-    let policy = asked.run.policy.clone();
-    let discover = || gpu::discover_while(asked.gpus.timeout, &env, &|| ended_already(&policy).is_none());
-    let placed = asked.place(&reader, &env, || found.insert(discover()).clone());
-    if found.is_none() && placed.is_ok() && asked.gpus.demands.any() {
-        found = Some(discover());
-    }
-    if let Some(outcome) = found.as_ref().and_then(|_| ended_already(&policy)) {
+    require_command(&parsed, &mut reader);
+    let (placed, found) = place(&asked, &reader, &env);
+    if let Some(outcome) = found.as_ref().and_then(|_| ended_already(&asked.run.policy)) {
         return end(&outcome, &asked.run, None);
     }
     let Asked { run: mut settings, keeping, gpus, collected, .. } = asked;
@@ -66,11 +57,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         Ok(placed) => placed,
         Err(mistakes) => return refuse_all(&mistakes, &settings),
     };
-    if let Some(signal) = settings.orphaned_signal
-        && let Err(error) = process::signal_when_orphaned(signal)
-    {
-        tracing::warn!("trainit is not told when the process that started it dies: {error}");
-    }
+    hear_when_orphaned(&settings);
     let odd: Vec<_> = resolved.odd_starts(&env, &parsed.operands).collect();
     for warning in resolved.warnings.iter().chain(&odd) {
         tracing::warn!(code = warning.code, "{}", warning.message);
@@ -89,40 +76,20 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         }
         Err(unmet) => return not_started(&unmet.demands, &settings, &["gpu_demand"]),
     };
-    let sources = preempt::pick(settings.preemption, &env, &machine::local_facts);
-    let watches = sources.into_iter().flat_map(|(source, endpoint)| {
-        (source.watches)(&settings.leads, &env).into_iter().map(move |watch| (watch, endpoint.clone()))
-    });
-    let watches: Vec<_> = watches.collect();
-    let lookout = (!watches.is_empty()).then_some(Lookout { watches });
-    let now = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    settings.policy.seed = Some(now.as_nanos() as u64);
+    let lookout = lookout(&settings, &env);
+    settings.policy.seed = Some(seed());
     settings.policy.checkpoint_on = resolved.spec.traits.checkpoint_signals.to_vec();
-    let node_rank = resolved.spec.node_rank;
     settings.policy.processes = processes(&resolved.launches);
-    let names = if settings.rank_prefix {
-        names(settings.policy.processes)
-    } else {
-        vec![String::new(); resolved.launches.len()]
-    };
-    let keep = keeping.of_node(node_rank, writers(&resolved), &env);
+    let keep = keeping.of_node(resolved.spec.node_rank, writers(&resolved), &env);
     settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);
     let watch = watched(gpus, &env);
-    let mut tuner = settings::metrics::tuner(&env);
-    let metrics = collected.map(metrics);
-    let collects = metrics.is_some();
-    if let Some(metrics) = &metrics
-        && let Some(warning) = contract::tag_differs(tuner.tag.as_deref(), &metrics.tags())
-    {
-        tracing::warn!("{warning}");
-        tuner.tag = None;
-    }
+    let (metrics, tuner) = measured(collected, &env);
     let job = Job {
         policy: settings.policy.clone(),
         argv: parsed.operands,
         env,
         changes: resolved.launches.into_iter().map(|launch| launch.changes).collect(),
-        names,
+        names: names(settings.policy.processes, settings.rank_prefix),
         hostfile: resolved.hostfile,
         facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), gpu_count, ..ChildFacts::default() },
         death_signal: settings.death_signal,
@@ -131,27 +98,87 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         metrics,
     };
     let page = settings.status_addr.and_then(Page::open);
-    let work = Work { keep, lookout, peers, page };
-    match supervisor::run(job, work, clock) {
-        Ok(ended) => {
-            let facts = Facts {
-                peak_memory_bytes: ended.peak_memory_bytes,
-                seconds: clock.now().as_secs_f64(),
-                metrics: ended.metrics,
-                xids: ended.xids,
-            };
-            if !matches!(ended.outcome.reason, Reason::NotStarted | Reason::Stopped | Reason::Preempted) {
-                look_at_the_trial(&tuner, collects);
-            }
-            verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
-            if ended.takes_others_along {
-                stdio::hang_up();
-                reaper::wait_for_all(READERS_PATIENCE);
-            }
-            ended.outcome.exit_code
-        }
-        Err(error) => not_started(&[format!("the supervisor cannot start: {error}")], &settings, &[]),
+    supervise(job, Work { keep, lookout, peers, page }, clock, &settings, &tuner)
+}
+
+fn require_command(parsed: &Parsed, reader: &mut Reader<'_>) {
+    if parsed.operands.is_empty() {
+        let message = "no command given; write it after --, as in: trainit run -- python -m trainer.task".to_owned();
+        reader.complaints.push(Complaint { place: "command line".to_owned(), message });
     }
+}
+
+/// This replica's place, or all that is wrong with this start; and the GPUs, where they are needed for that or something
+/// is demanded of them.
+fn place(asked: &Asked, reader: &Reader<'_>, env: &Env) -> (Result<Placed, Vec<ClusterError>>, Option<Discovery>) {
+    let mut found = None;
+    let discover = || gpu::discover_while(asked.gpus.timeout, env, &|| ended_already(&asked.run.policy).is_none());
+    let placed = asked.place(reader, env, || found.insert(discover()).clone());
+    if found.is_none() && placed.is_ok() && asked.gpus.demands.any() {
+        found = Some(discover());
+    }
+    (placed, found)
+}
+
+fn hear_when_orphaned(settings: &RunSettings) {
+    if let Some(signal) = settings.orphaned_signal
+        && let Err(error) = process::signal_when_orphaned(signal)
+    {
+        tracing::warn!("trainit is not told when the process that started it dies: {error}");
+    }
+}
+
+/// The preemption sources to watch; `None`: nobody is asked.
+fn lookout(settings: &RunSettings, env: &Env) -> Option<Lookout> {
+    let sources = preempt::pick(settings.preemption, env, &machine::local_facts);
+    let watches = sources.into_iter().flat_map(|(source, endpoint)| {
+        (source.watches)(&settings.leads, env).into_iter().map(move |watch| (watch, endpoint.clone()))
+    });
+    let watches: Vec<_> = watches.collect();
+    (!watches.is_empty()).then_some(Lookout { watches })
+}
+
+/// Differs from run to run.
+fn seed() -> u64 {
+    clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+/// What to look for, and what a tuner will look for in it. A tag that nothing reports is warned of here and not missed
+/// again at the end.
+fn measured(collected: Option<Collected>, env: &Env) -> (Option<Metrics>, Tuner) {
+    let mut tuner = settings::metrics::tuner(env);
+    let metrics = collected.map(metrics);
+    if let Some(metrics) = &metrics
+        && let Some(warning) = contract::tag_differs(tuner.tag.as_deref(), &metrics.tags())
+    {
+        tracing::warn!("{warning}");
+        tuner.tag = None;
+    }
+    (metrics, tuner)
+}
+
+/// Runs the job to its end and publishes that; the exit code.
+fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: &Tuner) -> u8 {
+    let collects = job.metrics.is_some();
+    let ended = match supervisor::run(job, work, clock) {
+        Ok(ended) => ended,
+        Err(error) => return not_started(&[format!("the supervisor cannot start: {error}")], settings, &[]),
+    };
+    let facts = Facts {
+        peak_memory_bytes: ended.peak_memory_bytes,
+        seconds: clock.now().as_secs_f64(),
+        metrics: ended.metrics,
+        xids: ended.xids,
+    };
+    if !matches!(ended.outcome.reason, Reason::NotStarted | Reason::Stopped | Reason::Preempted) {
+        look_at_the_trial(tuner, collects);
+    }
+    verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
+    if ended.takes_others_along {
+        stdio::hang_up();
+        reaper::wait_for_all(READERS_PATIENCE);
+    }
+    ended.outcome.exit_code
 }
 
 /// The end of a job that a signal asks for which has arrived before it began: the machine's own word on it.
@@ -216,11 +243,10 @@ fn processes(launches: &[Launch]) -> Processes {
     Processes { count, first_rank: first.map_or(0, |process| process.rank) }
 }
 
-/// What stands before each line of each process's output.
-fn names(processes: Processes) -> Vec<String> {
-    (0..processes.count)
-        .map(|local_rank| format!("[rank {}] ", processes.first_rank.saturating_add(local_rank)))
-        .collect()
+/// What stands before each line of each process's output: its rank, or nothing.
+fn names(processes: Processes, has_prefix: bool) -> Vec<String> {
+    let prefix = |local_rank| format!("[rank {}] ", processes.first_rank.saturating_add(local_rank));
+    (0..processes.count).map(|local_rank| if has_prefix { prefix(local_rank) } else { String::new() }).collect()
 }
 
 /// The demands on the GPUs that are not met.

@@ -61,37 +61,14 @@ impl Checkpoints {
     pub fn read(reader: &mut Reader) -> Checkpoints {
         let dir = reader.path("checkpoint-dir");
         let store = reader.parse("checkpoint-store", Address::parse);
-        let format = reader.parse("checkpoint-format", |text| match text {
-            "auto" => Ok(None),
-            name if layout(name).is_some() => Ok(Some(name.to_owned())),
-            name => {
-                let known: Vec<&str> = std::iter::once("auto").chain(LAYOUTS.iter().map(|l| l.name)).collect();
-                Err(format!("expected one of {}, found {name:?}{}", known.join(", "), hint(name, &known)))
-            }
-        });
-        let marker = reader.parse("marker", |text| {
-            let is_name = !text.is_empty() && !text.contains('/') && text != "." && text != "..";
-            if is_name { Ok(text.to_owned()) } else { Err(format!("expected the name of a file, found {text:?}")) }
-        });
-        let format = format.flatten();
+        let format = reader.parse("checkpoint-format", format).flatten();
+        let marker = reader.parse("marker", file_name);
         if marker.is_none() && format.as_deref() == Some("marker") {
             reader.complain_of_lack("checkpoint-format", "the format marker needs --marker NAME".to_owned());
         }
-        let step = reader.parse("step-regex", |text| {
-            Regex::new(text).map_err(|error| {
-                let why = error.to_string();
-                let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-                format!("{text:?} is no regular expression: {why}")
-            })
-        });
-        let every = reader.parse("keep-every", |text| match text.trim().parse() {
-            Ok(n) if n > 0 => Ok(n),
-            _ => Err(format!("expected a number of steps from 1, found {text:?}")),
-        });
-        let last = reader.parse("keep-last", |text| match text.trim().parse() {
-            Ok(n) if n > 0 => Ok(n),
-            _ => Err(format!("expected a whole number from 1, found {text:?}")),
-        });
+        let step = reader.parse("step-regex", regex);
+        let every = reader.parse("keep-every", |text| from_one(text, "a number of steps"));
+        let last = reader.parse("keep-last", |text| from_one(text, "a whole number"));
         let restore_step = reader.count("restore-step");
         let words = [("latest", Resuming::Latest), ("required", Resuming::Required), ("none", Resuming::None)];
         let restore = reader.choice("restore", &words).unwrap_or(Resuming::Latest);
@@ -113,13 +90,7 @@ impl Checkpoints {
             model_dir: None,
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),
             interval: reader.parse("mirror-interval", duration::parse).unwrap_or(Duration::from_secs(30)),
-            bandwidth: reader.parse("mirror-bandwidth", |text| {
-                let rate = text.trim().trim_end_matches("/s");
-                parse_bytes(rate)
-                    .ok()
-                    .filter(|n| *n > 0)
-                    .ok_or_else(|| format!("expected bytes a second such as 100MiB, found {text:?}"))
-            }),
+            bandwidth: reader.parse("mirror-bandwidth", rate),
             retention: Retention {
                 last: last.unwrap_or(3),
                 every,
@@ -168,6 +139,44 @@ impl Checkpoints {
             reader.complain_of_lack(name, format!("{what} {why}"));
         }
     }
+}
+
+/// `None`: it is found out.
+fn format(text: &str) -> Result<Option<String>, String> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    if layout(text).is_some() {
+        return Ok(Some(text.to_owned()));
+    }
+    let known: Vec<&str> = std::iter::once("auto").chain(LAYOUTS.iter().map(|l| l.name)).collect();
+    Err(format!("expected one of {}, found {text:?}{}", known.join(", "), hint(text, &known)))
+}
+
+fn file_name(text: &str) -> Result<String, String> {
+    let is_name = !text.is_empty() && !text.contains('/') && text != "." && text != "..";
+    if is_name { Ok(text.to_owned()) } else { Err(format!("expected the name of a file, found {text:?}")) }
+}
+
+fn regex(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| {
+        let why = error.to_string();
+        let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        format!("{text:?} is no regular expression: {why}")
+    })
+}
+
+fn from_one(text: &str, what: &str) -> Result<u64, String> {
+    match text.trim().parse() {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err(format!("expected {what} from 1, found {text:?}")),
+    }
+}
+
+/// Bytes a second.
+fn rate(text: &str) -> Result<u64, String> {
+    let bytes = parse_bytes(text.trim().trim_end_matches("/s")).ok();
+    bytes.filter(|n| *n > 0).ok_or_else(|| format!("expected bytes a second such as 100MiB, found {text:?}"))
 }
 
 #[cfg(test)]

@@ -185,44 +185,47 @@ impl Keeper {
                     is_training = self.restore().await;
                     pause = self.interval;
                 }
-                Some(Order::Refresh) => {
-                    // Cut off, it has no answer; a flush is next then.
-                    inbox.rest(true);
-                    let vigil = self.vigil();
-                    let saved = inbox.during(&mut orders, TO_NONE, vigil, self.save_what_is_left()).await;
-                    if let Some(Some(saved)) = saved.filter(|_| !inbox.is_to_flush()) {
-                        inbox.during(&mut orders, TO_A_FLUSH, None, self.find_newest(saved)).await;
-                    }
-                    inbox.rest(false);
-                }
+                Some(Order::Refresh) => self.refresh(&mut inbox, &mut orders).await,
                 Some(Order::FallBack) => {
                     inbox.during(&mut orders, TO_A_FLUSH, None, self.fall_back()).await;
                 }
                 Some(Order::Publish) => {
                     let published = inbox.during(&mut orders, TO_NONE, None, self.publish()).await;
-                    let late = || Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off));
-                    self.teller.tell(Event::Flushed(published.unwrap_or_else(late)));
+                    self.tell_published(published);
                 }
                 Some(Order::Flush(by)) => {
                     is_training = false;
-                    let silent = inbox.silent();
-                    let flushed = match inbox.during(&mut orders, TO_NONE, None, self.flush(by, silent)).await {
-                        Some(flushed) => flushed,
-                        None => self.flush(Some(self.clock.now()), None).await,
-                    };
-                    if by.is_none()
-                        && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless))
-                        && inbox.is_idle()
-                    {
-                        self.teller.tell(Event::Tidying);
-                        inbox.during(&mut orders, TO_ANY, None, self.retire(LAST_TURN, true)).await;
-                    }
-                    match flushed {
-                        Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
-                        Err(by) => self.tell_fenced(&by.to_string()),
-                    }
+                    self.flush_and_tidy(by, &mut inbox, &mut orders).await;
                 }
             }
+        }
+    }
+
+    /// Commits what a crash left and finds where the next attempt goes on. Cut off, it has no answer; a flush is next then.
+    async fn refresh(&mut self, inbox: &mut Inbox, orders: &mut UnboundedReceiver<Order>) {
+        inbox.rest(true);
+        let vigil = self.vigil();
+        let saved = inbox.during(orders, TO_NONE, vigil, self.save_what_is_left()).await;
+        if let Some(Some(saved)) = saved.filter(|_| !inbox.is_to_flush()) {
+            inbox.during(orders, TO_A_FLUSH, None, self.find_newest(saved)).await;
+        }
+        inbox.rest(false);
+    }
+
+    /// The last commit, and after it, where there is time, what retention lets go of.
+    async fn flush_and_tidy(&mut self, by: Option<Duration>, inbox: &mut Inbox, orders: &mut UnboundedReceiver<Order>) {
+        let silent = inbox.silent();
+        let flushed = match inbox.during(orders, TO_NONE, None, self.flush(by, silent)).await {
+            Some(flushed) => flushed,
+            None => self.flush(Some(self.clock.now()), None).await,
+        };
+        if by.is_none() && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless)) && inbox.is_idle() {
+            self.teller.tell(Event::Tidying);
+            inbox.during(orders, TO_ANY, None, self.retire(LAST_TURN, true)).await;
+        }
+        match flushed {
+            Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
+            Err(by) => self.tell_fenced(&by.to_string()),
         }
     }
 
@@ -376,6 +379,12 @@ impl Keeper {
             Ok(()) => Flushed::Done { step: None },
             Err(why) => Flushed::Failed(why),
         }
+    }
+
+    /// `None`: it was cut off.
+    fn tell_published(&self, published: Option<Flushed>) {
+        let late = || Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off));
+        self.teller.tell(Event::Flushed(published.unwrap_or_else(late)));
     }
 
     async fn commit(&mut self, settle: Option<Duration>, left: Option<Duration>) -> Option<Outcome> {

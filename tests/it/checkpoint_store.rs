@@ -7,19 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use crate::support::checkpoints::{Place, tree};
-use crate::support::{Running, Trainit, eventually, stopped};
+use crate::support::{Trainit, eventually};
 
 /// Points of a commit in src/supervisor/keeper/commit.rs and retention.rs at which a test may kill it.
 const COMMIT_POINTS: std::ops::RangeInclusive<u32> = 1..=12;
 /// From here on the new manifest is in the store.
 const COMMITTED: u32 = 9;
-
-/// Starts a push that stops itself at a fault point, and waits until it has.
-fn stopped_at(place: &Place, point: &str) -> Running {
-    let push = place.checkpoint("push").env("TRAINIT_TEST_FAULT", point).start();
-    stopped(&push);
-    push
-}
 
 #[test]
 fn what_was_pushed_comes_back_bit_for_bit_with_modes_times_links_and_empty_directories() {
@@ -96,14 +89,7 @@ fn no_data_key_is_ever_written_twice() {
 #[test]
 fn an_older_run_is_fenced_by_a_newer_one_and_commits_nothing_more() {
     for point in ["2:stop", "4:stop", "7:stop"] {
-        let place = Place::new();
-        place.save(1);
-        let older = stopped_at(&place, point);
-        place.push();
-        older.signal(libc::SIGCONT);
-        let done = older.finish().expect_code(205);
-        assert!(done.err().contains("attempt 2"), "{}", done.err());
-        assert_eq!(place.commits().len(), 1);
+        Place::new().expect_fenced_at(point);
     }
 }
 
@@ -130,7 +116,7 @@ fn a_fenced_trainer_that_takes_its_time_is_told_to_stop_once_and_so_is_whoever_r
 fn a_commit_that_slips_past_the_fence_sorts_below_the_newer_runs() {
     let place = Place::new();
     place.save(5);
-    let older = stopped_at(&place, "8:stop");
+    let older = place.push_stopped_at("8:stop");
     fs::remove_dir_all(place.local().join("step-5")).unwrap();
     place.save(3);
     place.push();
@@ -144,7 +130,7 @@ fn a_commit_that_slips_past_the_fence_sorts_below_the_newer_runs() {
 fn a_file_that_changes_during_the_copy_drops_the_commit_and_the_next_one_takes_it() {
     let place = Place::new();
     place.save(1);
-    let push = stopped_at(&place, "4:stop");
+    let push = place.push_stopped_at("4:stop");
     let mut file = fs::OpenOptions::new().append(true).open(place.local().join("step-1/weights.bin")).unwrap();
     file.write_all(b"more").unwrap();
     drop(file);
@@ -162,7 +148,7 @@ fn a_file_that_changes_during_the_copy_drops_the_commit_and_the_next_one_takes_i
 fn a_file_that_is_written_during_the_copy_and_given_its_old_time_again_drops_the_commit() {
     let place = Place::new();
     place.save(1);
-    let push = stopped_at(&place, "4:stop");
+    let push = place.push_stopped_at("4:stop");
     let path = place.local().join("step-1/weights.bin");
     let (before, bytes) = (fs::metadata(&path).unwrap(), fs::read(&path).unwrap());
     let mut file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -179,7 +165,7 @@ fn a_file_that_is_written_during_the_copy_and_given_its_old_time_again_drops_the
 fn a_file_that_comes_into_the_checkpoint_during_the_copy_drops_the_commit() {
     let place = Place::new();
     place.save(1);
-    let push = stopped_at(&place, "5:stop");
+    let push = place.push_stopped_at("5:stop");
     fs::write(place.local().join("step-1/rank_1.bin"), "late").unwrap();
     push.signal(libc::SIGCONT);
     let done = push.finish().expect_code(1);
@@ -191,7 +177,7 @@ fn a_file_that_comes_into_the_checkpoint_during_the_copy_drops_the_commit() {
 fn a_framework_that_deletes_its_checkpoint_during_the_copy_cannot_pull_it_away() {
     let place = Place::new();
     let saved = place.save(1);
-    let push = stopped_at(&place, "3:stop");
+    let push = place.push_stopped_at("3:stop");
     fs::remove_dir_all(place.local().join("step-1")).unwrap();
     push.signal(libc::SIGCONT);
     push.finish().expect_code(0);

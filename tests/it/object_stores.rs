@@ -3,9 +3,9 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
+use crate::support::Finished;
 use crate::support::bucket::{Bucket, Fault, NAME, Request, SECRET};
 use crate::support::checkpoints::{Place, tree};
-use crate::support::{Finished, stopped};
 
 pub(crate) fn google(bucket: &Bucket) -> Place {
     Place::with_store(&format!("gs://{NAME}/jobs/1"), bucket.as_google())
@@ -108,16 +108,7 @@ fn killed_at_any_point_of_a_commit_the_newest_committed_one_is_restored_from_the
 
 #[test]
 fn a_bucket_keeps_two_runs_apart() {
-    each(|_, place| {
-        place.save(1);
-        let older = place.checkpoint("push").env("TRAINIT_TEST_FAULT", "4:stop").start();
-        stopped(&older);
-        place.push();
-        older.signal(libc::SIGCONT);
-        let done = older.finish().expect_code(205);
-        assert!(done.err().contains("attempt 2"), "{}", done.err());
-        assert_eq!(place.commits().len(), 1);
-    });
+    each(|_, place| place.expect_fenced_at("4:stop"));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use super::access::Access;
 use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
-use super::profile;
+use super::profile::{self, Profile};
 use super::tls::Roots;
 use super::values;
 use crate::rules::checkpoint::address::Bucket;
@@ -62,8 +62,20 @@ const CONTAINER: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
 const CONTAINER_TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
-    let bad = |error: object_store::Error| Failed::from(&error);
     check(access)?;
+    let builder = unsigned(bucket, access)?;
+    let profile = profile::read(access).map_err(no_credentials)?.unwrap_or_default();
+    check_signer(&profile, access)?;
+    let builder = with_metadata_servers(with_settings(builder, profile, access), access);
+    let store = builder.build().map_err(|error| Failed::from(&error))?;
+    if !access.is_on("AWS_SKIP_SIGNATURE") {
+        store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
+    }
+    Ok(Arc::new(store))
+}
+
+/// The bucket, and how it is spoken to, whoever signs. Errors: it would be by plain http, and may not.
+fn unsigned(bucket: &Bucket, access: &Access) -> Result<AmazonS3Builder, Failed> {
     let endpoint = access.first(ENDPOINTS).map(|value| values::address(ENDPOINTS[1], value)).transpose()?;
     let plain = connect::is_plain(endpoint.as_ref(), access)?;
     let tokens = access.given(TOKEN_SERVICE).map(|value| values::address(TOKEN_SERVICE, value)).transpose()?;
@@ -72,7 +84,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         file: access.given("SSL_CERT_FILE").map(str::to_owned),
         bundle: access.given("AWS_CA_BUNDLE").map(str::to_owned),
     };
-    let mut builder = AmazonS3Builder::new()
+    Ok(AmazonS3Builder::new()
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(plain))
@@ -80,23 +92,46 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         .with_unsigned_payload(true)
         // What every server knows, one by one.
         .with_disable_bulk_delete(true)
-        .with_checksum_algorithm(Checksum::CRC64NVME);
-    let mut region = access.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]).map(str::to_owned);
-    let has_keys = access.given("AWS_ACCESS_KEY_ID").is_some() || access.given("AWS_SECRET_ACCESS_KEY").is_some();
-    let no_credentials = |detail| Failed { trouble: Trouble::NoCredentials, detail };
-    let profile = profile::read(access).map_err(no_credentials)?;
-    let has_profile = profile.as_ref().is_some_and(|p| p.keys.is_some());
-    if let Some(found) = profile {
-        found.check()?;
-        if let (Some(why), false, false) = (found.useless, has_keys, access.is_on("AWS_SKIP_SIGNATURE")) {
-            return Err(no_credentials(why));
-        }
-        region = region.or(found.region);
-        if let (false, Some((id, key))) = (has_keys, found.keys) {
-            builder = builder.with_access_key_id(id).with_secret_access_key(key);
-            if let Some(token) = found.token {
-                builder = builder.with_token(token);
-            }
+        .with_checksum_algorithm(Checksum::CRC64NVME))
+}
+
+fn has_keys(access: &Access) -> bool {
+    access.given("AWS_ACCESS_KEY_ID").is_some() || access.given("AWS_SECRET_ACCESS_KEY").is_some()
+}
+
+fn no_credentials(detail: String) -> Failed {
+    Failed { trouble: Trouble::NoCredentials, detail }
+}
+
+/// Errors: who is named to sign cannot, or nobody may be asked who could.
+fn check_signer(profile: &Profile, access: &Access) -> Result<(), Failed> {
+    profile.check()?;
+    let is_signed = !access.is_on("AWS_SKIP_SIGNATURE");
+    if let (Some(why), false, true) = (&profile.useless, has_keys(access), is_signed) {
+        return Err(no_credentials(why.clone()));
+    }
+    let has_keys = has_keys(access) || profile.keys.is_some();
+    if access.given(WEB_IDENTITY).is_some() && access.given("AWS_ROLE_ARN").is_none() && !has_keys {
+        return Err(no_credentials(format!(
+            "{WEB_IDENTITY} is given without AWS_ROLE_ARN, which says whose keys it is changed for; set both, or neither"
+        )));
+    }
+    let has_keys = has_keys || access.first(&[WEB_IDENTITY, CONTAINER_PATH, CONTAINER]).is_some();
+    if access.is_on("AWS_EC2_METADATA_DISABLED") && !has_keys && is_signed {
+        return Err(no_credentials(format!(
+            "no credentials, and AWS_EC2_METADATA_DISABLED forbids to ask the instance; {WAY_OUT}"
+        )));
+    }
+    Ok(())
+}
+
+/// What the profile says, and over it what the variables say.
+fn with_settings(mut builder: AmazonS3Builder, profile: Profile, access: &Access) -> AmazonS3Builder {
+    let has_keys = has_keys(access);
+    if let (false, Some((id, key))) = (has_keys, profile.keys) {
+        builder = builder.with_access_key_id(id).with_secret_access_key(key);
+        if let Some(token) = profile.token {
+            builder = builder.with_token(token);
         }
     }
     // A token belongs to the keys beside it.
@@ -105,9 +140,14 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
             builder = builder.with_config(key, value);
         }
     }
-    if let Some(region) = region {
-        builder = builder.with_region(region);
+    match access.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]).map(str::to_owned).or(profile.region) {
+        Some(region) => builder.with_region(region),
+        None => builder,
     }
+}
+
+/// The servers that give the machine or the container its keys, where the crate would not find them.
+fn with_metadata_servers(mut builder: AmazonS3Builder, access: &Access) -> AmazonS3Builder {
     let is_v6 = access.given("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE").is_some_and(|m| m.eq_ignore_ascii_case("ipv6"));
     if let Some(endpoint) = access.first(MACHINES).or(Some(MACHINE_V6).filter(|_| is_v6)) {
         builder = builder.with_metadata_endpoint(endpoint.trim_end_matches('/'));
@@ -116,21 +156,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         // Else the crate would ask the machine. The connector sends the token of the variable, where there is one.
         builder = builder.with_config(AmazonS3ConfigKey::ContainerAuthorizationTokenFile, "/dev/null");
     }
-    if access.given(WEB_IDENTITY).is_some() && access.given("AWS_ROLE_ARN").is_none() && !has_keys && !has_profile {
-        return Err(no_credentials(format!(
-            "{WEB_IDENTITY} is given without AWS_ROLE_ARN, which says whose keys it is changed for; set both, or neither"
-        )));
-    }
-    let has_keys = has_keys || has_profile || access.first(&[WEB_IDENTITY, CONTAINER_PATH, CONTAINER]).is_some();
-    if access.is_on("AWS_EC2_METADATA_DISABLED") && !has_keys && !access.is_on("AWS_SKIP_SIGNATURE") {
-        let detail = format!("no credentials, and AWS_EC2_METADATA_DISABLED forbids to ask the instance; {WAY_OUT}");
-        return Err(Failed { trouble: Trouble::NoCredentials, detail });
-    }
-    let store = builder.build().map_err(bad)?;
-    if !access.is_on("AWS_SKIP_SIGNATURE") {
-        store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
-    }
-    Ok(Arc::new(store))
+    builder
 }
 
 /// Errors: a value that the crate would panic at, or half a pair of keys.

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
@@ -17,8 +17,9 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{AUTHORIZATION, CONTENT_RANGE, DATE, HeaderValue, USER_AGENT};
+use hyper::http::response::Parts;
 use hyper::http::uri::Authority;
-use hyper::{Method, StatusCode, Uri};
+use hyper::{Method, Response, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector as Tcp;
 use hyper_util::client::legacy::{Client, Error as ClientError};
@@ -28,14 +29,13 @@ use object_store::client::{
     HttpService,
 };
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, RetryConfig};
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep};
 use url::Url;
 
 use super::access::Access;
 use super::answers;
 use super::checksum::{self, GOOGLE_HASH};
 use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
-use super::motion::Meter;
 use super::page;
 use super::prompt::Connector as Prompt;
 use super::tls::Roots;
@@ -53,8 +53,6 @@ const METADATA_REFUSALS: u32 = 6;
 /// What is sent may take this long beside: bytes a second, with others under way. (That nothing is acknowledged at all is
 /// seen by TCP, within [`SILENCE`].)
 const SLOWEST: f64 = (64 << 10) as f64;
-/// And longer on a narrow line, as long as so many bytes are sent in each [`SILENCE`]; questions are far less.
-const CRAWL: u64 = 64 << 10;
 /// Servers close idle connections after 20 s and more.
 const IDLE: Duration = Duration::from_secs(15);
 /// Where the paths of Google's metadata server begin.
@@ -154,20 +152,36 @@ impl HttpService for Service {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         self.mend(&mut request);
         let host = request.uri().authority().map_or(String::new(), |a| values::bare(a.as_str()).to_owned());
-        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        if let Some(crc32c) = request.extensions().get().copied() {
-            request.headers_mut().extend(checksum::sent(crc32c).map(|value| (GOOGLE_HASH, value)));
-        }
         let (owed, sent) = (answers::owed(&request), answers::secrets(&request));
-        let silence = if self.is_metadata() { METADATA_SILENCE } else { SILENCE };
-        let limit = silence + Duration::from_secs_f64(request.body().content_length() as f64 / SLOWEST);
         let waiting = self.access.meter().owed();
+        let (mut parts, body) = self.send(&host, request).await?.into_parts();
+        self.mend_head(&mut parts);
+        let silence = self.silence();
+        let body = Watched { body, host, silence, limit: Box::pin(sleep(silence)) };
+        let body = if !parts.status.is_success() {
+            let words = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            answers::without(&sent, self.access.censored(String::from_utf8_lossy(&words).into_owned())).into()
+        } else if self.is_metadata() || owed.is_some() {
+            whole(body, owed, &sent).await?.into()
+        } else {
+            HttpResponseBody::new(body)
+        };
+        drop(waiting);
+        Ok(HttpResponse::from_parts(parts, body))
+    }
+}
+
+impl Service {
+    /// The answer, whose body has yet to come.
+    async fn send(&self, host: &str, request: HttpRequest) -> Result<Response<Incoming>, HttpError> {
+        let meter = self.access.meter();
+        let limit = self.silence() + Duration::from_secs_f64(request.body().content_length() as f64 / SLOWEST);
         let is_write = !self.is_metadata() && matches!(*request.method(), Method::PUT | Method::POST);
-        let write = is_write.then(|| self.access.meter().writes());
+        let write = is_write.then(|| meter.writes());
         let answer = match request.uri().scheme_str() {
-            Some("https") => in_time(self.access.meter(), limit, SILENCE, self.secure()?.request(request)).await,
+            Some("https") => meter.in_time(limit, SILENCE, self.secure()?.request(request)).await,
             _ if self.is_plain_fine || is_here(request.uri()) => {
-                in_time(self.access.meter(), limit, SILENCE, self.plain().request(request)).await
+                meter.in_time(limit, SILENCE, self.plain().request(request)).await
             }
             _ => {
                 return Err(error(
@@ -180,17 +194,39 @@ impl HttpService for Service {
             let answer = answer.as_ref().ok().and_then(|answer| answer.as_ref().ok());
             write.answered(answer.map(|answer| answer.status().as_u16()));
         }
-        let answer = match answer {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(failed)) => return Err(self.failure(&host, &failed)),
+        match answer {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(failed)) => Err(self.failure(host, &failed)),
             Err(waited) => {
-                return Err(error(
-                    HttpErrorKind::Timeout,
-                    format!("no answer from {host} within {} s", waited.as_secs()),
-                ));
+                Err(error(HttpErrorKind::Timeout, format!("no answer from {host} within {} s", waited.as_secs())))
             }
-        };
-        let (mut parts, body) = answer.into_parts();
+        }
+    }
+
+    /// What the crate does not say as we or the environment want it said.
+    fn mend(&self, request: &mut HttpRequest) {
+        let is_named = |at: &Authority| self.machines.contains(at);
+        if let Some(machine) = self.machines.first().filter(|_| self.is_metadata())
+            && !request.uri().authority().is_some_and(is_named)
+            && let Some((_, path)) = request.uri().to_string().split_once(GOOGLE_METADATA)
+            && let Ok(uri) = format!("http://{machine}{GOOGLE_METADATA}{path}").parse()
+        {
+            *request.uri_mut() = uri;
+        }
+        // A container's, which the crate knows from a file only.
+        if request.headers().get(AUTHORIZATION).is_some_and(HeaderValue::is_empty) {
+            request.headers_mut().remove(AUTHORIZATION);
+            let token = self.access.given(CONTAINER_TOKEN).and_then(|token| HeaderValue::try_from(token).ok());
+            request.headers_mut().extend(token.map(|token| (AUTHORIZATION, token)));
+        }
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if let Some(crc32c) = request.extensions().get().copied() {
+            request.headers_mut().extend(checksum::sent(crc32c).map(|value| (GOOGLE_HASH, value)));
+        }
+    }
+
+    /// What the crate would misread, and what is heard beside.
+    fn mend_head(&self, parts: &mut Parts) {
         if parts.status == StatusCode::NOT_IMPLEMENTED {
             // The crate would try that again and again.
             parts.status = StatusCode::METHOD_NOT_ALLOWED;
@@ -208,48 +244,10 @@ impl HttpService for Service {
         if let Some(checksum) = checksum::checksum(&parts.headers) {
             parts.extensions.insert(checksum);
         }
-        let body = Watched { body, host: host.clone(), silence, limit: Box::pin(sleep(silence)) };
-        if !parts.status.is_success() {
-            let words = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-            let words = answers::without(&sent, self.access.censored(String::from_utf8_lossy(&words).into_owned()));
-            return Ok(HttpResponse::from_parts(parts, words.into()));
-        }
-        if self.is_metadata() || owed.is_some() {
-            // What was not sent is always sent again, and this may be: an upload that is begun twice costs nothing.
-            let broke_off = |e| if owed.is_some() { HttpError::new(HttpErrorKind::Request, e) } else { e };
-            let words = body.collect().await.map_err(broke_off)?.to_bytes();
-            let refused = |kind| move |why| error(kind, why);
-            let words = match owed {
-                Some(root) => {
-                    let whole = answers::whole(&host, root, words, &sent).map_err(refused(HttpErrorKind::Request))?;
-                    page::without_odd_names(whole)
-                }
-                None => answers::usable(&host, &words).map_err(refused(HttpErrorKind::Unknown))?,
-            };
-            return Ok(HttpResponse::from_parts(parts, words.into()));
-        }
-        drop(waiting);
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
     }
-}
 
-impl Service {
-    /// Where the crate does not ask as the environment says.
-    fn mend(&self, request: &mut HttpRequest) {
-        let is_named = |at: &Authority| self.machines.contains(at);
-        if let Some(machine) = self.machines.first().filter(|_| self.is_metadata())
-            && !request.uri().authority().is_some_and(is_named)
-            && let Some((_, path)) = request.uri().to_string().split_once(GOOGLE_METADATA)
-            && let Ok(uri) = format!("http://{machine}{GOOGLE_METADATA}{path}").parse()
-        {
-            *request.uri_mut() = uri;
-        }
-        // A container's, which the crate knows from a file only.
-        if request.headers().get(AUTHORIZATION).is_some_and(HeaderValue::is_empty) {
-            request.headers_mut().remove(AUTHORIZATION);
-            let token = self.access.given(CONTAINER_TOKEN).and_then(|token| HeaderValue::try_from(token).ok());
-            request.headers_mut().extend(token.map(|token| (AUTHORIZATION, token)));
-        }
+    fn silence(&self) -> Duration {
+        if self.is_metadata() { METADATA_SILENCE } else { SILENCE }
     }
 
     /// The crate gives metadata servers one second to connect.
@@ -360,6 +358,23 @@ fn kind_of(error: &hyper::Error, otherwise: HttpErrorKind) -> HttpErrorKind {
     }
 }
 
+/// The body of an answer that is judged before the crate reads it: one of these elements where that is `owed`, else a
+/// metadata server's.
+async fn whole(body: Watched, owed: Option<&[&str]>, sent: &[String]) -> Result<Bytes, HttpError> {
+    let host = body.host.clone();
+    // What was not sent is always sent again, and this may be: an upload that is begun twice costs nothing.
+    let broke_off = |e| if owed.is_some() { HttpError::new(HttpErrorKind::Request, e) } else { e };
+    let words = body.collect().await.map_err(broke_off)?.to_bytes();
+    let refused = |kind| move |why| error(kind, why);
+    match owed {
+        Some(root) => {
+            let whole = answers::whole(&host, root, words, sent).map_err(refused(HttpErrorKind::Request))?;
+            Ok(page::without_odd_names(whole))
+        }
+        None => answers::usable(&host, &words).map_err(refused(HttpErrorKind::Unknown)),
+    }
+}
+
 /// A body that may not fall silent.
 struct Watched {
     body: Incoming,
@@ -395,53 +410,5 @@ impl Body for Watched {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-/// What comes within the limit, or later as long as enough is sent to the store for it to be only slow. Errors: how long that
-/// was.
-async fn in_time<T>(
-    meter: &Meter,
-    limit: Duration,
-    silence: Duration,
-    answer: impl Future<Output = T>,
-) -> Result<T, Duration> {
-    let begun = Instant::now();
-    let mut answer = pin!(answer);
-    let mut patience = limit;
-    loop {
-        let before = meter.sent();
-        match timeout(patience, &mut answer).await {
-            Ok(answer) => return Ok(answer),
-            Err(_) if meter.sent().saturating_sub(before) < CRAWL => return Err(begun.elapsed()),
-            Err(_) => patience = silence,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::pending;
-
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[tokio::test]
-    async fn an_answer_is_waited_for_beyond_its_time_as_long_as_the_line_is_only_slow() {
-        let meter = Meter::default();
-        let late = in_time(&meter, SECOND / 2, SECOND / 2, pending::<()>());
-        assert!(late.await.is_err_and(|waited| waited < SECOND * 10));
-        let moving = async {
-            loop {
-                meter.has_sent(CRAWL as usize);
-                sleep(SECOND / 100).await;
-            }
-        };
-        let slow = in_time(&meter, SECOND / 2, SECOND / 2, sleep(SECOND * 2));
-        tokio::select! {
-            answer = slow => assert_eq!(answer, Ok(())),
-            () = moving => {}
-        }
     }
 }

@@ -4,8 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+/// What is sent over a narrow line while one waits for an answer; questions are far less.
+const CRAWL: u64 = 64 << 10;
 
 /// What has moved on a store's connections, what it owes, and what became of writes.
 #[derive(Debug, Clone, Default)]
@@ -105,6 +112,27 @@ impl Meter {
             refused: writes.refused,
             answers: writes.answers,
             status: writes.status,
+        }
+    }
+
+    /// What comes within the limit, or later as long as enough is sent to the store in each `silence` for it to be only
+    /// slow. Errors: how long that was.
+    pub(super) async fn in_time<T>(
+        &self,
+        limit: Duration,
+        silence: Duration,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, Duration> {
+        let begun = Instant::now();
+        let mut answer = pin!(answer);
+        let mut patience = limit;
+        loop {
+            let before = self.sent();
+            match timeout(patience, &mut answer).await {
+                Ok(answer) => return Ok(answer),
+                Err(_) if self.sent().saturating_sub(before) < CRAWL => return Err(begun.elapsed()),
+                Err(_) => patience = silence,
+            }
         }
     }
 
@@ -240,12 +268,16 @@ impl Motion {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
-    use std::time::Duration;
+
+    use tokio::time::sleep;
 
     use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn a_store_is_stuck_that_owes_an_answer_while_nothing_moves() {
@@ -340,5 +372,22 @@ mod tests {
         assert!(now.with_writes_of(then).has_taken_since(now) && !now.with_writes_of(then).has_moved_since(now));
         meter.writes().answered(None);
         assert_eq!(meter.read().refusal(), None);
+    }
+    #[tokio::test]
+    async fn an_answer_is_waited_for_beyond_its_time_as_long_as_the_line_is_only_slow() {
+        let meter = Meter::default();
+        let late = meter.in_time(SECOND / 2, SECOND / 2, pending::<()>());
+        assert!(late.await.is_err_and(|waited| waited < SECOND * 10));
+        let moving = async {
+            loop {
+                meter.has_sent(CRAWL as usize);
+                sleep(SECOND / 100).await;
+            }
+        };
+        let slow = meter.in_time(SECOND / 2, SECOND / 2, sleep(SECOND * 2));
+        tokio::select! {
+            answer = slow => assert_eq!(answer, Ok(())),
+            () = moving => {}
+        }
     }
 }

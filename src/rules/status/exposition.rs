@@ -158,26 +158,15 @@ impl Text {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Memory;
     use super::super::tally::Tally;
+    use super::super::{Memory, tests};
     use super::*;
     use crate::rules::gpu::ledger::XidCount;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn told() -> Told {
-        Told {
-            state: "running",
-            is_running: true,
-            attempt: 2,
-            restarts_used: 1,
-            restarts_allowed: 3,
-            attempt_at: Some(100 * SECOND),
-            resumed_step: Some(400),
-            committed_step: Some(520),
-            has_store: true,
-            ..Told::default()
-        }
+        Told { restarts_used: 1, ..tests::told() }
     }
 
     fn facts<'a>() -> Facts<'a> {

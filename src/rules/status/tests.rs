@@ -2,7 +2,8 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn told() -> Told {
+/// A job that trains, and goes on from a commit.
+pub(super) fn told() -> Told {
     Told {
         state: "running",
         is_running: true,

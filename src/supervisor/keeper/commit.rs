@@ -183,22 +183,10 @@ impl Mirror {
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
         self.waits(Some((local.age.step, since)));
-        let local = match settle {
-            Some(settle) => self.settled(local, settle).await?,
-            None => local,
-        };
+        let local = self.settled(local, settle).await?;
         let bytes = local.entries.iter().map(|e| e.size).sum::<u64>();
-        if let (Some(limit), Some(throughput)) = (limit, self.throughput) {
-            let left = limit.saturating_sub(self.clock.now().saturating_sub(begun));
-            let needed = bytes as f64 / throughput.max(1.0);
-            if needed > left.as_secs_f64() {
-                return Err(Stop::OutOfTime(format!(
-                    "{} needs about {needed:.1} s to commit and {:.1} s are left: not started; {}",
-                    local.candidate.unit,
-                    left.as_secs_f64(),
-                    self.what_stands()
-                )));
-            }
+        if let Some(limit) = limit {
+            self.is_worth_a_start(&local, bytes, limit.saturating_sub(self.clock.now().saturating_sub(begun)))?;
         }
         // Waiting for the checkpoint to settle is no part of what its commit takes.
         let sending = self.clock.now();
@@ -225,6 +213,20 @@ impl Mirror {
         self.is_to_retire = true;
         self.waits(None);
         Ok(Outcome::Committed { step: local.age.step, unit: local.candidate.unit, bytes, seconds, lag })
+    }
+
+    /// Errors: what the last throughput says cannot be committed in the time that is left.
+    fn is_worth_a_start(&self, local: &Local, bytes: u64, left: Duration) -> Result<(), Stop> {
+        let needed = self.throughput.map_or(0.0, |throughput| bytes as f64 / throughput.max(1.0));
+        if needed <= left.as_secs_f64() {
+            return Ok(());
+        }
+        Err(Stop::OutOfTime(format!(
+            "{} needs about {needed:.1} s to commit and {:.1} s are left: not started; {}",
+            local.candidate.unit,
+            left.as_secs_f64(),
+            self.what_stands()
+        )))
     }
 
     /// The time was up; but the manifest may just have been on its way, now or as the commit before was cut off, and what
@@ -268,8 +270,9 @@ impl Mirror {
     }
 
     /// Waits until it has lain unchanged for `settle`, counting from the first look that saw it so, and nobody has it
-    /// open for writing.
-    async fn settled(&mut self, local: Local, settle: Duration) -> Result<Local, Stop> {
+    /// open for writing; `None`: nobody can write any more.
+    async fn settled(&mut self, local: Local, settle: Option<Duration>) -> Result<Local, Stop> {
+        let Some(settle) = settle else { return Ok(local) };
         let now = self.clock.now();
         let since = match self.seen.take() {
             Some((entries, since)) if entries == local.entries => since,

@@ -11,7 +11,7 @@ use super::claim::{standing, still_shown};
 use super::fetch::Stop;
 use super::guard::tell_of_standstill;
 use super::in_place::{half, holds, mark};
-use super::look::{Local, Look, same_bytes};
+use super::look::{Look, same_bytes};
 use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume};
 use super::nook::turn;
 use super::retention::{commits, judge, read};
@@ -44,6 +44,20 @@ pub(super) enum Which {
     Later,
     /// Those before the ones that do no good.
     Older,
+}
+
+/// What came of a commit that might be restored.
+enum Considered {
+    /// It is decided: this is gone on from.
+    Chosen(Option<Resume>),
+    /// It is not of the step that was asked for.
+    OfAnotherStep,
+    /// Why it cannot be restored.
+    Rejected(String),
+}
+
+fn age(manifest: &Manifest) -> Age {
+    Age { step: manifest.step, newest_ns: manifest.newest_ns() }
 }
 
 impl Mirror {
@@ -205,73 +219,15 @@ impl Mirror {
             // Anew before each: a run that we take over from may commit once more, and let go of what we knew of.
             names.extend(self.choices(store, which).await?);
             self.config.faults.point(19);
-            let Some(name) = &names.difference(&tried).last().cloned() else { break };
+            let Some(name) = names.difference(&tried).last().cloned() else { break };
             tried.insert(name.clone());
-            // Where a local one may be newer, this one must be good before they are compared; else that is found out
-            // while it is fetched.
-            let judged = if look.newest.is_some() || self.config.dry {
-                judge(store, name).await
-            } else {
-                read(store, name).await
-            };
-            let manifest = match judged.map_err(|error| self.away(&error))? {
-                Ok(manifest) => manifest,
-                Err(why) => {
-                    self.note(format!("passed over commit {name}: {why}"));
-                    refused.push(why);
-                    continue;
-                }
-            };
-            // A name says 0 where there is none.
-            if matches!(which, Which::First(Some(step)) if manifest.step != Some(step)) {
-                continue;
-            }
-            self.transfer.found(manifest.step);
-            let committed = Age { step: manifest.step, newest_ns: manifest.newest_ns() };
-            let may_be_it = |local: &Local| local.candidate.unit == manifest.unit && local.age.step == manifest.step;
-            if let Some(local) = &look.newest
-                && plan::prefers_local(self.lineage.as_ref(), local.age, &name.stamp, committed)
-                // Copied about, it has newer times and the same bytes.
-                && !(may_be_it(local) && holds(&self.config.dir, &manifest, &look.listing).await)
-            {
-                self.go_from(which, &name.stamp);
-                return Ok(self.local_only(look));
-            }
-            if let Some(local) = &look.newest
-                && local.age.step > manifest.step
-            {
-                let why = match &self.lineage {
-                    None => {
-                        "goes on instead, as nothing says that what lies there is of this job; push it, or name its step \
-                         with --restore-step, to go on from it"
-                    }
-                    Some(lineage) if *lineage < name.stamp.attempt => "is of a later run",
-                    Some(_) => "was written later, by the times of their files",
-                };
-                self.note(format!(
-                    "{} in {} is left alone: the store's commit {name} {why}",
-                    local.candidate.unit,
-                    self.config.dir.display()
-                ));
-            }
-            let brought = match self.config.dry {
-                false => self.bring(store, name, &manifest, look).await,
-                true => self.foresee(&manifest, look).await,
-            };
-            match brought {
-                Ok(brought) => {
-                    self.go_from(which, &name.stamp);
-                    self.note_passed(look);
-                    self.brought.set(Some(brought));
-                    self.remember(name, &manifest).await;
-                    return Ok(Some(self.resume(&manifest.unit, committed, Some(name.stamp.clone()))));
-                }
-                Err(Stop::Reject(why)) => {
-                    self.transfer.found(None);
+            match self.consider(store, look, which, &name).await? {
+                Considered::Chosen(resume) => return Ok(resume),
+                Considered::OfAnotherStep => {}
+                Considered::Rejected(why) => {
                     self.note(format!("passed over commit {name}: {why}"));
                     refused.push(why);
                 }
-                Err(Stop::Fatal(error)) => return Err(error),
             }
         }
         // Never from scratch without a word where there was something to go on from.
@@ -280,6 +236,80 @@ impl Mirror {
             return Err(self.none_good(which, names.len(), refused.first()));
         }
         Ok(self.local_only(look))
+    }
+
+    /// Restores this commit, unless the local checkpoint is to be preferred or the commit is no good.
+    async fn consider(
+        &mut self,
+        store: &Store,
+        look: &Look,
+        which: Which,
+        name: &CommitName,
+    ) -> Result<Considered, MirrorError> {
+        // Where a local one may be newer, this one must be good before they are compared; else that is found out
+        // while it is fetched.
+        let judged =
+            if look.newest.is_some() || self.config.dry { judge(store, name).await } else { read(store, name).await };
+        let manifest = match judged.map_err(|error| self.away(&error))? {
+            Ok(manifest) => manifest,
+            Err(why) => return Ok(Considered::Rejected(why)),
+        };
+        // A name says 0 where there is none.
+        if matches!(which, Which::First(Some(step)) if manifest.step != Some(step)) {
+            return Ok(Considered::OfAnotherStep);
+        }
+        self.transfer.found(manifest.step);
+        if self.prefers_local(look, name, &manifest).await {
+            self.go_from(which, &name.stamp);
+            return Ok(Considered::Chosen(self.local_only(look)));
+        }
+        self.note_left_alone(look, name, &manifest);
+        let brought = match self.config.dry {
+            false => self.bring(store, name, &manifest, look).await,
+            true => self.foresee(&manifest, look).await,
+        };
+        match brought {
+            Ok(brought) => {
+                self.go_from(which, &name.stamp);
+                self.note_passed(look);
+                self.brought.set(Some(brought));
+                self.remember(name, &manifest).await;
+                let resume = self.resume(&manifest.unit, age(&manifest), Some(name.stamp.clone()));
+                Ok(Considered::Chosen(Some(resume)))
+            }
+            Err(Stop::Reject(why)) => {
+                self.transfer.found(None);
+                Ok(Considered::Rejected(why))
+            }
+            Err(Stop::Fatal(error)) => Err(error),
+        }
+    }
+
+    /// Whether the newest local checkpoint, where there is one, is to be gone on from and not this commit.
+    async fn prefers_local(&self, look: &Look, name: &CommitName, manifest: &Manifest) -> bool {
+        let Some(local) = &look.newest else { return false };
+        let may_be_it = local.candidate.unit == manifest.unit && local.age.step == manifest.step;
+        plan::prefers_local(self.lineage.as_ref(), local.age, &name.stamp, age(manifest))
+            // Copied about, it has newer times and the same bytes.
+            && !(may_be_it && holds(&self.config.dir, manifest, &look.listing).await)
+    }
+
+    /// The newest local checkpoint is further than the commit that is restored.
+    fn note_left_alone(&self, look: &Look, name: &CommitName, manifest: &Manifest) {
+        let Some(local) = look.newest.as_ref().filter(|local| local.age.step > manifest.step) else { return };
+        let why = match &self.lineage {
+            None => {
+                "goes on instead, as nothing says that what lies there is of this job; push it, or name its step \
+                 with --restore-step, to go on from it"
+            }
+            Some(lineage) if *lineage < name.stamp.attempt => "is of a later run",
+            Some(_) => "was written later, by the times of their files",
+        };
+        self.note(format!(
+            "{} in {} is left alone: the store's commit {name} {why}",
+            local.candidate.unit,
+            self.config.dir.display()
+        ));
     }
 
     /// There are commits and none that can be restored, or there were some.
@@ -345,7 +375,6 @@ impl Mirror {
     async fn remember(&mut self, name: &CommitName, manifest: &Manifest) {
         self.parent = Some(name.stamp.clone());
         self.ignored.remove(&manifest.unit);
-        let age = Age { step: manifest.step, newest_ns: manifest.newest_ns() };
         let (mut entries, mut beside) = (Vec::new(), BTreeMap::new());
         if let Ok(look) = self.look(None).await {
             beside = look.ages;
@@ -354,8 +383,8 @@ impl Mirror {
             let is_ours = |path: &str| restored.contains(path) || manifest.is_directory() && path.starts_with(&inside);
             entries = look.listing.entries().iter().filter(|e| is_ours(&e.path)).cloned().collect();
         }
-        self.committed =
-            Some(Committed { unit: manifest.unit.clone(), beside, entries, age, stamp: name.stamp.clone() });
+        let (unit, stamp) = (manifest.unit.clone(), name.stamp.clone());
+        self.committed = Some(Committed { unit, beside, entries, age: age(manifest), stamp });
     }
 
     /// Writes down whose the directory is now, and which local units were left behind by going back; `on_purpose`: from

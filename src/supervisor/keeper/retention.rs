@@ -34,8 +34,6 @@ pub struct Pruned {
     pub commits: Vec<CommitName>,
     /// Data objects of no commit.
     pub orphans: Vec<String>,
-    /// Half-written files of the store itself.
-    pub swept: u64,
     /// How many commits stay.
     pub kept: usize,
 }
@@ -158,21 +156,21 @@ impl Mirror {
         self.prune_commits(false).await.is_ok_and(|gone| !gone.is_empty())
     }
 
-    /// Deletes what retention does not keep, and data of no commit that is old enough; `dry` only says what.
+    /// Deletes what retention does not keep, data of no commit that is old enough, and what was written half; `dry` only
+    /// says what of the first two.
     pub async fn prune(&self, dry: bool) -> Result<Pruned, StoreError> {
         let Some(store) = &self.store else { return Ok(Pruned::default()) };
         let before = commits(store).await?.len();
         let gone = self.prune_commits(dry).await?;
         let age = self.config.retention.orphan_age;
         let orphans = orphans(store, age).await?;
-        let mut swept = 0;
         if !dry {
             // First, so that directories are empty when their last object goes.
-            swept = store.sweep(age.max(STAGED), is_of_ours).await?;
+            store.sweep(age.max(STAGED), is_of_ours).await?;
             let deletions = orphans.iter().map(|key| store.delete(key));
             stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
-        Ok(Pruned { kept: before.saturating_sub(gone.len()), commits: gone, orphans, swept })
+        Ok(Pruned { kept: before.saturating_sub(gone.len()), commits: gone, orphans })
     }
 
     async fn prune_commits(&self, dry: bool) -> Result<Vec<CommitName>, StoreError> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::{Finished, Trainit};
+use super::{Finished, Running, Trainit, stopped};
 
 /// A place for one test.
 pub struct Place {
@@ -76,6 +76,25 @@ impl Place {
     #[track_caller]
     pub fn push(&self) -> Finished {
         self.checkpoint("push").output().expect_code(0)
+    }
+
+    /// Starts a push that stops itself at a fault point, and waits until it has.
+    pub fn push_stopped_at(&self, point: &str) -> Running {
+        let push = self.checkpoint("push").env("TRAINIT_TEST_FAULT", point).start();
+        stopped(&push);
+        push
+    }
+
+    /// A push that stops at this point while another one commits is fenced, and commits nothing more.
+    #[track_caller]
+    pub fn expect_fenced_at(&self, point: &str) {
+        self.save(1);
+        let older = self.push_stopped_at(point);
+        self.push();
+        older.signal(libc::SIGCONT);
+        let done = older.finish().expect_code(205);
+        assert!(done.err().contains("attempt 2"), "{}", done.err());
+        assert_eq!(self.commits().len(), 1);
     }
 
     /// Restores onto an empty machine; returns where.
