@@ -92,7 +92,7 @@ pub fn is_silent(report: &Report) -> bool {
 
 /// The answer: NVML's, completed by what the device nodes say where NVML said nothing.
 pub fn conclude(report: Report, nodes: Option<Findings>, site: &Site) -> Discovery {
-    let problem = problem(&report, site);
+    let (problem, driver) = (problem(&report, site), driver(&report, site));
     let findings = report.findings;
     let mut gpus: Vec<Gpu> = Vec::new();
     for index in 0..findings.count.unwrap_or_else(|| findings.gpus.keys().next_back().map_or(0, |last| last + 1)) {
@@ -118,7 +118,24 @@ pub fn conclude(report: Report, nodes: Option<Findings>, site: &Site) -> Discove
         source = Source::Procfs;
     }
     let (driver_version, cuda_version) = (findings.driver_version, findings.cuda_version);
-    Discovery { gpus, driver_version, cuda_version, source, problem }
+    Discovery { gpus, driver_version, cuda_version, source, problem, driver }
+}
+
+/// See [`Discovery::driver`].
+fn driver(report: &Report, site: &Site) -> Health {
+    let Report { findings, ending, last_call, .. } = report;
+    match (&findings.error, ending) {
+        (Some((call, ..)), _) if matches!(call.as_str(), "exec" | "dlopen") => Health::Ok,
+        (Some((_, Some(code::UNKNOWN), _)), _) => Health::Bad,
+        (Some((_, Some(code::DRIVER_NOT_LOADED), _)), _) if site.gpu_nodes > 0 => Health::Bad,
+        (Some((_, Some(code), _)), _) if lost(*code) == Health::Bad => Health::Bad,
+        (Some(_), _) => Health::Ok,
+        // Slow, and what it said holds.
+        (None, Ending::Overrun(Overrun::Whole { .. })) if !is_silent(report) => Health::Ok,
+        (None, Ending::Overrun(_) | Ending::Stuck(_)) if !last_call.is_empty() => Health::Unknown,
+        (None, Ending::Ended(_)) if !findings.ended && !last_call.is_empty() => Health::Unknown,
+        (None, _) => Health::Ok,
+    }
 }
 
 fn lost(code: u32) -> Health {
@@ -365,6 +382,43 @@ mod tests {
         for code in [3, 13, 12345] {
             assert!(refused(code, &here).contains(&code.to_string()));
         }
+    }
+
+    #[test]
+    fn what_the_contract_leaves_a_machine_for_is_a_driver_that_fails_and_a_machine_without_one_is_not() {
+        let nodes = Site { control_node: true, gpu_nodes: 2, ..Site::default() };
+        let refused = |call: &str, code: u32, site: &Site| {
+            let line = format!(r#"{{"t":"error","fn":"{call}","code":{code}}}"#);
+            conclude(ended(&[&line]), None, site).driver
+        };
+        for site in [&Site::default(), &nodes] {
+            for (call, code) in [("nvmlInit_v2", 18), ("nvmlInit_v2", 999), ("nvmlInit_v2", 17)] {
+                assert_eq!(refused(call, code, site), Health::Bad, "{code}");
+            }
+            assert_eq!(refused("nvmlDeviceGetCount_v2", 15, site), Health::Bad);
+            assert_eq!(refused("nvmlDeviceGetCount_v2", 16, site), Health::Bad);
+            for (call, code) in [("dlopen", 12), ("exec", 18), ("nvmlInit_v2", 4)] {
+                assert_eq!(refused(call, code, site), Health::Ok, "{call} {code}");
+            }
+        }
+        assert_eq!(refused("nvmlInit_v2", 9, &Site::default()), Health::Ok, "no driver, and none promised");
+        assert_eq!(refused("nvmlInit_v2", 9, &nodes), Health::Bad);
+        assert_eq!(
+            conclude(ended(&[r#"{"t":"driver","count":0}"#, r#"{"t":"end"}"#]), None, &nodes).driver,
+            Health::Ok
+        );
+    }
+
+    #[test]
+    fn a_driver_that_hangs_or_crashes_is_unknown_and_a_slow_one_that_has_told_its_gpus_is_not() {
+        let with = |lines: &[&str], ending| conclude(report(lines, ending), None, &Site::default()).driver;
+        let (function, limit) = ("nvmlX".into(), Duration::from_secs(1));
+        let segv = || Ending::Ended(End::Signal(Signal::new(11).unwrap()));
+        let told = [r#"{"t":"driver","count":1}"#, r#"{"t":"gpu","index":0}"#];
+        assert_eq!(with(&told, Ending::Overrun(Overrun::Call { function, limit })), Health::Unknown);
+        assert_eq!((with(&[], segv()), with(&told, segv())), (Health::Unknown, Health::Unknown));
+        assert_eq!(with(&[], Ending::Overrun(Overrun::Whole { limit })), Health::Unknown);
+        assert_eq!(with(&told, Ending::Overrun(Overrun::Whole { limit })), Health::Ok);
     }
 
     #[test]

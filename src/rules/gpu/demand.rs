@@ -1,7 +1,7 @@
 //! What a job demands of its GPUs before it starts: `--require-gpus`, `--min-driver`, `--min-gpu-memory`.
 //!
 //! With an unmet demand the job does not start: for good where what is demanded is not there, elsewhere where it is there
-//! and broken. Deliberately absent: waiting for it.
+//! and broken, or where the driver fails. Deliberately absent: waiting for it.
 
 use super::{Discovery, Gpu, Health};
 
@@ -36,8 +36,27 @@ impl Demands {
     }
 
     /// Every demand that is not met, each one line with what was found. `visible` is `CUDA_VISIBLE_DEVICES`: a GPU that the
-    /// trainer cannot see does not count, nor does one that is broken.
+    /// trainer cannot see does not count, nor does one that is broken. A driver that fails meets none.
     pub fn unmet(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
+        let asked = self.asked();
+        match failing(found).filter(|_| !asked.is_empty() && self.unmet_by_faults(found, visible)) {
+            Some(failing) => vec![format!("{}: {failing}", asked.join(", "))],
+            None => self.lacking(found, visible),
+        }
+    }
+
+    /// The flags that ask for something.
+    fn asked(&self) -> Vec<&'static str> {
+        let asked = [
+            (!matches!(self.number, None | Some(Number::AtLeast(0))), "--require-gpus"),
+            (self.driver.is_some(), "--min-driver"),
+            (self.memory_bytes.is_some_and(|bytes| bytes > 0), "--min-gpu-memory"),
+        ];
+        asked.into_iter().filter(|(asks, _)| *asks).map(|(_, flag)| flag).collect()
+    }
+
+    /// As [`Demands::unmet`], by what is known of each GPU.
+    fn lacking(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
         let problem = found.problem.as_ref().map(|problem| format!(" ({problem})")).unwrap_or_default();
         let (broken, healthy): (Vec<&Gpu>, Vec<&Gpu>) = found.gpus.iter().partition(|gpu| gpu.health == Health::Bad);
         let broken_seen = broken.iter().filter(|gpu| gpu.cuda_visible == Some(true)).count();
@@ -109,15 +128,32 @@ impl Demands {
         unmet
     }
 
-    /// Whether nothing but broken GPUs stands in the way of what is unmet: a machine like this one, but whole, would do.
+    /// Whether nothing but broken GPUs, or a driver that fails, stands in the way of what is unmet: a machine like this one,
+    /// but whole, would do.
     pub fn unmet_by_faults(&self, found: &Discovery, visible: Option<&str>) -> bool {
+        let fails = found.driver != Health::Ok;
+        if fails && found.gpus.is_empty() {
+            return true;
+        }
         let mut mended = found.clone();
-        for gpu in mended.gpus.iter_mut().filter(|gpu| gpu.health == Health::Bad) {
+        for gpu in mended.gpus.iter_mut().filter(|gpu| fails || gpu.health == Health::Bad) {
             gpu.health = Health::Ok;
             gpu.memory_total_bytes.get_or_insert(u64::MAX);
         }
-        self.unmet(&mended, visible).is_empty()
+        let driver = self.driver.clone().filter(|_| !fails || found.driver_version.is_some());
+        Demands { driver, ..self.clone() }.lacking(&mended, visible).is_empty()
     }
+}
+
+/// That the driver fails, and how, where it does: whatever is demanded of GPUs, another machine may have it.
+pub fn failing(found: &Discovery) -> Option<String> {
+    let way_out = match found.driver {
+        Health::Unknown => "; another machine may succeed; where the driver is only slow, raise --gpu-timeout",
+        Health::Bad => "; another machine may succeed",
+        Health::Ok | Health::Warn => return None,
+    };
+    let problem = found.problem.as_deref().unwrap_or("it does not say why");
+    Some(format!("the NVIDIA driver fails here, so no GPU can be counted on: {problem}{way_out}"))
 }
 
 /// Each broken GPU by its names, and what is wrong with it.
@@ -205,7 +241,7 @@ mod tests {
         };
         let driver_version = Some("535.104.05".to_owned());
         let gpus = (0..count).map(gpu).collect();
-        Discovery { gpus, driver_version, cuda_version: None, source: Source::Nvml, problem: None }
+        Discovery { gpus, driver_version, cuda_version: None, source: Source::Nvml, problem: None, driver: Health::Ok }
     }
 
     fn demands(number: Option<Number>, driver: Option<&str>, memory: Option<&str>) -> Demands {
@@ -305,6 +341,33 @@ mod tests {
         assert!(!by_faults(3, None, None, 2), "there are too few, broken or not");
         assert!(!by_faults(2, None, Some("0"), 2), "one is hidden");
         assert!(!by_faults(2, Some("40GiB"), None, 2), "the other is too small");
+    }
+
+    #[test]
+    fn a_driver_that_fails_meets_no_demand_and_another_machine_may() {
+        let failing = |count, driver| {
+            let mut found = found(count);
+            found.gpus.iter_mut().for_each(|gpu| (gpu.health, gpu.memory_total_bytes) = (Health::Unknown, None));
+            (found.driver, found.driver_version) = (driver, None);
+            found.problem = Some("nvmlInit_v2 failed".into());
+            found
+        };
+        let all = demands(Some(Number::AtLeast(2)), Some("550"), Some("40GB"));
+        for (count, driver) in [(0, Health::Bad), (2, Health::Bad), (0, Health::Unknown), (2, Health::Unknown)] {
+            let found = failing(count, driver);
+            let unmet = all.unmet(&found, None);
+            assert!(unmet.len() == 1 && all.unmet_by_faults(&found, None), "{unmet:?}");
+            assert!(
+                unmet[0].starts_with("--require-gpus, --min-driver, --min-gpu-memory: the NVIDIA driver fails here")
+            );
+            assert!(unmet[0].contains("nvmlInit_v2 failed; another machine may succeed"), "{unmet:?}");
+            assert_eq!(unmet[0].contains("--gpu-timeout"), driver == Health::Unknown);
+            let nothing = demands(Some(Number::AtLeast(0)), None, Some("0"));
+            assert!(nothing.unmet(&found, None).is_empty() && super::failing(&found).is_some());
+        }
+        let few = failing(1, Health::Bad);
+        assert!(!all.unmet_by_faults(&few, None) && all.unmet(&few, None)[0].contains("2 needed, 1 found"));
+        assert_eq!(super::failing(&found(2)), None);
     }
 
     #[test]
