@@ -490,6 +490,18 @@ fn a_demand_that_only_a_broken_gpu_leaves_unmet_is_202_and_names_it() {
 }
 
 #[test]
+fn instances_of_a_gpu_are_counted_as_nproc_counts_them_and_their_memory_is_not_known() {
+    let fake = FakeNvml::new(&["gpus 1", "gpu0.mig 1"]);
+    let run = |flags: &[&str]| {
+        let args = [&["run", "--nproc", "gpu"], flags, &["--", "echo", "ran"]].concat();
+        fake.trainit(&args).env("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2,MIG-3").output()
+    };
+    assert_eq!(run(&["--require-gpus", "3"]).expect_code(0).out().lines().count(), 3);
+    let done = run(&["--min-gpu-memory", "10GiB"]).expect_code(125);
+    assert!(done.err().contains("is split into MIG instances"), "{}", done.err());
+}
+
+#[test]
 fn a_demand_that_is_met_tells_the_command_nvmls_count() {
     let fake = FakeNvml::new(&[]);
     let run = ["run", "--require-gpus", "any", "--min-driver", "550", "--", "sh", "-c", "echo gpus=$TRAINIT_GPU_COUNT"];

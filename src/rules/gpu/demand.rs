@@ -61,7 +61,9 @@ impl Demands {
         let (broken, healthy): (Vec<&Gpu>, Vec<&Gpu>) = found.gpus.iter().partition(|gpu| gpu.health == Health::Bad);
         let broken_seen = broken.iter().filter(|gpu| gpu.cuda_visible == Some(true)).count();
         let seen = super::cuda::visible_count(&found.gpus, visible);
-        let usable = seen.saturating_sub(broken_seen).min(healthy.len());
+        // Several instances of one GPU (MIG) count each, as in --nproc gpu.
+        let is_split = visible.is_some_and(|list| list.contains("MIG-")) && !healthy.is_empty();
+        let usable = if is_split { seen } else { seen.saturating_sub(broken_seen).min(healthy.len()) };
         let mut unmet = Vec::new();
         let wanted = match self.number {
             None => 0,
@@ -115,6 +117,16 @@ impl Demands {
                 unmet.push(format!("--min-gpu-memory: {} needed, but {lack}{problem}{way_out}", size(wanted)));
             }
             for gpu in seen {
+                // What NVML tells is the whole GPU's.
+                if gpu.mig == Some(true) && gpu.memory_total_bytes.is_some_and(|bytes| bytes >= wanted) {
+                    unmet.push(format!(
+                        "--min-gpu-memory: {} needed, {} is split into MIG instances, and what each has is not known; \
+                         leave --min-gpu-memory away, or ask the platform for an instance of that size",
+                        size(wanted),
+                        gpu.label()
+                    ));
+                    continue;
+                }
                 let has = gpu.memory_total_bytes.map_or("an unknown amount".to_owned(), size);
                 if gpu.memory_total_bytes.is_none_or(|bytes| bytes < wanted) {
                     let label = gpu.label();
@@ -368,6 +380,20 @@ mod tests {
         let few = failing(1, Health::Bad);
         assert!(!all.unmet_by_faults(&few, None) && all.unmet(&few, None)[0].contains("2 needed, 1 found"));
         assert_eq!(super::failing(&found(2)), None);
+    }
+
+    #[test]
+    fn instances_of_a_gpu_count_each_and_their_memory_is_not_the_gpus() {
+        let mut split = found(1);
+        split.gpus[0].mig = Some(true);
+        let unmet = |demands: Demands, split: &Discovery| demands.unmet(split, Some("MIG-1,MIG-2,MIG-3"));
+        assert!(unmet(demands(Some(Number::AtLeast(3)), None, None), &split).is_empty());
+        assert_eq!(unmet(demands(Some(Number::AtLeast(4)), None, None), &split).len(), 1);
+        let memory = unmet(demands(None, None, Some("10GiB")), &split);
+        assert!(memory[0].contains("GPU 0 (GPU-0) is split into MIG instances"), "{memory:?}");
+        assert!(unmet(demands(None, None, Some("40GiB")), &split)[0].contains("has 15.0 GiB"));
+        split.gpus[0].health = Health::Bad;
+        assert_eq!(unmet(demands(Some(Number::Any), None, None), &split).len(), 1, "they share its faults");
     }
 
     #[test]
