@@ -73,7 +73,7 @@ impl Demands {
         if usable < wanted {
             let listed = match (found.gpus.len(), broken.len()) {
                 (0, _) => "none was found".to_owned(),
-                (all, 0) if all > usable => format!("{usable} of {all} is usable (CUDA_VISIBLE_DEVICES)"),
+                (all, 0) if all > usable => format!("{usable} usable of {all} (CUDA_VISIBLE_DEVICES)"),
                 (all, 0) => format!("{all} found: {}", names(&found.gpus)),
                 (all, bad) => format!("{usable} usable of {all}, {bad} broken: {}", faults(&broken)),
             };
@@ -89,8 +89,10 @@ impl Demands {
         }
         if let Some(wanted) = &self.driver {
             let needed = wanted.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
+            // 550.0 is no more than 550.
+            let floor = &wanted[..wanted.iter().rposition(|number| *number > 0).map_or(0, |last| last + 1)];
             match found.driver_version.as_deref().map(|version| (version, numbers(version))) {
-                Some((_, Ok(version))) if version >= *wanted => {}
+                Some((_, Ok(version))) if *version >= *floor => {}
                 Some((version, _)) => unmet.push(format!(
                     "--min-driver: {needed} needed, the driver is {version}; it is the host's, not the image's: update it there, \
                      take another node, or an image with an older CUDA"
@@ -105,36 +107,42 @@ impl Demands {
                 )),
             }
         }
-        if let Some(wanted) = self.memory_bytes.filter(|bytes| *bytes > 0) {
-            let seen: Vec<&&Gpu> = healthy.iter().filter(|gpu| gpu.cuda_visible != Some(false)).collect();
-            if seen.is_empty() {
-                let (lack, way_out) = match (found.gpus.is_empty(), healthy.is_empty()) {
-                    (true, _) if unmet.is_empty() => ("there is no GPU", NO_GPU),
-                    (true, _) => ("there is no GPU", ""),
-                    (_, true) => ("no GPU is whole", ""),
-                    _ => ("no GPU is visible", "; have CUDA_VISIBLE_DEVICES name one"),
-                };
-                unmet.push(format!("--min-gpu-memory: {} needed, but {lack}{problem}{way_out}", size(wanted)));
+        unmet.extend(self.small(&healthy, found.gpus.is_empty(), unmet.is_empty(), &problem));
+        unmet
+    }
+
+    /// What `--min-gpu-memory` finds wanting; `is_none` and `is_first`: there is no GPU, and nobody has said so yet.
+    fn small(&self, healthy: &[&Gpu], is_none: bool, is_first: bool, problem: &str) -> Vec<String> {
+        let Some(wanted) = self.memory_bytes.filter(|bytes| *bytes > 0) else { return Vec::new() };
+        let mut unmet = Vec::new();
+        let seen: Vec<&&Gpu> = healthy.iter().filter(|gpu| gpu.cuda_visible != Some(false)).collect();
+        if seen.is_empty() {
+            let (lack, way_out) = match (is_none, healthy.is_empty()) {
+                (true, _) if is_first => ("there is no GPU", NO_GPU),
+                (true, _) => ("there is no GPU", ""),
+                (_, true) => ("no GPU is whole", ""),
+                _ => ("no GPU is visible", "; have CUDA_VISIBLE_DEVICES name one"),
+            };
+            unmet.push(format!("--min-gpu-memory: {} needed, but {lack}{problem}{way_out}", size(wanted)));
+        }
+        for gpu in seen {
+            // What NVML tells is the whole GPU's.
+            if gpu.mig == Some(true) && gpu.memory_total_bytes.is_some_and(|bytes| bytes >= wanted) {
+                unmet.push(format!(
+                    "--min-gpu-memory: {} needed, {} is split into MIG instances, and what each has is not known; \
+                     leave --min-gpu-memory away, and ask the platform for instances of that size",
+                    size(wanted),
+                    gpu.label()
+                ));
+                continue;
             }
-            for gpu in seen {
-                // What NVML tells is the whole GPU's.
-                if gpu.mig == Some(true) && gpu.memory_total_bytes.is_some_and(|bytes| bytes >= wanted) {
-                    unmet.push(format!(
-                        "--min-gpu-memory: {} needed, {} is split into MIG instances, and what each has is not known; \
-                         leave --min-gpu-memory away, or ask the platform for an instance of that size",
-                        size(wanted),
-                        gpu.label()
-                    ));
-                    continue;
-                }
-                let has = gpu.memory_total_bytes.map_or("an unknown amount".to_owned(), size);
-                if gpu.memory_total_bytes.is_none_or(|bytes| bytes < wanted) {
-                    let label = gpu.label();
-                    unmet.push(format!(
-                        "--min-gpu-memory: {} needed, {label} has {has}{problem}; take a machine with larger ones, or ask for less",
-                        size(wanted)
-                    ));
-                }
+            let has = gpu.memory_total_bytes.map_or("an unknown amount".to_owned(), size);
+            if gpu.memory_total_bytes.is_none_or(|bytes| bytes < wanted) {
+                let label = gpu.label();
+                unmet.push(format!(
+                    "--min-gpu-memory: {} needed, {label} has {has}{problem}; take a machine with larger ones, or ask for less",
+                    size(wanted)
+                ));
             }
         }
         unmet
@@ -315,6 +323,8 @@ mod tests {
         for demand in demands(Some(Number::Any), None, Some("1GiB")).unmet(&hidden, Some("")) {
             assert!(demand.contains("; have CUDA_VISIBLE_DEVICES name"), "{demand}");
         }
+        let none = &demands(Some(Number::Any), None, None).unmet(&hidden, Some(""))[0];
+        assert!(none.contains("1 needed, 0 usable of 2 (CUDA_VISIBLE_DEVICES);"), "{none}");
     }
 
     #[test]
@@ -401,6 +411,7 @@ mod tests {
         let unmet = |text| !demands(None, Some(text), None).unmet(&found(1), None).is_empty();
         assert!(!unmet("535") && !unmet("99.9") && !unmet("535.104.5"));
         assert!(unmet("535.104.06") && unmet("536"));
+        assert!(!unmet("535.104.05.0") && unmet("535.104.05.1"));
     }
 
     #[test]
