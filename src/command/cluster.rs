@@ -8,7 +8,7 @@ use crate::rules::cluster::malformed;
 use crate::rules::cluster::spec::{ClusterError, ClusterOptions, Nproc, Warning};
 use crate::rules::env::Env;
 use crate::rules::framework::{self, Resolved};
-use crate::rules::gpu::{Discovery, cuda};
+use crate::rules::gpu::{Discovery, cuda, demand};
 use crate::settings::cluster::read;
 use crate::settings::layers::unknown_variables;
 use crate::settings::{Complaint, Reader};
@@ -74,8 +74,10 @@ impl Wanted {
                 return options;
             }
             // A process that sees no GPU of its own is of no use.
-            let visible = cuda::visible_count(&gpus().gpus, env.get("CUDA_VISIBLE_DEVICES"));
+            let found = gpus();
+            let visible = cuda::visible_count(&found.gpus, env.get("CUDA_VISIBLE_DEVICES"));
             options.gpu_count = u32::try_from(visible).unwrap_or(u32::MAX);
+            options.gpu_failure = demand::failing(&found);
         }
         options
     }

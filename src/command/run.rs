@@ -29,6 +29,9 @@ use crate::supervisor::{self, GpuWatch, Job, Keep, Lookout, Metrics, Page, Peers
 use crate::telemetry::log::{self, Format};
 use crate::telemetry::verdict::{self, Facts};
 
+/// The code of what was demanded of the GPUs and is not met.
+const DEMAND: &str = "gpu_demand";
+
 /// What a `tee` that was there before us has for our last lines, before the kernel ends it with its PID 1.
 const READERS_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -55,6 +58,9 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let Asked { run: mut settings, keeping, gpus, collected, .. } = asked;
     let Placed { resolved, peers } = match placed {
         Ok(placed) => placed,
+        Err(mistakes) if mistakes.iter().all(|mistake| mistake.code == DEMAND) => {
+            return elsewhere(mistakes.iter().map(ToString::to_string).collect(), &settings);
+        }
         Err(mistakes) => return refuse_all(&mistakes, &settings),
     };
     hear_when_orphaned(&settings);
@@ -66,15 +72,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.peers = peers.as_ref().map(Peers::name);
     let gpu_count = match gpu_count(&gpus, &env, found.as_ref()) {
         Ok(count) => count,
-        Err(Unmet { demands, by_faults: true }) => {
-            let detail = format!("{} (host {})", demands.join("; "), host());
-            return end(
-                &verdict::broken_gpus(settings.policy.remapped(exit::GPU), detail),
-                &settings,
-                Some("gpu_demand"),
-            );
-        }
-        Err(unmet) => return not_started(&unmet.demands, &settings, &["gpu_demand"]),
+        Err(Unmet { demands, by_faults: true }) => return elsewhere(demands, &settings),
+        Err(unmet) => return not_started(&unmet.demands, &settings, &[DEMAND]),
     };
     let lookout = lookout(&settings, &env);
     settings.policy.seed = Some(seed());
@@ -252,8 +251,14 @@ fn names(processes: Processes, has_prefix: bool) -> Vec<String> {
 /// The demands on the GPUs that are not met.
 struct Unmet {
     demands: Vec<String>,
-    /// Only because GPUs are broken: another machine may meet them.
+    /// Only because GPUs are broken or the driver fails: another machine may meet them.
     by_faults: bool,
+}
+
+/// The end of a job whose demands on the GPUs are not met here, and may be on another machine.
+fn elsewhere(demands: Vec<String>, settings: &RunSettings) -> u8 {
+    let detail = format!("{} (host {})", demands.join("; "), host());
+    end(&verdict::broken_gpus(settings.policy.remapped(exit::GPU), detail), settings, Some(DEMAND))
 }
 
 /// How many GPUs the command is told of: the device nodes, known at once; or, where something is demanded of them or their

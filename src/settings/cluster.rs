@@ -34,6 +34,7 @@ pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
         rank_all_pools: reader.choice("rank-pools", &[("training", false), ("all", true)]).unwrap_or(false),
         nproc: reader.parse("nproc", nproc),
         gpu_count: 0,
+        gpu_failure: None,
         cores: 0,
     }
 }

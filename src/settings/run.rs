@@ -82,7 +82,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         stopped_code: reader
             .choice("stopped-exit-code", &[("143", StoppedCode::Always143), ("child", StoppedCode::Child)])
             .unwrap_or(StoppedCode::Always143),
-        preempt_signal: reader.parse("preempt-signal", signal_or_none).unwrap_or(default.preempt_signal),
+        preempt_signal: reader.parse("preempt-signal", notifying).unwrap_or(default.preempt_signal),
         preempt_on: reader.each("preempt-on", announcing),
         checkpoint_on: Vec::new(),
         max_restarts: reader.count("max-restarts").map_or(default_restarts, |n| u32::try_from(n).unwrap_or(u32::MAX)),
@@ -160,6 +160,17 @@ fn signal(text: &str) -> Result<Signal, String> {
 
 fn signal_or_none(text: &str) -> Result<Option<Signal>, String> {
     if text.trim() == "0" { Ok(None) } else { signal(text).map(Some) }
+}
+
+/// What the trainer can hear and answer, or `0`.
+fn notifying(text: &str) -> Result<Option<Signal>, String> {
+    let signal = signal_or_none(text)?;
+    match signal {
+        Some(deaf @ (Signal::KILL | Signal::STOP)) => Err(format!(
+            "{deaf} leaves the trainer no time to save; expected one that can be caught, such as TERM, or 0"
+        )),
+        _ => Ok(signal),
+    }
 }
 
 /// `USR1`, `USR1@120` (seconds, as Slurm writes them) or `USR1@2m`.
@@ -247,6 +258,8 @@ mod tests {
         for (variable, value, found) in [
             ("TRAINIT_REWRITE_SIGNAL", "KILL:TERM", "KILL"),
             ("TRAINIT_REWRITE_SIGNAL", "STOP:TERM", "STOP"),
+            ("TRAINIT_PREEMPT_SIGNAL", "KILL", "such as TERM, or 0"),
+            ("TRAINIT_PREEMPT_SIGNAL", "19", "such as TERM, or 0"),
             ("TRAINIT_REWRITE_SIGNAL", "TERM:INT\nTERM:HUP", "each FROM once"),
             ("TRAINIT_REMAP_EXIT", "143:0\n143:1", "143:0 and 143:1"),
         ] {

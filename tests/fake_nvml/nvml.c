@@ -11,7 +11,7 @@
  *   all ACTION                    what every call does
  *   gpu1.uuid GPU-x               a value: uuid, name, name-hex, bus, minor, total, used, reserved, util, temp,
  *                                 power, limit, throttle, ecc, recovery, pending, failed, mig, links, events
- *   event-1 0 8 79                the first event: GPU, kind, data (delivered once it is in the file); event-2, ...
+ *   event-1 0 8 79                the first event: GPU (-1: none), kind, data (delivered once it is in the file); event-2, ...
  *   trace PATH                    append "PID FUNCTION" for each call
  *   state PATH                    write this process's state there at nvmlInit_v2
  *
@@ -305,7 +305,7 @@ static int wait_for(struct event *event, unsigned ms) {
         const char *value = look("event-%d", events_delivered + 1);
         if (value && sscanf(value, "%d %llu %llu", &gpu, &event->kind, &event->data) == 3) {
             events_delivered++;
-            event->device = &devices[gpu];
+            event->device = gpu < 0 ? NULL : &devices[gpu];
             event->gpu_instance = event->compute_instance = 0xFFFFFFFF;
             return OK;
         }

@@ -83,6 +83,37 @@ fn what_is_wrong_with_the_gpus_at_the_start_is_told() {
 }
 
 #[test]
+fn a_trainer_that_dies_beside_a_gpu_that_was_lost_from_the_start_is_not_restarted_here() {
+    for call in ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"] {
+        let fake = FakeNvml::new(&[&format!("{call}@1 return 15")]);
+        let flags = ["--max-restarts", "3", "--restart-backoff", "1ms"];
+        let running = run(&fake, &flags, &format!("trap 'exit 9' USR1; echo ready; {LOOP}")).start();
+        running.after_line("ready");
+        running.after_log("GPU is lost");
+        running.signal(libc::SIGUSR1);
+        let done = running.finish().expect_code(202);
+        let (verdict, why) =
+            (done.verdict(), format!("GPU 1: no place to train from the start, {call} failed with 15"));
+        assert!(verdict["detail"].as_str().unwrap().starts_with(&why), "{verdict}");
+        assert_eq!(verdict["attempts"], 1);
+    }
+}
+
+#[test]
+fn an_xid_without_its_gpu_is_warned_of_and_counted_and_stops_nothing() {
+    let fake = FakeNvml::new(&[]);
+    let running = run(&fake, &[], &format!("trap 'exit 0' USR1; echo ready; {LOOP}")).start();
+    running.after_line("ready");
+    running.after_log("the GPUs are watched");
+    fake.play(&["event-1 -1 8 79"]);
+    running.after_log("a GPU that the driver does not name: XID 79, GPU has fallen off the bus");
+    running.signal(libc::SIGUSR1);
+    let verdict = running.finish().expect_code(0).verdict();
+    let gpu = "a GPU that the driver does not name";
+    assert_eq!(verdict["xids"], serde_json::json!([{"gpu": gpu, "xid": 79, "count": 1}]));
+}
+
+#[test]
 fn an_xid_of_the_program_does_not_touch_a_trainer_that_lives() {
     let fake = FakeNvml::new(&[]);
     let script = format!("trap 'exit 0' USR1; echo ready; {LOOP}");

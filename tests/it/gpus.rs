@@ -367,11 +367,15 @@ fn a_bad_setting_is_125() {
 
 /// Runs with a /dev and a /proc/driver of its own: `setup` is a shell line with `$DEV` as working directory.
 fn with_devices(setup: &str) -> Trainit {
+    devices(setup, &["gpus", "--json"])
+}
+
+fn devices(setup: &str, args: &[&str]) -> Trainit {
     let script = format!(
         "mount -t tmpfs none /proc/driver && mount -t tmpfs none /dev && cd /dev && mkdir -p /proc/driver/nvidia/gpus && \
          {setup} && cd / && exec \"$@\""
     );
-    Trainit::through(&["unshare", "--mount", "sh", "-c", &script, "sh"], ["gpus", "--json"])
+    Trainit::through(&["unshare", "--mount", "sh", "-c", &script, "sh"], args)
 }
 
 const INFORMATION: &str = "mkdir /proc/driver/nvidia/gpus/0000:00:04.0 && printf 'Model: \\t Tesla T4\\nGPU UUID: \\t \
@@ -486,6 +490,18 @@ fn a_demand_that_only_a_broken_gpu_leaves_unmet_is_202_and_names_it() {
 }
 
 #[test]
+fn instances_of_a_gpu_are_counted_as_nproc_counts_them_and_their_memory_is_not_known() {
+    let fake = FakeNvml::new(&["gpus 1", "gpu0.mig 1"]);
+    let run = |flags: &[&str]| {
+        let args = [&["run", "--nproc", "gpu"], flags, &["--", "echo", "ran"]].concat();
+        fake.trainit(&args).env("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2,MIG-3").output()
+    };
+    assert_eq!(run(&["--require-gpus", "3"]).expect_code(0).out().lines().count(), 3);
+    let done = run(&["--min-gpu-memory", "10GiB"]).expect_code(125);
+    assert!(done.err().contains("is split into MIG instances"), "{}", done.err());
+}
+
+#[test]
 fn a_demand_that_is_met_tells_the_command_nvmls_count() {
     let fake = FakeNvml::new(&[]);
     let run = ["run", "--require-gpus", "any", "--min-driver", "550", "--", "sh", "-c", "echo gpus=$TRAINIT_GPU_COUNT"];
@@ -496,9 +512,52 @@ fn a_demand_that_is_met_tells_the_command_nvmls_count() {
 #[test]
 fn a_demand_on_a_hanging_driver_is_unmet_in_time_with_the_reason() {
     let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
-    let run = ["run", "--require-gpus", "1", "--gpu-timeout", "300ms", "--", "echo", "ran"];
+    for (flag, value) in [("--require-gpus", "1"), ("--nproc", "gpu")] {
+        let run = ["run", flag, value, "--gpu-timeout", "300ms", "--", "echo", "ran"];
+        let done = fake.trainit(&run).output().expect_code(202);
+        assert!(done.err().contains("nvmlInit_v2 did not return in 0.3 s"), "{}", done.err());
+        assert!(done.out().is_empty() && !done.err().contains("--gpus all"), "{}", done.err());
+    }
+}
+
+#[test]
+fn a_demand_on_a_driver_that_fails_is_202_with_device_nodes_and_without() {
+    let run = ["run", "--require-gpus", "2", "--min-driver", "535", "--", "echo", "ran"];
+    for (line, why) in [
+        ("nvmlInit_v2 return 18", "only a new container cures it"),
+        ("nvmlInit_v2 return 999", "only a new container cures it"),
+        ("nvmlInit_v2 segv", "the NVIDIA driver library crashes here"),
+        ("nvmlDeviceGetCount_v2 return 15", "no place to train until it is repaired"),
+        ("nvmlDeviceGetCount_v2 return 16", "no place to train until it is repaired"),
+    ] {
+        let fake = FakeNvml::new(&[line]);
+        let library = fake.dir_of_library().join("libnvidia-ml.so.1");
+        let nodes = crate::support::is_root().then(|| devices("touch nvidiactl nvidia0 nvidia1", &run));
+        let nodes =
+            nodes.map(|trainit| trainit.env("TRAINIT_NVML_LIBRARY", library).env("FAKE_NVML", fake.path("scenario")));
+        for trainit in [Some(fake.trainit(&run)), nodes].into_iter().flatten() {
+            let done = trainit.output().expect_code(202);
+            let (verdict, out) = (done.verdict(), done.out());
+            let detail = verdict["detail"].as_str().unwrap();
+            assert_eq!((&verdict["reason"], out.as_str()), (&json!("gpu"), ""), "{line}");
+            assert!(detail.contains(why) && detail.contains("another machine may succeed"), "{detail}");
+            assert!(!detail.contains("--gpus all"), "{detail}");
+        }
+    }
+}
+
+#[test]
+fn a_demand_where_device_nodes_are_without_their_driver_is_202_and_without_nodes_125() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 return 9"]);
+    let run = ["run", "--require-gpus", "1", "--", "echo", "ran"];
     let done = fake.trainit(&run).output().expect_code(125);
-    assert!(done.err().contains("nvmlInit_v2 did not return in 0.3 s"), "{}", done.err());
+    assert!(done.err().contains("--gpus all"), "{}", done.err());
+    if crate::support::is_root() {
+        let trainit = devices("touch nvidiactl nvidia0", &run).env("FAKE_NVML", fake.path("scenario"));
+        let trainit = trainit.env("TRAINIT_NVML_LIBRARY", fake.dir_of_library().join("libnvidia-ml.so.1"));
+        let done = trainit.output().expect_code(202);
+        assert!(done.err().contains("driver not loaded") && done.out().is_empty(), "{}", done.err());
+    }
 }
 
 #[test]

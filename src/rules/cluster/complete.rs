@@ -183,11 +183,15 @@ fn spec(reading: Reading, leader: Option<Address>, rendezvous: Option<Address>) 
     }
 }
 
-/// How many processes `--nproc` asks for. Errors: `bad_setting` where there is no GPU to count.
+/// How many processes `--nproc` asks for. Errors: `bad_setting` where there is no GPU to count, `gpu_demand` where the
+/// driver fails.
 pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
     match input.options.nproc {
         None => Ok(None),
         Some(Nproc::Count(count)) => Ok(Some(count)),
+        Some(Nproc::Gpu) if let Some(failure) = &input.options.gpu_failure => {
+            Err(ClusterError::new("gpu_demand", "--nproc", failure.clone()))
+        }
         Some(Nproc::Gpu) if input.options.gpu_count > 0 => Ok(Some(input.options.gpu_count)),
         Some(Nproc::Gpu) => {
             let message = format!(

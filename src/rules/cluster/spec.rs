@@ -268,6 +268,8 @@ pub struct ClusterOptions {
     pub nproc: Option<Nproc>,
     /// GPUs in this container, for `--nproc gpu`.
     pub gpu_count: u32,
+    /// Why they cannot be counted on.
+    pub gpu_failure: Option<String>,
     /// Processors this process may use; 0 when nobody counted.
     pub cores: u32,
 }
@@ -286,6 +288,7 @@ impl Default for ClusterOptions {
             rank_all_pools: false,
             nproc: None,
             gpu_count: 0,
+            gpu_failure: None,
             cores: 0,
         }
     }

@@ -3,12 +3,14 @@
 //! The variable is a list of numbers, of `GPU-…` UUIDs (a beginning suffices) or of `MIG-…`; the first entry that names
 //! nothing ends it, an empty list hides all. NVML does not read it. Deliberately absent: MIG instances, which are no GPUs.
 
+use std::collections::BTreeSet;
+
 use super::Gpu;
 
 /// Sets [`Gpu::cuda_visible`] on each. `order` is `CUDA_DEVICE_ORDER`.
 ///
 /// Numbers are CUDA's, fastest first unless the order is `PCI_BUS_ID`: they name a GPU only then, or where all are of one
-/// model (equally fast ones stay in PCI order).
+/// model (equally fast ones stay in PCI order), or where there are as many of them as GPUs.
 pub fn mark(gpus: &mut [Gpu], visible: Option<&str>, order: Option<&str>) {
     let Some(list) = visible else {
         for gpu in gpus {
@@ -19,16 +21,20 @@ pub fn mark(gpus: &mut [Gpu], visible: Option<&str>, order: Option<&str>) {
     let alike = gpus.iter().all(|gpu| gpu.name.is_some() && gpu.name == gpus[0].name);
     let ordered = alike || order == Some("PCI_BUS_ID");
     let mut seen = vec![Some(false); gpus.len()];
+    let mut numbers = BTreeSet::new();
     for entry in list.split(',').map(str::trim) {
         if let Ok(number) = entry.parse::<usize>() {
+            numbers.insert(number);
             match (number < gpus.len(), ordered) {
                 (false, _) => break,
                 (true, true) => seen[number] = Some(true),
-                (true, false) if number == 0 && gpus.len() == 1 => seen[0] = Some(true),
+                (true, false) if numbers.len() == gpus.len() => seen.fill(Some(true)),
                 (true, false) => {
                     seen.iter_mut().filter(|s| **s == Some(false)).for_each(|s| *s = None);
                 }
             }
+        } else if entry.starts_with("MIG-") && gpus.len() == 1 {
+            seen[0] = Some(true);
         } else if entry.starts_with("MIG-") {
             seen.iter_mut().filter(|s| **s == Some(false)).for_each(|s| *s = None);
         } else {
@@ -97,6 +103,14 @@ mod tests {
         assert_eq!(visible_count(&gpus(&["A", "B"]), Some("1")), 1);
         assert_eq!(marked(&["A", "B"], Some("1"), Some("PCI_BUS_ID")), [Some(false), Some(true)]);
         assert_eq!(marked(&["A", "A"], Some("1"), None), [Some(false), Some(true)]);
+        assert_eq!(marked(&["A", "B"], Some("1,0"), None), [Some(true), Some(true)], "all of them, in whatever order");
+        assert_eq!(marked(&["A", "B"], Some("1,1"), None), [None, None]);
+    }
+
+    #[test]
+    fn a_mig_instance_is_of_the_only_gpu_or_of_nobody_knows_which() {
+        assert_eq!(marked(&["A"], Some("MIG-x"), None), [Some(true)]);
+        assert_eq!(marked(&["A", "A"], Some("MIG-x"), None), [None, None]);
     }
 
     #[test]

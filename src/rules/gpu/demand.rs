@@ -1,7 +1,7 @@
 //! What a job demands of its GPUs before it starts: `--require-gpus`, `--min-driver`, `--min-gpu-memory`.
 //!
 //! With an unmet demand the job does not start: for good where what is demanded is not there, elsewhere where it is there
-//! and broken. Deliberately absent: waiting for it.
+//! and broken, or where the driver fails. Deliberately absent: waiting for it.
 
 use super::{Discovery, Gpu, Health};
 
@@ -36,13 +36,34 @@ impl Demands {
     }
 
     /// Every demand that is not met, each one line with what was found. `visible` is `CUDA_VISIBLE_DEVICES`: a GPU that the
-    /// trainer cannot see does not count, nor does one that is broken.
+    /// trainer cannot see does not count, nor does one that is broken. A driver that fails meets none.
     pub fn unmet(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
+        let asked = self.asked();
+        match failing(found).filter(|_| !asked.is_empty() && self.unmet_by_faults(found, visible)) {
+            Some(failing) => vec![format!("{}: {failing}", asked.join(", "))],
+            None => self.lacking(found, visible),
+        }
+    }
+
+    /// The flags that ask for something.
+    fn asked(&self) -> Vec<&'static str> {
+        let asked = [
+            (!matches!(self.number, None | Some(Number::AtLeast(0))), "--require-gpus"),
+            (self.driver.is_some(), "--min-driver"),
+            (self.memory_bytes.is_some_and(|bytes| bytes > 0), "--min-gpu-memory"),
+        ];
+        asked.into_iter().filter(|(asks, _)| *asks).map(|(_, flag)| flag).collect()
+    }
+
+    /// As [`Demands::unmet`], by what is known of each GPU.
+    fn lacking(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
         let problem = found.problem.as_ref().map(|problem| format!(" ({problem})")).unwrap_or_default();
         let (broken, healthy): (Vec<&Gpu>, Vec<&Gpu>) = found.gpus.iter().partition(|gpu| gpu.health == Health::Bad);
         let broken_seen = broken.iter().filter(|gpu| gpu.cuda_visible == Some(true)).count();
         let seen = super::cuda::visible_count(&found.gpus, visible);
-        let usable = seen.saturating_sub(broken_seen).min(healthy.len());
+        // Several instances of one GPU (MIG) count each, as in --nproc gpu.
+        let is_split = visible.is_some_and(|list| list.contains("MIG-")) && !healthy.is_empty();
+        let usable = if is_split { seen } else { seen.saturating_sub(broken_seen).min(healthy.len()) };
         let mut unmet = Vec::new();
         let wanted = match self.number {
             None => 0,
@@ -52,7 +73,7 @@ impl Demands {
         if usable < wanted {
             let listed = match (found.gpus.len(), broken.len()) {
                 (0, _) => "none was found".to_owned(),
-                (all, 0) if all > usable => format!("{usable} of {all} is usable (CUDA_VISIBLE_DEVICES)"),
+                (all, 0) if all > usable => format!("{usable} usable of {all} (CUDA_VISIBLE_DEVICES)"),
                 (all, 0) => format!("{all} found: {}", names(&found.gpus)),
                 (all, bad) => format!("{usable} usable of {all}, {bad} broken: {}", faults(&broken)),
             };
@@ -68,8 +89,10 @@ impl Demands {
         }
         if let Some(wanted) = &self.driver {
             let needed = wanted.iter().map(u64::to_string).collect::<Vec<_>>().join(".");
+            // 550.0 is no more than 550.
+            let floor = &wanted[..wanted.iter().rposition(|number| *number > 0).map_or(0, |last| last + 1)];
             match found.driver_version.as_deref().map(|version| (version, numbers(version))) {
-                Some((_, Ok(version))) if version >= *wanted => {}
+                Some((_, Ok(version))) if *version >= *floor => {}
                 Some((version, _)) => unmet.push(format!(
                     "--min-driver: {needed} needed, the driver is {version}; it is the host's, not the image's: update it there, \
                      take another node, or an image with an older CUDA"
@@ -84,40 +107,73 @@ impl Demands {
                 )),
             }
         }
-        if let Some(wanted) = self.memory_bytes.filter(|bytes| *bytes > 0) {
-            let seen: Vec<&&Gpu> = healthy.iter().filter(|gpu| gpu.cuda_visible != Some(false)).collect();
-            if seen.is_empty() {
-                let (lack, way_out) = match (found.gpus.is_empty(), healthy.is_empty()) {
-                    (true, _) if unmet.is_empty() => ("there is no GPU", NO_GPU),
-                    (true, _) => ("there is no GPU", ""),
-                    (_, true) => ("no GPU is whole", ""),
-                    _ => ("no GPU is visible", "; have CUDA_VISIBLE_DEVICES name one"),
-                };
-                unmet.push(format!("--min-gpu-memory: {} needed, but {lack}{problem}{way_out}", size(wanted)));
+        unmet.extend(self.small(&healthy, found.gpus.is_empty(), unmet.is_empty(), &problem));
+        unmet
+    }
+
+    /// What `--min-gpu-memory` finds wanting; `is_none` and `is_first`: there is no GPU, and nobody has said so yet.
+    fn small(&self, healthy: &[&Gpu], is_none: bool, is_first: bool, problem: &str) -> Vec<String> {
+        let Some(wanted) = self.memory_bytes.filter(|bytes| *bytes > 0) else { return Vec::new() };
+        let mut unmet = Vec::new();
+        let seen: Vec<&&Gpu> = healthy.iter().filter(|gpu| gpu.cuda_visible != Some(false)).collect();
+        if seen.is_empty() {
+            let (lack, way_out) = match (is_none, healthy.is_empty()) {
+                (true, _) if is_first => ("there is no GPU", NO_GPU),
+                (true, _) => ("there is no GPU", ""),
+                (_, true) => ("no GPU is whole", ""),
+                _ => ("no GPU is visible", "; have CUDA_VISIBLE_DEVICES name one"),
+            };
+            unmet.push(format!("--min-gpu-memory: {} needed, but {lack}{problem}{way_out}", size(wanted)));
+        }
+        for gpu in seen {
+            // What NVML tells is the whole GPU's.
+            if gpu.mig == Some(true) && gpu.memory_total_bytes.is_some_and(|bytes| bytes >= wanted) {
+                unmet.push(format!(
+                    "--min-gpu-memory: {} needed, {} is split into MIG instances, and what each has is not known; \
+                     leave --min-gpu-memory away, and ask the platform for instances of that size",
+                    size(wanted),
+                    gpu.label()
+                ));
+                continue;
             }
-            for gpu in seen {
-                let has = gpu.memory_total_bytes.map_or("an unknown amount".to_owned(), size);
-                if gpu.memory_total_bytes.is_none_or(|bytes| bytes < wanted) {
-                    let label = gpu.label();
-                    unmet.push(format!(
-                        "--min-gpu-memory: {} needed, {label} has {has}{problem}; take a machine with larger ones, or ask for less",
-                        size(wanted)
-                    ));
-                }
+            let has = gpu.memory_total_bytes.map_or("an unknown amount".to_owned(), size);
+            if gpu.memory_total_bytes.is_none_or(|bytes| bytes < wanted) {
+                let label = gpu.label();
+                unmet.push(format!(
+                    "--min-gpu-memory: {} needed, {label} has {has}{problem}; take a machine with larger ones, or ask for less",
+                    size(wanted)
+                ));
             }
         }
         unmet
     }
 
-    /// Whether nothing but broken GPUs stands in the way of what is unmet: a machine like this one, but whole, would do.
+    /// Whether nothing but broken GPUs, or a driver that fails, stands in the way of what is unmet: a machine like this one,
+    /// but whole, would do.
     pub fn unmet_by_faults(&self, found: &Discovery, visible: Option<&str>) -> bool {
+        let fails = found.driver != Health::Ok;
+        if fails && found.gpus.is_empty() {
+            return true;
+        }
         let mut mended = found.clone();
-        for gpu in mended.gpus.iter_mut().filter(|gpu| gpu.health == Health::Bad) {
+        for gpu in mended.gpus.iter_mut().filter(|gpu| fails || gpu.health == Health::Bad) {
             gpu.health = Health::Ok;
             gpu.memory_total_bytes.get_or_insert(u64::MAX);
         }
-        self.unmet(&mended, visible).is_empty()
+        let driver = self.driver.clone().filter(|_| !fails || found.driver_version.is_some());
+        Demands { driver, ..self.clone() }.lacking(&mended, visible).is_empty()
     }
+}
+
+/// That the driver fails, and how, where it does: whatever is demanded of GPUs, another machine may have it.
+pub fn failing(found: &Discovery) -> Option<String> {
+    let way_out = match found.driver {
+        Health::Unknown => "; another machine may succeed; where the driver is only slow, raise --gpu-timeout",
+        Health::Bad => "; another machine may succeed",
+        Health::Ok | Health::Warn => return None,
+    };
+    let problem = found.problem.as_deref().unwrap_or("it does not say why");
+    Some(format!("the NVIDIA driver fails here, so no GPU can be counted on: {problem}{way_out}"))
 }
 
 /// Each broken GPU by its names, and what is wrong with it.
@@ -205,7 +261,7 @@ mod tests {
         };
         let driver_version = Some("535.104.05".to_owned());
         let gpus = (0..count).map(gpu).collect();
-        Discovery { gpus, driver_version, cuda_version: None, source: Source::Nvml, problem: None }
+        Discovery { gpus, driver_version, cuda_version: None, source: Source::Nvml, problem: None, driver: Health::Ok }
     }
 
     fn demands(number: Option<Number>, driver: Option<&str>, memory: Option<&str>) -> Demands {
@@ -267,6 +323,8 @@ mod tests {
         for demand in demands(Some(Number::Any), None, Some("1GiB")).unmet(&hidden, Some("")) {
             assert!(demand.contains("; have CUDA_VISIBLE_DEVICES name"), "{demand}");
         }
+        let none = &demands(Some(Number::Any), None, None).unmet(&hidden, Some(""))[0];
+        assert!(none.contains("1 needed, 0 usable of 2 (CUDA_VISIBLE_DEVICES);"), "{none}");
     }
 
     #[test]
@@ -308,10 +366,52 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_that_fails_meets_no_demand_and_another_machine_may() {
+        let failing = |count, driver| {
+            let mut found = found(count);
+            found.gpus.iter_mut().for_each(|gpu| (gpu.health, gpu.memory_total_bytes) = (Health::Unknown, None));
+            (found.driver, found.driver_version) = (driver, None);
+            found.problem = Some("nvmlInit_v2 failed".into());
+            found
+        };
+        let all = demands(Some(Number::AtLeast(2)), Some("550"), Some("40GB"));
+        for (count, driver) in [(0, Health::Bad), (2, Health::Bad), (0, Health::Unknown), (2, Health::Unknown)] {
+            let found = failing(count, driver);
+            let unmet = all.unmet(&found, None);
+            assert!(unmet.len() == 1 && all.unmet_by_faults(&found, None), "{unmet:?}");
+            assert!(
+                unmet[0].starts_with("--require-gpus, --min-driver, --min-gpu-memory: the NVIDIA driver fails here")
+            );
+            assert!(unmet[0].contains("nvmlInit_v2 failed; another machine may succeed"), "{unmet:?}");
+            assert_eq!(unmet[0].contains("--gpu-timeout"), driver == Health::Unknown);
+            let nothing = demands(Some(Number::AtLeast(0)), None, Some("0"));
+            assert!(nothing.unmet(&found, None).is_empty() && super::failing(&found).is_some());
+        }
+        let few = failing(1, Health::Bad);
+        assert!(!all.unmet_by_faults(&few, None) && all.unmet(&few, None)[0].contains("2 needed, 1 found"));
+        assert_eq!(super::failing(&found(2)), None);
+    }
+
+    #[test]
+    fn instances_of_a_gpu_count_each_and_their_memory_is_not_the_gpus() {
+        let mut split = found(1);
+        split.gpus[0].mig = Some(true);
+        let unmet = |demands: Demands, split: &Discovery| demands.unmet(split, Some("MIG-1,MIG-2,MIG-3"));
+        assert!(unmet(demands(Some(Number::AtLeast(3)), None, None), &split).is_empty());
+        assert_eq!(unmet(demands(Some(Number::AtLeast(4)), None, None), &split).len(), 1);
+        let memory = unmet(demands(None, None, Some("10GiB")), &split);
+        assert!(memory[0].contains("GPU 0 (GPU-0) is split into MIG instances"), "{memory:?}");
+        assert!(unmet(demands(None, None, Some("40GiB")), &split)[0].contains("has 15.0 GiB"));
+        split.gpus[0].health = Health::Bad;
+        assert_eq!(unmet(demands(Some(Number::Any), None, None), &split).len(), 1, "they share its faults");
+    }
+
+    #[test]
     fn versions_compare_as_numbers() {
         let unmet = |text| !demands(None, Some(text), None).unmet(&found(1), None).is_empty();
         assert!(!unmet("535") && !unmet("99.9") && !unmet("535.104.5"));
         assert!(unmet("535.104.06") && unmet("536"));
+        assert!(!unmet("535.104.05.0") && unmet("535.104.05.1"));
     }
 
     #[test]

@@ -122,6 +122,9 @@ pub struct Discovery {
     pub source: Source,
     /// What is wrong, where NVML or GPUs were to be expected; one line.
     pub problem: Option<String>,
+    /// The driver itself: bad where it says so, unknown where it hangs or crashes. Without a driver there is nothing wrong.
+    #[serde(skip)]
+    pub driver: Health,
 }
 
 /// Names of the throttle bits that slow a trainer down, in the order of the bits. Idle and application clocks are none.

@@ -90,7 +90,14 @@ mod tests {
 
     fn discovery(gpus: Vec<Gpu>, problem: Option<&str>) -> Discovery {
         let problem = problem.map(str::to_owned);
-        Discovery { gpus, driver_version: Some("550.54".into()), cuda_version: None, source: Source::Nvml, problem }
+        Discovery {
+            gpus,
+            driver_version: Some("550.54".into()),
+            cuda_version: None,
+            source: Source::Nvml,
+            problem,
+            driver: Health::Ok,
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::answer::{code, failure};
 use super::health::{SLOWDOWN, health};
-use super::ledger::{Finding, GpuId, Ledger, XidCount};
+use super::ledger::{Finding, GpuId, Ledger, Use, XidCount};
 use super::protocol::{Line, event};
 use super::xid::Class;
 use super::{Gpu, Health, cuda, throttle_names};
@@ -64,6 +64,8 @@ pub struct Watch {
     gpus: BTreeMap<GpuId, Seen>,
     /// Those that a new probe has not named yet.
     awaited: Vec<Gpu>,
+    /// Those that were lost before anything was known of them, and how.
+    absent: BTreeMap<GpuId, String>,
     /// Whether the ledger has to be told the names anew.
     strangers: bool,
     deafness_told: bool,
@@ -73,7 +75,8 @@ impl Watch {
     /// Nothing is known yet.
     pub fn new(policy: WatchPolicy) -> Watch {
         let ledger = Ledger::new(policy.overrides.iter().copied());
-        Watch { policy, ledger, gpus: BTreeMap::new(), awaited: Vec::new(), strangers: false, deafness_told: false }
+        let (gpus, awaited, absent) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        Watch { policy, ledger, gpus, awaited, absent, strangers: false, deafness_told: false }
     }
 
     /// A new probe begins: it has to name every GPU that there was.
@@ -92,6 +95,7 @@ impl Watch {
         match line {
             Line::Gpu { sampled, gpu } => {
                 self.awaited.retain(|awaited| awaited.uuid != gpu.uuid);
+                self.absent.remove(&gpu.index);
                 self.gpu(now, gpu, *sampled)
             }
             Line::GpuError { index, uuid, function, code } => {
@@ -109,6 +113,7 @@ impl Watch {
                     _ => self.ledger.action(now, *gpu, *recovery_action),
                 }
             }
+            Line::Event { index: None, kind: event::XID, data, .. } => self.ledger.stray(now, *data),
             Line::Deaf { function, code } => self.deaf(function, *code),
             _ => Vec::new(),
         }
@@ -126,7 +131,19 @@ impl Watch {
 
     /// The trainer died or hung: whether a GPU is to blame, and with which class.
     pub fn death(&mut self, now: Duration) -> Option<Finding> {
-        self.ledger.death(now)
+        let found = self.ledger.death(now);
+        let leaves = found.as_ref().is_some_and(|finding| finding.class == Class::Leave);
+        if leaves { found } else { self.missed().or(found) }
+    }
+
+    /// A GPU that was lost from the start, unless the trainer was given others. CUDA's numbers leave out a lost one.
+    fn missed(&self) -> Option<Finding> {
+        let (gpu, why) = self.absent.first_key_value()?;
+        let names_one = |entry: &&str| !entry.trim().is_empty() && !entry.trim().starts_with('-');
+        let wanted = self.policy.cuda_visible.as_deref().map(|list| list.split(',').take_while(names_one).count());
+        let gpus: Vec<Gpu> = self.gpus.values().map(|seen| seen.gpu.clone()).collect();
+        let given = cuda::visible_count(&gpus, self.policy.cuda_visible.as_deref());
+        (wanted != Some(given)).then(|| Finding { class: Class::Leave, text: format!("GPU {gpu}: {why}") })
     }
 
     /// The restart budget is full again.
@@ -214,6 +231,9 @@ impl Watch {
     fn lost(&mut self, gpu: GpuId, function: &str, code: u32) -> Vec<Finding> {
         let Some(seen) = self.gpus.get(&gpu) else {
             // Never seen well: not ours, or bad from the start, which the discovery tells.
+            if matches!(code, code::GPU_IS_LOST | code::RESET_REQUIRED) {
+                self.absent.insert(gpu, format!("no place to train from the start, {}", failure(function, code)));
+            }
             return Vec::new();
         };
         let class = match code {
@@ -273,7 +293,7 @@ impl Watch {
         let gpus = self.marked();
         self.ledger.several = cuda::visible_count(&gpus, self.policy.cuda_visible.as_deref()) > 1;
         for gpu in gpus {
-            self.ledger.introduce(gpu.index, gpu.label(), gpu.cuda_visible != Some(false));
+            self.ledger.introduce(gpu.index, gpu.label(), Use::of(&gpu));
         }
     }
 }

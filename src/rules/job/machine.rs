@@ -105,8 +105,8 @@ pub struct Machine {
     leave_by: Option<(Uptime, Uptime)>,
     /// Ends that were announced and are far away: the trainer is not told yet.
     far: Vec<Far>,
-    /// The end was acted upon; what is withdrawn now comes too late.
-    is_leaving: bool,
+    /// Who announced the end that was acted upon; what is withdrawn now comes too late.
+    leaving: Option<String>,
     /// What the last commit took.
     commit_took: Option<Duration>,
     /// How this attempt ended: its main child, or of several the first that failed.
@@ -159,7 +159,7 @@ impl Machine {
             announced: false,
             leave_by: None,
             far: Vec::new(),
-            is_leaving: false,
+            leaving: None,
             commit_took: None,
             ended: None,
             ended_at: Uptime::ZERO,
@@ -202,7 +202,7 @@ impl Machine {
 
     /// Whether an announced end was acted upon already.
     pub fn is_leaving(&self) -> bool {
-        self.is_leaving
+        self.leaving.is_some()
     }
 
     /// Whether this signal announces the machine's end.

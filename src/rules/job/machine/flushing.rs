@@ -90,7 +90,13 @@ impl Machine {
                 self.gave_up = detail;
                 self.finish()
             }
-            Flushed::OutOfTime(detail) => self.lost_commit(detail),
+            Flushed::OutOfTime(detail) => {
+                let by = self
+                    .leaving
+                    .as_ref()
+                    .map(|source| format!("preempted ({source}) before the last commit was through: "));
+                self.lost_commit(by.unwrap_or_default() + &detail)
+            }
         }
     }
 

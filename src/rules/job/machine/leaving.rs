@@ -34,7 +34,7 @@ impl Machine {
         let is_sooner = self.leave_by != Some(by);
         self.leave_by = Some(by);
         let is_far = by.0.saturating_sub(now) >= budget::LATE;
-        if is_far && self.stop.is_none() && !self.is_leaving && self.state != State::Done {
+        if is_far && self.stop.is_none() && self.leaving.is_none() && self.state != State::Done {
             match self.far.iter_mut().find(|far| far.id == id) {
                 Some(far) => far.ends = sooner(far.ends, told),
                 None => self.far.push(Far { id, source, ends: told }),
@@ -46,7 +46,7 @@ impl Machine {
 
     /// What was announced will not come; what was begun for it is not taken back.
     pub(super) fn on_withdrawn(&mut self, id: &str) -> Vec<Action> {
-        if self.stop.is_some() || self.is_leaving || self.far.iter().all(|far| far.id != id) {
+        if self.stop.is_some() || self.leaving.is_some() || self.far.iter().all(|far| far.id != id) {
             return Vec::new();
         }
         self.far.retain(|far| far.id != id);
@@ -82,7 +82,7 @@ impl Machine {
     fn leave(&mut self, now: Uptime, source: String) -> Vec<Action> {
         let Some((end, gone)) = self.leave_by else { return Vec::new() };
         let mut actions = Vec::new();
-        self.is_leaving = true;
+        self.leaving.get_or_insert_with(|| source.clone());
         if !std::mem::take(&mut self.far).is_empty() {
             actions.push(Action::Disarm(Timer::Leave));
         }

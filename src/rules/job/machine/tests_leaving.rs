@@ -244,6 +244,23 @@ fn a_commit_that_the_time_did_not_suffice_for_leaves_a_preemption_one_and_names_
 }
 
 #[test]
+fn a_notice_that_cuts_the_last_commit_of_a_finished_job_is_named_in_its_line() {
+    for events in [[ended(0), Event::TreeEmpty, notice(30.0)], [ended(0), notice(30.0), Event::TreeEmpty]] {
+        for late in [Event::Flushed(Flushed::OutOfTime("step-50 needs 90 s".into())), Event::Due(Timer::FlushLimit)] {
+            let mut machine = running(with_store());
+            feed(&mut machine, 1.0, events.clone());
+            let end = outcome(machine.step(secs(30.5), late));
+            assert_eq!((end.reason, end.exit_code), (Reason::Store, 204));
+            assert!(
+                end.detail.starts_with("preempted (azure reboot) before the last commit was through: "),
+                "{}",
+                end.detail
+            );
+        }
+    }
+}
+
+#[test]
 fn a_commit_that_says_nothing_is_not_waited_for_beyond_the_end() {
     let mut machine = running(with_store());
     let actions = feed(&mut machine, 1.0, [notice(30.0), ended(0), Event::TreeEmpty, Event::Transferring]);

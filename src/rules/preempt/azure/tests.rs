@@ -1,0 +1,198 @@
+use super::super::watch::tests::{notices, withdrawn};
+use super::*;
+
+const SOON: Duration = Duration::from_millis(5);
+
+fn answer(status: u16, body: &str) -> Answer {
+    let headers = vec![("date".into(), "Mon, 11 Apr 2022 22:26:28 GMT".into())];
+    Answer { status, headers, body: body.into(), received_unix: 0 }
+}
+
+fn event(id: &str, kind: &str, vm: &str, status: &str, not_before: &str) -> String {
+    format!(
+        r#"{{"EventId": "{id}", "EventType": "{kind}", "ResourceType": "VirtualMachine", "Resources": ["{vm}"],
+            "EventStatus": "{status}", "NotBefore": "{not_before}", "DurationInSeconds": 9}}"#
+    )
+}
+
+fn document(incarnation: u32, events: &[String]) -> Answer {
+    answer(200, &format!(r#"{{"DocumentIncarnation": {incarnation}, "Events": [{}]}}"#, events.join(",")))
+}
+
+const AT: &str = "Mon, 11 Apr 2022 22:26:58 GMT";
+
+/// A watch that knows its name.
+fn events() -> Events {
+    let mut events = Events::default();
+    assert!(events.question().path.contains("compute/name"));
+    events.heard(Some(&answer(200, "vm_0")), SOON, 0.5);
+    events
+}
+
+fn hear(events: &mut Events, answer: &Answer) -> Heard {
+    events.heard(Some(answer), SOON, 0.5)
+}
+
+#[test]
+fn the_first_question_has_two_minutes_and_the_next_ones_two_seconds() {
+    let mut events = events();
+    let first = events.question();
+    assert_eq!((first.path.as_str(), first.timeout), (EVENTS, FIRST_TIMEOUT));
+    assert_eq!(first.headers, [("Metadata", "true".to_owned())]);
+    hear(&mut events, &document(1, &[]));
+    assert_eq!(events.question().timeout, PLAIN_TIMEOUT);
+}
+
+#[test]
+fn a_preempt_event_of_this_machine_is_a_notice_once() {
+    let mut events = events();
+    let preempt = [event("e1", "Preempt", "VM_0", "Scheduled", AT)];
+    assert_eq!(notices(&hear(&mut events, &document(2, &preempt))), [("azure preempt".into(), 30)]);
+    assert_eq!(hear(&mut events, &document(2, &preempt)).words, []);
+    assert_eq!(hear(&mut events, &document(3, &preempt)).words, [], "the event is the same");
+}
+
+#[test]
+fn events_of_other_machines_are_not_ours() {
+    let mut events = events();
+    let other = [event("e1", "Preempt", "vm_1", "Scheduled", AT)];
+    assert_eq!(hear(&mut events, &document(2, &other)).words, []);
+}
+
+#[test]
+fn without_a_name_it_is_asked_for_again_and_then_every_event_counts() {
+    let mut events = Events::default();
+    events.heard(None, SOON, 0.5);
+    let preempt = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
+    assert_eq!(hear(&mut events, &preempt).words, []);
+    assert_eq!(events.question().path, NAME);
+    events.heard(Some(&answer(404, "")), SOON, 0.5);
+    assert_eq!(notices(&hear(&mut events, &preempt)).len(), 1);
+}
+
+#[test]
+fn what_has_begun_has_little_time_left() {
+    let mut events = events();
+    let begun = [event("e1", "Preempt", "vm_0", "Started", "")];
+    assert_eq!(notices(&hear(&mut events, &document(2, &begun))), [("azure preempt".into(), 30)]);
+}
+
+#[test]
+fn a_reboot_that_had_begun_before_the_first_look_is_a_hint_and_a_later_one_a_notice() {
+    for kind in ["Reboot", "Redeploy"] {
+        let begun = |id: &str| event(id, kind, "vm_0", "Started", "");
+        let mut events = events();
+        let words = hear(&mut events, &document(2, &[begun("e1")])).words;
+        assert!(matches!(&words[..], [Word::Soon(text)] if text.contains("first seen")), "{words:?}");
+        let second = hear(&mut events, &document(3, &[begun("e1"), begun("e2")]));
+        assert_eq!((notices(&second).len(), second.words.len()), (1, 1), "without a warning, as hardware fails");
+        assert_eq!(hear(&mut events, &document(4, &[begun("e2")])).words, []);
+    }
+    let mut events = events();
+    let gone = [event("e1", "Terminate", "vm_0", "Started", "")];
+    assert_eq!(notices(&hear(&mut events, &document(2, &gone))).len(), 1, "nothing comes after that");
+}
+
+#[test]
+fn a_preemption_is_half_a_minute_away_whatever_our_clock_says() {
+    let mut events = events();
+    let mut heard = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
+    heard.headers.clear();
+    assert_eq!(notices(&hear(&mut events, &heard)), [("azure preempt".into(), 30)]);
+}
+
+#[test]
+fn reboot_redeploy_and_terminate_are_notices_and_freeze_is_a_pause() {
+    for (kind, expected) in
+        [("Reboot", "azure reboot"), ("Redeploy", "azure redeploy"), ("Terminate", "azure terminate")]
+    {
+        let mut events = events();
+        let late = [event("e1", kind, "vm_0", "Scheduled", "Mon, 11 Apr 2022 22:41:28 GMT")];
+        assert_eq!(notices(&hear(&mut events, &document(2, &late))), [(expected.into(), 900)]);
+    }
+    let mut events = events();
+    let words = hear(&mut events, &document(2, &[event("e1", "Freeze", "vm_0", "Started", "")])).words;
+    assert!(matches!(words[..], [Word::Frozen { length, .. }] if length.as_secs() == 69), "{words:?}");
+}
+
+#[test]
+fn an_event_that_vanishes_before_it_began_was_withdrawn() {
+    let mut events = events();
+    hear(&mut events, &document(2, &[event("e1", "Reboot", "vm_0", "Scheduled", AT)]));
+    let words = hear(&mut events, &document(3, &[])).words;
+    assert_eq!((withdrawn(&words), words.len()), (vec!["azure e1"], 1));
+    assert_eq!(hear(&mut events, &document(4, &[])).words, [], "once");
+    hear(&mut events, &document(5, &[event("e2", "Freeze", "vm_0", "Scheduled", AT)]));
+    let words = hear(&mut events, &document(6, &[])).words;
+    assert!(matches!(&words[..], [Word::Remark(text)] if text.contains("e2")), "{words:?}");
+}
+
+#[test]
+fn an_event_that_vanishes_once_it_has_begun_was_not_withdrawn_and_neither_are_others() {
+    let mut events = events();
+    let reboot = |id: &str, status: &str| event(id, "Reboot", "vm_0", status, AT);
+    hear(&mut events, &document(2, &[reboot("e1", "Scheduled"), reboot("e2", "Scheduled")]));
+    assert_eq!(withdrawn(&hear(&mut events, &document(3, &[reboot("e2", "Scheduled")])).words), ["azure e1"]);
+    hear(&mut events, &document(4, &[reboot("e2", "Started")]));
+    assert_eq!(hear(&mut events, &document(5, &[])).words, []);
+}
+
+#[test]
+fn an_odd_event_hides_no_other_one_and_is_said_once() {
+    for odd in [
+        "null",
+        "7",
+        r#"{"EventType": "Reboot", "Resources": ["vm_0"], "EventStatus": "Scheduled"}"#,
+        r#"{"EventId": "e2", "Resources": ["vm_0"], "EventStatus": "Scheduled"}"#,
+        r#"{"EventId": "e2", "EventType": "Reboot", "Resources": "vm_0"}"#,
+        r#"{"EventId": "e2", "EventType": "Reboot", "NotBefore": 7}"#,
+        r#"{"EventId": "e2", "EventType": "Reboot", "EventStatus": "Completed"}"#,
+        r#"{"EventId": "e2", "EventType": "Preempt", "EventStatus": "Bogus"}"#,
+    ] {
+        let mut events = events();
+        let preempt = event("e1", "Preempt", "vm_0", "Scheduled", AT);
+        let heard = hear(&mut events, &document(2, &[odd.to_owned(), preempt.clone()]));
+        assert_eq!(notices(&heard), [("azure preempt".into(), 30)], "{odd}");
+        assert!(heard.words.iter().any(|w| matches!(w, Word::Remark(text) if text.contains("cannot be read"))));
+        assert_eq!(hear(&mut events, &document(2, &[odd.to_owned(), preempt])).words, [], "{odd}");
+    }
+}
+
+#[test]
+fn what_is_null_is_as_good_as_not_there() {
+    let body = r#"{"EventId": "e1", "EventType": "Preempt", "Resources": null, "EventStatus": null,
+                   "NotBefore": null, "DurationInSeconds": null}"#;
+    let heard = hear(&mut events(), &document(2, &[body.to_owned()]));
+    assert_eq!(notices(&heard), [("azure preempt".into(), 30)]);
+}
+
+#[test]
+fn an_event_that_cannot_be_read_any_more_is_not_withdrawn() {
+    let mut events = events();
+    hear(&mut events, &document(2, &[event("e1", "Reboot", "vm_0", "Scheduled", AT)]));
+    let odd = r#"{"EventId": "e1", "EventType": 7}"#.to_owned();
+    assert_eq!(withdrawn(&hear(&mut events, &document(3, &[odd])).words), [""; 0]);
+    assert_eq!(withdrawn(&hear(&mut events, &document(4, &[])).words), ["azure e1"]);
+}
+
+#[test]
+fn only_a_well_formed_answer_says_anything_and_a_storm_of_others_is_one_remark() {
+    let mut events = events();
+    let preempt = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]).body;
+    let strange =
+        [answer(400, &preempt), answer(503, &preempt), answer(200, "<html>"), answer(200, "{}"), answer(200, "[]")];
+    let words: Vec<Word> = (0..10).flat_map(|_| strange.iter()).flat_map(|a| hear(&mut events, a).words).collect();
+    assert!(matches!(words[..], [Word::Remark(_)]), "{words:?}");
+}
+
+#[test]
+fn a_day_of_watching_by_a_fake_clock_is_a_question_a_second_and_no_word() {
+    let (mut events, mut clock, mut asked) = (events(), Duration::ZERO, 0u32);
+    while clock < Duration::from_secs(24 * 3600) {
+        let heard = hear(&mut events, &document(1, &[]));
+        assert_eq!(heard.words, []);
+        clock += SOON + heard.pause;
+        asked += 1;
+    }
+    assert!((86_000..87_500).contains(&asked), "{asked}");
+}
