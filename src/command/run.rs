@@ -16,7 +16,7 @@ use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::rules::framework::Launch;
-use crate::rules::gpu::Discovery;
+use crate::rules::gpu::{Discovery, Health};
 use crate::rules::job::{Action, ChildFacts, Event, Machine, Outcome, Policy, Processes, Reason};
 use crate::rules::metric::contract;
 use crate::rules::preempt;
@@ -268,6 +268,11 @@ fn gpu_count(gpus: &settings::gpus::Gpus, env: &Env, found: Option<&Discovery>) 
     let visible = env.get("CUDA_VISIBLE_DEVICES");
     let demands = gpus.demands.unmet(found, visible);
     if demands.is_empty() {
+        if let (Health::Unknown, Some(problem)) = (found.driver, &found.problem) {
+            tracing::warn!(
+                "the GPUs are only counted: {problem}; where the driver is slow to start, raise --gpu-timeout"
+            );
+        }
         return Ok(found.gpus.len());
     }
     Err(Unmet { demands, by_faults: gpus.demands.unmet_by_faults(found, visible) })

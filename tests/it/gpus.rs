@@ -561,6 +561,21 @@ fn a_demand_where_device_nodes_are_without_their_driver_is_202_and_without_nodes
 }
 
 #[test]
+fn a_demand_on_a_driver_that_does_not_answer_counts_the_device_nodes_and_says_so() {
+    if !crate::support::is_root() {
+        return;
+    }
+    let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
+    for (number, code) in [("2", 0), ("3", 125)] {
+        let run = ["run", "--require-gpus", number, "--gpu-timeout", "300ms", "--", "echo", "ran"];
+        let trainit = devices("touch nvidiactl nvidia0 nvidia1", &run).env("FAKE_NVML", fake.path("scenario"));
+        let trainit = trainit.env("TRAINIT_NVML_LIBRARY", fake.dir_of_library().join("libnvidia-ml.so.1"));
+        let done = trainit.output().expect_code(code);
+        assert_eq!(done.err().contains("the GPUs are only counted"), code == 0, "{}", done.err());
+    }
+}
+
+#[test]
 fn without_a_demand_a_hanging_driver_delays_nothing() {
     let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
     let done = fake.trainit(&["run", "--", "echo", "ran"]).output().expect_code(0);

@@ -165,12 +165,15 @@ impl Demands {
     }
 }
 
-/// That the driver fails, and how, where it does: whatever is demanded of GPUs, another machine may have it.
+/// That the driver fails, and how, where it does: whatever is demanded of GPUs, another machine may have it. One that does
+/// not answer may only be slow to start (without its persistence mode): what else shows the GPUs counts.
 pub fn failing(found: &Discovery) -> Option<String> {
     let way_out = match found.driver {
-        Health::Unknown => "; another machine may succeed; where the driver is only slow, raise --gpu-timeout",
+        Health::Unknown if found.gpus.is_empty() => {
+            "; another machine may succeed; where the driver is only slow, raise --gpu-timeout"
+        }
         Health::Bad => "; another machine may succeed",
-        Health::Ok | Health::Warn => return None,
+        Health::Unknown | Health::Ok | Health::Warn => return None,
     };
     let problem = found.problem.as_deref().unwrap_or("it does not say why");
     Some(format!("the NVIDIA driver fails here, so no GPU can be counted on: {problem}{way_out}"))
@@ -375,7 +378,7 @@ mod tests {
             found
         };
         let all = demands(Some(Number::AtLeast(2)), Some("550"), Some("40GB"));
-        for (count, driver) in [(0, Health::Bad), (2, Health::Bad), (0, Health::Unknown), (2, Health::Unknown)] {
+        for (count, driver) in [(0, Health::Bad), (2, Health::Bad), (0, Health::Unknown)] {
             let found = failing(count, driver);
             let unmet = all.unmet(&found, None);
             assert!(unmet.len() == 1 && all.unmet_by_faults(&found, None), "{unmet:?}");
@@ -387,6 +390,11 @@ mod tests {
             let nothing = demands(Some(Number::AtLeast(0)), None, Some("0"));
             assert!(nothing.unmet(&found, None).is_empty() && super::failing(&found).is_some());
         }
+        let slow = failing(2, Health::Unknown);
+        assert!(
+            demands(Some(Number::AtLeast(2)), None, None).unmet(&slow, None).is_empty()
+                && all.unmet_by_faults(&slow, None)
+        );
         let few = failing(1, Health::Bad);
         assert!(!all.unmet_by_faults(&few, None) && all.unmet(&few, None)[0].contains("2 needed, 1 found"));
         assert_eq!(super::failing(&found(2)), None);
