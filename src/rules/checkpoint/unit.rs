@@ -239,7 +239,7 @@ pub fn stays_inside(path: &str, target: &str, unit: &str) -> bool {
 }
 
 /// Where a relative link at `path` leads; `None` where it leaves the checkpoint directory, or can be no link.
-fn end_of(path: &str, target: &str) -> Option<String> {
+pub(super) fn end_of(path: &str, target: &str) -> Option<String> {
     if target.is_empty() || target.len() > LONGEST_TARGET || target.starts_with('/') || target.contains('\0') {
         return None;
     }
