@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::asked::{Asked, Placed, writers};
+use super::asked::{Asked, Placed};
 use super::values;
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
@@ -98,14 +98,13 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let now = clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     settings.policy.seed = Some(now.as_nanos() as u64);
     settings.policy.checkpoint_on = resolved.spec.traits.checkpoint_signals.to_vec();
-    let node_rank = resolved.spec.node_rank;
     settings.policy.processes = processes(&resolved.launches);
     let names = if settings.rank_prefix {
         names(settings.policy.processes)
     } else {
         vec![String::new(); resolved.launches.len()]
     };
-    let keep = keeping.of_node(node_rank, writers(&resolved), &env);
+    let keep = keeping.of_node(&resolved, &env);
     settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);
     let watch = watched(gpus, &env);
     let mut tuner = settings::metrics::tuner(&env);
