@@ -34,13 +34,6 @@ pub(super) struct Placed {
     pub(super) peers: Option<(Duration, Vec<Peer>)>,
 }
 
-/// How many training processes write into the checkpoint directory, where it is known: all are on this node, and we start
-/// each. (A single one may be the launcher of many; other nodes may or may not share the directory.)
-pub(super) fn writers(resolved: &Resolved) -> Option<u32> {
-    let count = u32::try_from(resolved.launches.len()).unwrap_or(u32::MAX);
-    (resolved.spec.num_nodes == Some(1) && count > 1).then_some(count)
-}
-
 impl Asked {
     /// Reads them for a subcommand (a bit of [`crate::settings::defs::on`]); mistakes go to the reader.
     pub(super) fn read(reader: &mut Reader<'_>, sub: u8, env: &Env) -> Asked {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::asked::{Asked, Placed, writers};
+use super::asked::{Asked, Placed};
 use super::{refuse_all, values};
 use crate::cli::Parsed;
 use crate::edge::{gpu, limits, machine, stdio};
@@ -47,7 +47,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let mut sources = preempt::pick(asked.run.preemption, env, &machine::local_facts)
         .into_iter()
         .map(|(source, endpoint)| json!({ "source": source.name, "endpoint": endpoint }));
-    let (checkpoints, code) = asked.keeping.seen(resolved.spec.node_rank, writers(&resolved), env);
+    let (checkpoints, code) = asked.keeping.seen(&resolved, env);
     let mut object = object(&resolved, &values, &discovery, &unmet);
     object["checkpoints"] = with_sources(checkpoints, &object["settings"], CHECKPOINTS);
     object["model"] = of_model(&object["settings"]);

@@ -14,6 +14,7 @@ use crate::rules::checkpoint::Options;
 use crate::rules::checkpoint::address::Nearness;
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::env::Env;
+use crate::rules::framework::Resolved;
 use crate::settings::Reader;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::model::{self, Model};
@@ -51,10 +52,11 @@ impl Keeping {
 
     /// What there is of checkpoints here, for people: no store is asked and nothing is touched. Null without a directory;
     /// beside it the exit code of a directory that `run` could not use.
-    pub(super) fn seen(self, node_rank: Option<u32>, writers: Option<u32>, env: &Env) -> (Value, u8) {
+    pub(super) fn seen(self, resolved: &Resolved, env: &Env) -> (Value, u8) {
         let Some(dir) = self.checkpoints.dir.clone() else { return (Value::Null, 0) };
         let Keeping { checkpoints: mut settings, .. } = self;
-        settings.options.world_size = writers;
+        settings.options = beside(settings.options, resolved);
+        let node_rank = resolved.spec.node_rank;
         let store = node_rank.and_then(|node| Some(settings.store.take()?.of_node(node).to_string()));
         let config = mirror_config(Checkpoints { store: None, ..settings.clone() }, node_rank.unwrap_or(0), false, env);
         let (local, problem) = match surveyed(config) {
@@ -79,13 +81,22 @@ impl Keeping {
         (seen, problem.map_or(0, |error| error.code))
     }
 
-    /// What this node keeps, where so many training processes write (`None`: not known); `None`: nothing.
-    pub(super) fn of_node(mut self, node_rank: Option<u32>, writers: Option<u32>, env: &Env) -> Option<Keep> {
-        self.checkpoints.options.world_size = writers;
+    /// What this node keeps; `None`: nothing.
+    pub(super) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
+        let node_rank = resolved.spec.node_rank;
+        self.checkpoints.options = beside(self.checkpoints.options, resolved);
         let model = left_model(self.model, node_rank, &self.checkpoints, env);
         let checkpoints = kept(self.checkpoints, node_rank, env);
         (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })
     }
+}
+
+/// With who else may write into the checkpoint directory. How many processes do is known where all are on this node, and we
+/// start each. (A single one may be the launcher of many; other nodes may or may not share the directory.)
+fn beside(options: Options, resolved: &Resolved) -> Options {
+    let (count, nodes) = (resolved.launches.len(), resolved.spec.num_nodes);
+    let world_size = u32::try_from(count).ok().filter(|count| nodes == Some(1) && *count > 1);
+    Options { world_size, has_other_nodes: nodes.is_some_and(|nodes| nodes > 1), ..options }
 }
 
 /// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the

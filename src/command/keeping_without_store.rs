@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::rules::env::Env;
+use crate::rules::framework::Resolved;
 use crate::settings::Reader;
 use crate::settings::left_out::WHY;
 use crate::supervisor::Keep;
@@ -14,11 +15,11 @@ impl Keeping {
         Keeping
     }
 
-    pub(super) fn seen(self, _: Option<u32>, _: Option<u32>, _: &Env) -> (Value, u8) {
+    pub(super) fn seen(self, _: &Resolved, _: &Env) -> (Value, u8) {
         (json!({ "left_out": WHY }), 0)
     }
 
-    pub(super) fn of_node(self, _: Option<u32>, _: Option<u32>, _: &Env) -> Option<Keep> {
+    pub(super) fn of_node(self, _: &Resolved, _: &Env) -> Option<Keep> {
         None
     }
 }

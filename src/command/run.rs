@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::asked::{Asked, Placed, writers};
+use super::asked::{Asked, Placed};
 use super::values;
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
@@ -79,7 +79,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.seed = Some(seed());
     settings.policy.checkpoint_on = resolved.spec.traits.checkpoint_signals.to_vec();
     settings.policy.processes = processes(&resolved.launches);
-    let keep = keeping.of_node(resolved.spec.node_rank, writers(&resolved), &env);
+    let keep = keeping.of_node(&resolved, &env);
     settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);
     let watch = watched(gpus, &env);
     let (metrics, tuner) = measured(collected, &env);

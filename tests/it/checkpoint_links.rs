@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::support::checkpoints::{Place, tree};
-use crate::support::stopped;
+use crate::support::checkpoints::{Place, save_in, tree};
+use crate::support::{Trainit, stopped};
 
 /// A checkpoint with links to a file and a directory elsewhere, and to a file of an older checkpoint.
 fn linked() -> Place {
@@ -39,6 +39,42 @@ fn what_a_link_out_of_the_checkpoint_leads_to_is_copied_where_that_was_asked_for
     assert!(there.join("tokens/empty").is_dir() && !there.join("tokens").is_symlink());
     assert_eq!(fs::read_link(there.join("same.bin")).unwrap().to_str(), Some("weights.bin"), "a link inside stays one");
     place.checkpoint("verify").output().expect_code(0);
+}
+
+#[test]
+fn a_checkpoint_that_is_itself_a_link_out_of_the_directory_is_told_of_and_copied_where_that_was_asked_for() {
+    let place = Place::new();
+    place.save(1);
+    save_in(&place.path("scratch"), 7);
+    symlink("../scratch/step-7", place.local().join("step-7")).unwrap();
+    symlink("step-1", place.local().join("latest")).unwrap();
+    let local = place.local();
+    let run = ["run", "--settle", "0", "--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &place.url()];
+    let done = Trainit::new(run).args(["--", "true"]).output().expect_code(0).err();
+    let why = "step-7 is not complete: step-7: a symbolic link that leaves the checkpoint (../scratch/step-7); \
+               --follow-symlinks copies what it leads to; it is not committed";
+    assert!(done.contains(why) && !done.contains("latest is not"), "{done}");
+    assert_eq!(place.steps(), [1]);
+    let listed = Trainit::new(["checkpoint", "list", "--checkpoint-dir", local.to_str().unwrap()]).output();
+    let listed = listed.expect_code(0).out();
+    assert!(listed.lines().any(|line| line.contains("step-7 ") && line.contains("not complete")), "{listed}");
+    place.checkpoint("push").args(FOLLOW).output().expect_code(0);
+    assert_eq!(place.steps(), [7, 1]);
+    assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-7")), tree(&place.path("scratch/step-7")));
+}
+
+#[test]
+fn where_nothing_looks_like_a_checkpoint_the_links_that_are_not_looked_into_are_named() {
+    let place = Place::new();
+    save_in(&place.path("scratch"), 7);
+    fs::create_dir(place.local().join("exp")).unwrap();
+    symlink("../../scratch", place.local().join("exp/ck")).unwrap();
+    let done = place.checkpoint("push").output().err();
+    let words =
+        ["looks like a checkpoint", "without --follow-symlinks, what these links lead to is not looked at: exp/ck"];
+    assert!(words.iter().all(|part| done.contains(part)), "{done}");
+    place.checkpoint("push").args(FOLLOW).output().expect_code(0);
+    assert_eq!(place.steps(), [7]);
 }
 
 #[test]

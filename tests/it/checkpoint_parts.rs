@@ -75,3 +75,22 @@ fn a_model_directory_that_is_the_checkpoint_directory_or_around_it_leaves_out_no
         assert_eq!(place.steps(), [10]);
     }
 }
+
+#[test]
+fn one_nodes_ranks_of_a_sharded_checkpoint_wait_for_the_others_unless_the_trainer_marks_them() {
+    let place = Place::new();
+    let node = ["--nnodes", "2", "--node-rank", "1", "--leader", "127.0.0.1:1"];
+    let script = r#"cd "$D"; mkdir global_step10; echo 1 >global_step10/zero_pp_rank_8_mp_rank_00_optim_states.pt
+                    echo global_step10 >latest; touch global_step10/DONE"#;
+    let done = run(&place, &node, script).expect_code(0).err();
+    let line = done.lines().find(|line| line.contains("checkpoint_passed_over")).unwrap_or_default();
+    for part in
+        ["zero_pp_rank_0_mp_rank_00 are missing", "save to one that all nodes share", "--marker", "not committed"]
+    {
+        assert!(line.contains(part), "{part}: {done}");
+    }
+    let commits = || fs::read_dir(place.store().join("node-00001/.trainit/commits")).map_or(0, Iterator::count);
+    assert_eq!(commits(), 0);
+    run(&place, &[&node[..], &["--marker", "DONE"]].concat(), "true").expect_code(0);
+    assert_eq!(commits(), 1);
+}

@@ -321,6 +321,25 @@ fn a_signal_that_announces_the_end_is_a_notice_with_its_own_deadline() {
     assert_eq!(done.verdict()["reason"], "preempted");
 }
 
+#[cfg(feature = "store")]
+#[test]
+fn slurms_usr1_is_passed_on_and_what_is_complete_then_is_committed() {
+    let place = Place::new();
+    let script = "trap 'echo told' USR1; echo ready; while :; do sleep 0.01; done";
+    let local = place.local();
+    let run = ["run", "--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &place.url(), "--settle", "0"];
+    let run = Trainit::new(run).args(["--mirror-interval", "1h", "--", "sh", "-c", script]);
+    let slurm = [("JOB_ID", "7"), ("STEP_ID", "0"), ("NTASKS", "1"), ("NNODES", "1"), ("PROCID", "0"), ("NODEID", "0")];
+    let running = slurm.iter().fold(run, |run, (name, value)| run.env(&format!("SLURM_{name}"), value)).start();
+    running.after_line("ready");
+    place.save(10);
+    running.signal(libc::SIGUSR1);
+    running.after_line("told");
+    running.after_log("checkpoint committed");
+    assert_eq!(place.steps(), [10]);
+    running.stop();
+}
+
 #[test]
 fn times_that_are_for_ever_end_in_no_panic() {
     let script = "trap 'cat $TRAINIT_PREEMPTION_FILE; exit 0' TERM; kill -USR1 $PPID; \

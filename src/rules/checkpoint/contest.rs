@@ -242,12 +242,12 @@ impl Sure {
     }
 }
 
-fn kind(unit: &str) -> String {
+pub(super) fn kind(unit: &str) -> String {
     unit.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 /// Whether a word for steps is in the name, or in that of a file side by side with it.
-fn says_step(c: &Candidate) -> bool {
+pub(super) fn says_step(c: &Candidate) -> bool {
     let says = |name: &str| is_steps(name) || is_steps(name.split('.').next().unwrap_or(name));
     let mut beside = c.paths.iter().filter(|path| parent_of(path) == parent_of(&c.unit));
     says(name_of(&c.unit)) || beside.any(|path| says(name_of(path)))

@@ -68,7 +68,7 @@ static SHARD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"__(\d+)_\d+\.distc
 /// The metadata in this directory is there with every file it names, none of which was written after it.
 pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {
     let metadata = scan.listing.file(&join(home, METADATA));
-    let metadata = metadata.ok_or_else(|| format!("{} is not there yet", join(home, METADATA)))?;
+    let metadata = metadata.ok_or_else(|| scan.lacks_rank(format!("{} is not there yet", join(home, METADATA))))?;
     if metadata.size == 0 {
         return Err(format!("{} is empty", metadata.path));
     }
@@ -86,7 +86,7 @@ pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {
                 order::written_before([file], metadata, if name.starts_with("__0_") { 0 } else { APART_NS })?;
             }
             Some(_) => return Err(format!("{name} is empty, and .metadata names it")),
-            None => return Err(format!("{name} is missing, which .metadata names")),
+            None => return Err(scan.lacks_rank(format!("{name} is missing, which .metadata names"))),
         }
     }
     Ok(())

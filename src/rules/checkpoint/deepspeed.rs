@@ -106,7 +106,7 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
 /// Every rank's states are in the directory.
 fn states_whole(scan: &Scan, directory: &str) -> Result<(), String> {
     let files = Files::of(scan, directory);
-    files.match_up()?;
+    files.match_up().map_err(|why| scan.lacks_rank(why))?;
     let count = files.shards.values().map(BTreeSet::len).sum::<usize>();
     match scan.options.world_size {
         Some(world) if count > 0 && count != world as usize => {

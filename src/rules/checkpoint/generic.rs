@@ -7,7 +7,7 @@ use super::beside::Beside;
 use super::check::is_weights;
 use super::contest::holds_weights;
 use super::layout::{Layout, Makeup};
-use super::listing::{Entry, Kind, join};
+use super::listing::{Entry, Kind, join, name_of};
 use super::siblings::together;
 use super::unit::{Candidate, Scan, is_bystander, is_day, is_steps, is_temporary, step_in, step_in_stem};
 use super::{keras, torch_file};
@@ -51,14 +51,18 @@ fn is_home(scan: &Scan, entry: &Entry) -> bool {
 
 /// A directory that says which step it is, in directories that say none, and holds weights.
 fn is_step_of_run(scan: &Scan, path: &str) -> bool {
-    // Ranks and layers are numbered, too.
-    let is_word = |part: &str| ["step", "epoch", "iter", "ckpt", "checkpoint"].iter().any(|word| part.contains(word));
     let Some((around, name)) = path.rsplit_once('/') else { return false };
     is_steps(name)
-        && is_word(&name.to_ascii_lowercase())
+        && says_word(name)
         && !around.split('/').any(is_steps)
         && !is_copy(path)
         && scan.listing.below(path).iter().any(is_surely_weights)
+}
+
+/// Whether a word for steps is in the name. (Ranks and layers are numbered, too.)
+pub(super) fn says_word(path: &str) -> bool {
+    let name = name_of(path).to_ascii_lowercase();
+    ["step", "epoch", "iter", "ckpt", "checkpoint"].iter().any(|word| name.contains(word))
 }
 
 /// Arrays, pickles and archives are of results, too.

@@ -75,6 +75,7 @@ mod tests {
     use super::super::listing::tests::Memory;
     use super::super::tests::complete_units_with;
     use super::super::unit::Options;
+    use super::super::{complete, recognise};
     use regex::Regex;
 
     #[test]
@@ -130,6 +131,32 @@ mod tests {
         assert_eq!(units, ["exp1/step-10", "exp1/step-20"]);
         let memory = memory.with("exp1/final/DONE", "");
         assert_eq!(complete_units_with(&memory, &options).len(), 1);
+    }
+
+    #[test]
+    fn one_nodes_part_of_a_sharded_checkpoint_is_complete_by_its_marker_alone_and_says_so() {
+        for (unit, file) in [
+            ("global_step10", "zero_pp_rank_8_mp_rank_00_optim_states.pt"),
+            ("iter_0000010", "mp_rank_00_001/model_optim_rng.pt"),
+            ("step_10", "__1_0.distcp"),
+            ("ba10", "ep1-ba10-rank8.pt"),
+        ] {
+            let file = format!("{unit}/{file}");
+            let memory = Memory::default().with(&file, zip_of(b"w", b"")).with("latest", unit);
+            let memory = memory.with("latest_checkpointed_iteration.txt", "10");
+            for has_other_nodes in [false, true] {
+                let options = Options { has_other_nodes, ..Options::default() };
+                let (listing, peek) = (memory.listing(), &memory);
+                let scan = super::Scan { listing: &listing, peek, options: &options };
+                let found = recognise(&scan).expect("it is found");
+                let why = complete(&found, &scan, &found.candidates[0]).expect_err("others' files are not there");
+                assert_eq!(why.contains("one that all nodes share"), has_other_nodes, "{why}");
+                let marked = Options { marker: Some("DONE".into()), ..options };
+                assert_eq!(complete_units_with(&memory, &marked), [], "{file}");
+                let memory = memory.clone().with(&format!("{unit}/DONE"), "");
+                assert_eq!(complete_units_with(&memory, &marked), [(unit.to_owned(), Some(10))], "{file}");
+            }
+        }
     }
 
     #[test]

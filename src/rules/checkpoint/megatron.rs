@@ -80,9 +80,10 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
     let (tensor, pipeline) = (numbers(2), numbers(3));
     gapless(&tensor, "mp_rank")
         .and_then(|()| gapless(&pipeline, "pipeline rank"))
-        .map_err(|gap| format!("{gap} is missing"))?;
+        .map_err(|gap| scan.lacks_rank(format!("{gap} is missing")))?;
     if !pipeline.is_empty() && tensor.len() * pipeline.len() != ranks.len() {
-        return Err(format!("{} of {} mp_rank directories are there", ranks.len(), tensor.len() * pipeline.len()));
+        let all = tensor.len() * pipeline.len();
+        return Err(scan.lacks_rank(format!("{} of {all} mp_rank directories are there", ranks.len())));
     }
     let is_of_a_rank = |e: &&Entry| name_of(parent_of(&e.path)).starts_with("mp_rank_") && e.name().ends_with(".pt");
     let files: BTreeSet<&str> = scan.listing.below(unit).iter().filter(is_of_a_rank).map(Entry::name).collect();

@@ -51,6 +51,8 @@ pub struct Options {
     pub step: Option<Regex>,
     /// Number of training processes that write into the directory, where it is known.
     pub world_size: Option<u32>,
+    /// Whether other nodes train as well; each may have a directory of its own.
+    pub has_other_nodes: bool,
     /// Whether links that lead out of a unit are followed.
     pub follow: bool,
     /// What is below this path is no checkpoint: the finished model.
@@ -131,6 +133,17 @@ impl Scan<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// That a rank's file is missing, and what to do where it may lie on another node's disk. A directory that all share may
+    /// still be waiting for it, so that nothing proves a node's share to be whole.
+    pub fn lacks_rank(&self, why: String) -> String {
+        if !self.options.has_other_nodes {
+            return why;
+        }
+        format!(
+            "{why} (a directory that one node has to itself holds its own ranks' files only, and that is never complete: save to one that all nodes share, or write a file last into each node's part and name it with --marker)"
+        )
     }
 
     /// Nobody is deleting the unit, which goes file by file in any order: none is missing that the next newer or the newest
@@ -239,7 +252,7 @@ pub fn stays_inside(path: &str, target: &str, unit: &str) -> bool {
 }
 
 /// Where a relative link at `path` leads; `None` where it leaves the checkpoint directory, or can be no link.
-fn end_of(path: &str, target: &str) -> Option<String> {
+pub(super) fn end_of(path: &str, target: &str) -> Option<String> {
     if target.is_empty() || target.len() > LONGEST_TARGET || target.starts_with('/') || target.contains('\0') {
         return None;
     }

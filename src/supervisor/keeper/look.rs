@@ -12,7 +12,7 @@ use crate::edge::links::Files;
 use crate::edge::{links, walk};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, complete, pointers, recognise,
+    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, complete, linked, pointers, recognise,
 };
 
 /// A complete local checkpoint.
@@ -135,13 +135,15 @@ fn look(
         let format = options.format.as_ref().map_or(String::new(), |f| format!(" of the format {f}"));
         let step = options.step.as_ref();
         let step = step.map_or(String::new(), |s| format!(" with a step in its name that --step-regex {s} finds"));
-        look.passed.push(format!("nothing{format} in {} looks like a checkpoint{step}", dir.display()));
+        let links = unread_links(&scan);
+        look.passed.push(format!("nothing{format} in {} looks like a checkpoint{step}{links}", dir.display()));
         return look;
     };
     look.layout = Some(found.layout);
-    for candidate in &found.candidates {
-        let age = Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
-        look.ages.insert(candidate.unit.clone(), age);
+    let age = |candidate: &Candidate| Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
+    look.ages = found.candidates.iter().map(|candidate| (candidate.unit.clone(), age(candidate))).collect();
+    for candidate in found.all(&look.listing) {
+        let age = age(candidate);
         let is_wanted = step.is_none_or(|s| candidate.step == Some(s));
         // What a killed restore may have left half in place is no checkpoint, however complete it looks.
         let is_left = look.half.contains(&candidate.unit)
@@ -162,6 +164,15 @@ fn look(
         }
     }
     look
+}
+
+/// What is not looked into, where a trainer may save through it.
+fn unread_links(scan: &Scan) -> String {
+    let links: Vec<&str> = linked::leading_out(scan).take(NAMED).map(|link| link.path.as_str()).collect();
+    match links.join(", ") {
+        links if links.is_empty() => links,
+        links => format!(" (without --follow-symlinks, what these links lead to is not looked at: {links})"),
+    }
 }
 
 /// Whether two looks saw the same files with the same bytes.

@@ -46,7 +46,7 @@ impl Mirror {
             let files = Files { beneath: &beneath, listing: &listing };
             let scan = Scan { listing: &listing, peek: &files, options: &options };
             let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
-            let judged = found.candidates.iter().map(|candidate| {
+            let judged = found.all(&listing).into_iter().map(|candidate| {
                 let is_half = half.contains(&candidate.unit);
                 let cut = || "a restore that was cut short may have left it half in place".to_owned();
                 let problem = complete(&found, &scan, candidate).err().or_else(|| is_half.then(cut));

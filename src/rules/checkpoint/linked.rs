@@ -1,0 +1,157 @@
+//! Checkpoints that are symbolic links out of the checkpoint directory (`step-7 -> /scratch/step-7`): seen, so that it can
+//! be said why they are not taken. A second name of what lies inside (`latest`), models and data are none.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::Found;
+use super::aside::{is_bystander, is_copy};
+use super::contest::{kind, says_step};
+use super::generic::says_word;
+use super::listing::{Entry, Kind, Listing, parent_of};
+use super::unit::{Candidate, Scan, end_of, is_steps, step_in};
+
+impl Found {
+    /// The candidates and what is linked to, newest first.
+    pub fn all(&self, listing: &Listing) -> Vec<&Candidate> {
+        let (mut all, mut linked) = (Vec::new(), self.linked.iter().peekable());
+        let linked_at = |link: &Candidate| listing.get(&link.unit).map_or(0, |e| e.mtime_ns);
+        for candidate in &self.candidates {
+            let is_newer = |link: &&Candidate| match candidate.step {
+                Some(_) => link.step > candidate.step,
+                None => linked_at(link) > candidate.newest_ns(listing),
+            };
+            while let Some(link) = linked.next_if(is_newer) {
+                all.push(link);
+            }
+            all.push(candidate);
+        }
+        all.extend(linked);
+        all
+    }
+}
+
+/// Those called like what was found, or by a word for steps, the highest step first.
+pub(super) fn find(scan: &Scan, found: &[Candidate]) -> Vec<Candidate> {
+    let mut links = leading_out(scan).peekable();
+    if links.peek().is_none() {
+        return Vec::new();
+    }
+    let parts: BTreeSet<&String> = found.iter().flat_map(|c| &c.paths).collect();
+    let kinds: BTreeSet<String> = found.iter().filter(|c| c.step.is_some()).map(|c| kind(&c.unit)).collect();
+    let is_one = |link: &Candidate| {
+        let is_deeper = link.unit.contains('/');
+        let is_inside_one = parent_of(&link.unit).split('/').any(is_steps);
+        let is_worded = || says_step(link) && !is_inside_one && (!is_deeper || says_word(&link.unit));
+        link.step.is_some() && (kinds.contains(&kind(&link.unit)) || is_worded())
+    };
+    let unit = |link: &Entry| Some(Candidate::file(link, scan.step(&link.path, step_in(link.name()))?));
+    let links = links.filter(|link| !parts.contains(&link.path)).filter_map(unit);
+    let mut linked: Vec<Candidate> = links.filter(is_one).collect();
+    linked.sort_by_key(|link| Reverse(link.step));
+    linked
+}
+
+/// The links that lead out of the checkpoint directory and may be of checkpoints, where such are not followed.
+pub fn leading_out<'a>(scan: &'a Scan) -> impl Iterator<Item = &'a Entry> {
+    let is_aside = |link: &Entry| scan.is_aside(&link.path) || is_copy(&link.path) || is_bystander(link.name());
+    let leads_out = move |e: &&Entry| matches!(&e.kind, Kind::Symlink(to) if !is_aside(e) && leaves(scan, &e.path, to));
+    scan.listing.entries().iter().filter(|_| !scan.options.follow).filter(leads_out)
+}
+
+/// Where the checkpoint directory lies is not known here: a path that ends like one in it is taken to lead there.
+fn leaves(scan: &Scan, path: &str, target: &str) -> bool {
+    let is_there = |path: &str| scan.listing.get(path).is_some_and(|e| !matches!(e.kind, Kind::Symlink(_)));
+    let mut ends = target.match_indices('/').map(|(at, _)| &target[at + 1..]);
+    end_of(path, target).is_none() && !ends.any(is_there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::zip_of;
+    use super::super::listing::tests::Memory;
+    use super::super::tests::{complete_units, reason};
+    use super::super::{Options, recognise};
+    use super::*;
+
+    /// All that is seen, newest first; what is a link has `->` behind it.
+    fn seen(memory: &Memory) -> Vec<String> {
+        let (listing, options) = (memory.listing(), Options::default());
+        let Some(found) = recognise(&Scan { listing: &listing, peek: memory, options: &options }) else {
+            return Vec::new();
+        };
+        let is_link = |unit: &Candidate| found.linked.contains(unit);
+        let name = |unit: &Candidate| unit.unit.clone() + if is_link(unit) { "->" } else { "" };
+        found.all(&listing).into_iter().map(name).collect()
+    }
+
+    fn saved(names: &[&str]) -> Memory {
+        names.iter().fold(Memory::default(), |memory, name| match name.split_once(" -> ") {
+            Some((name, target)) => memory.with(name, format!("-> {target}")),
+            None => memory.with(name, zip_of(b"w", b"")),
+        })
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_a_link_out_of_the_directory_is_seen_and_not_complete() {
+        for (names, all) in [
+            (
+                &["step-1/w.pt", "step-7 -> /scratch/step-7", "step-8 -> ../step-8"][..],
+                &["step-8->", "step-7->", "step-1"][..],
+            ),
+            (&["model_3.pt", "model_9.pt -> ../real/model_9.pt"], &["model_9.pt->", "model_3.pt"]),
+            (&["step-7 -> /scratch/step-7", "step-8 -> /scratch/step-8"], &["step-8->", "step-7->"]),
+            (
+                &["epoch=0-step=5.ckpt -> /scratch/a.ckpt", "epoch=1-step=9.ckpt"],
+                &["epoch=1-step=9.ckpt", "epoch=0-step=5.ckpt->"],
+            ),
+            (&["run/step-7 -> /scratch/step-7"], &["run/step-7->"]),
+            (&["10/w.pt", "20 -> /scratch/20"], &["20->", "10"]),
+            (&["last.pt", "step-7 -> /scratch/step-7"], &["last.pt", "step-7->"]),
+        ] {
+            let memory = saved(names);
+            assert_eq!(seen(&memory), all, "{names:?}");
+            assert!(all.iter().filter(|unit| !unit.ends_with("->")).eq(complete_units(&memory).iter().map(|u| &u.0)));
+        }
+        let why = reason(&saved(&["step-7 -> /scratch/step-7"]), "step-7");
+        assert!(why.contains("leaves the checkpoint (/scratch/step-7); --follow-symlinks"), "{why}");
+    }
+
+    #[test]
+    fn a_pointer_a_second_name_a_model_and_data_are_no_such_checkpoints() {
+        let others = [
+            "latest -> step-7",
+            "latest -> /scratch/step-9",
+            "step-9 -> step-7",
+            "step-9 -> /checkpoints/step-7",
+            "run/step-9 -> ../../checkpoints/step-7",
+            "step-7/tokens_9 -> /scratch/tokens_9",
+            "data -> /data/step-9",
+            "resnet50.pth -> /models/resnet50.pth",
+            "train/9 -> /data/train/9",
+            "venv/lib/python3.11/site-packages/step-9 -> /usr/lib/step-9",
+            ".cache/step-9 -> /scratch/step-9",
+            "wandb/step-9 -> /scratch/step-9",
+            "tmp-step-9 -> /scratch/step-9",
+            "step-9.log -> /scratch/step-9.log",
+            "2024-01-02 -> /scratch/2024-01-02",
+        ];
+        for other in others {
+            assert_eq!(seen(&saved(&["step-7/w.pt", other])), ["step-7"], "{other}");
+            assert!(other.contains("step-7") || seen(&saved(&[other])).is_empty(), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_linked_to_changes_nothing_for_what_lies_beside_it() {
+        let of = |step: u64, names: &[&str]| {
+            names.iter().map(|name| format!("checkpoint_{step}/{name}")).collect::<Vec<_>>()
+        };
+        let whole = ["model.safetensors.pt", "optimizer.pt", "random_states_0.pkl"];
+        let files: Vec<String> = [of(1, &whole), of(3, &whole[1..])].concat();
+        let mut files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let without = complete_units(&saved(&files));
+        files.push("checkpoint_2 -> /scratch/checkpoint_2");
+        assert_eq!((complete_units(&saved(&files)), seen(&saved(&files)).len()), (without, 3));
+    }
+}
