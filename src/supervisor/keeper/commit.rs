@@ -173,12 +173,14 @@ impl Mirror {
         let beside = look.ages;
         let Some(local) = look.newest else {
             self.waits(self.waiting);
+            self.give_way().await?;
             return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
         if let Some(committed) = self.committed.as_ref().filter(|_| self.holds(&local)) {
             let step = committed.age.step;
             self.waits(None);
             self.tell_outranked(&beside).await;
+            self.give_way().await?;
             return Ok(Outcome::UpToDate { step });
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
