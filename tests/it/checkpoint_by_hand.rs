@@ -181,6 +181,28 @@ fn what_the_newest_commit_holds_is_not_pushed_again() {
 }
 
 #[test]
+fn a_checkpoint_that_a_pull_left_alone_is_pushed_only_by_its_step_and_that_is_said() {
+    let place = Place::new();
+    place.save(500);
+    place.push();
+    let there = place.path("there");
+    save_in(&there, 900);
+    let way = "trainit checkpoint push --push-step 900";
+    let pulled = place.checkpoint_in("pull", &there).output().expect_code(0);
+    assert!(pulled.err().contains("step-900") && pulled.err().contains(way), "{}", pulled.err());
+    for args in [&[][..], &["--dry-run"]] {
+        let done = place.checkpoint_in("push", &there).args(args).output().expect_code(0);
+        assert!(done.out().starts_with("nothing to push") && done.out().contains("step-500"), "{}", done.out());
+        assert!(done.err().contains("step-900 was left alone") && done.err().contains(way), "{}", done.err());
+    }
+    fs::remove_dir_all(there.join("step-500")).unwrap();
+    one_line(&place.checkpoint_in("push", &there).output().expect_code(1), &["step-900 was left alone", way]);
+    let pushed = place.checkpoint_in("push", &there).args(["--push-step", "900"]).output().expect_code(0);
+    assert_eq!(pushed.err(), "");
+    assert_eq!(place.steps(), [900, 500]);
+}
+
+#[test]
 fn nothing_to_push_makes_nothing_and_says_why() {
     let place = Place::new();
     let nowhere = place.path("nowhere");

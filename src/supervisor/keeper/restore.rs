@@ -32,6 +32,16 @@ pub struct Brought {
     pub was_there: bool,
 }
 
+/// What to do where one that is left alone is to be gone on from after all.
+pub(super) fn by_its_step(step: Option<u64>) -> String {
+    match step {
+        Some(step) => format!(
+            "to go on from it, push it with trainit checkpoint push --push-step {step}, or start with --restore-step {step}"
+        ),
+        None => "to go on from it, touch it".to_owned(),
+    }
+}
+
 /// Steps that a line names at most.
 const NAMED: usize = 10;
 
@@ -241,17 +251,15 @@ impl Mirror {
                 && local.age.step > manifest.step
             {
                 let why = match &self.lineage {
-                    None => {
-                        "goes on instead, as nothing says that what lies there is of this job; push it, or name its step \
-                         with --restore-step, to go on from it"
-                    }
+                    None => "goes on instead, as nothing says that what lies there is of this job",
                     Some(lineage) if *lineage < name.stamp.attempt => "is of a later run",
                     Some(_) => "was written later, by the times of their files",
                 };
                 self.note(format!(
-                    "{} in {} is left alone: the store's commit {name} {why}",
+                    "{} in {} is left alone: the store's commit {name} {why}; {}",
                     local.candidate.unit,
-                    self.config.dir.display()
+                    self.config.dir.display(),
+                    by_its_step(local.age.step)
                 ));
             }
             let brought = match self.config.dry {
