@@ -1,7 +1,7 @@
 //! Full disks, read-only places, missing rights, too few descriptors: one clear line, the right code, nothing lost.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Trainit, stopped};
@@ -84,6 +84,27 @@ fn a_read_only_store_is_204_in_one_line() {
     let done = Trainit::through(&prefix, args).output().expect_code(204);
     assert_eq!(done.err().lines().count(), 1, "{}", done.err());
     assert!(done.err().contains("Read-only file system"), "{}", done.err());
+}
+
+#[test]
+fn what_lies_in_the_place_of_our_corner_of_the_checkpoint_directory_is_named() {
+    for is_link in [false, true] {
+        let place = Place::new();
+        place.save(1);
+        let corner = place.local().join(".trainit");
+        if is_link {
+            symlink("elsewhere", &corner).unwrap()
+        } else {
+            fs::write(&corner, "").unwrap()
+        }
+        let (local, url) = (place.local(), place.url());
+        let run = ["run", "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--", "true"];
+        let done = Trainit::new(run).output().expect_code(125);
+        let words =
+            "a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away";
+        assert!(done.err().contains("cannot use the checkpoint directory"), "{}", done.err());
+        assert!(done.err().contains(words) && !done.err().contains("can be written"), "{}", done.err());
+    }
 }
 
 #[test]

@@ -45,6 +45,9 @@ pub(super) fn by_its_step(step: Option<u64>) -> String {
 /// Steps that a line names at most.
 const NAMED: usize = 10;
 
+/// What lies where [`libc::ENOTDIR`] came from, and what to do about it.
+pub(super) const IN_THE_WAY: &str = "a file or a symbolic link lies where a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away";
+
 /// Which commits may be restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
@@ -153,9 +156,7 @@ impl Mirror {
 
     pub(super) fn unusable(&self, error: &io::Error) -> MirrorError {
         let way_out = match error.raw_os_error() {
-            Some(libc::ENOTDIR | libc::ELOOP) => {
-                "a file or a symbolic link lies where a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away"
-            }
+            Some(libc::ENOTDIR | libc::ELOOP) => IN_THE_WAY,
             Some(libc::ENOSPC | libc::EDQUOT) => "free space there",
             Some(libc::EXDEV) => {
                 "something is mounted within it, and nothing is put in place across a mount; name that as the checkpoint directory"
