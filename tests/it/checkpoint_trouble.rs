@@ -298,6 +298,29 @@ fn what_may_not_be_read_beside_the_checkpoints_is_no_hindrance_and_the_commits_a
 }
 
 #[test]
+fn nothing_starts_from_scratch_where_something_lies_in_the_place_of_the_commits() {
+    for is_link in [false, true] {
+        let place = Place::new();
+        place.save(1);
+        place.push();
+        let (commits, local) = (place.store().join(".trainit/commits"), place.path("another machine"));
+        fs::rename(&commits, place.path("away")).unwrap();
+        if is_link {
+            symlink("nowhere", &commits).unwrap()
+        } else {
+            fs::write(&commits, "").unwrap()
+        }
+        let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+        let done = Trainit::new(run).args(["--", "echo", "from scratch"]).output().expect_code(204);
+        assert!(done.out().is_empty() && done.err().contains("/.trainit/commits: it is a file or"), "{}", done.err());
+        for deed in ["list", "prune"] {
+            let done = place.checkpoint(deed).output().expect_code(204);
+            assert!(done.err().contains("/.trainit/commits: it is a file or"), "{}", done.err());
+        }
+    }
+}
+
+#[test]
 fn with_too_few_descriptors_it_fails_in_one_line_and_nothing_is_lost() {
     for limit in 8..24 {
         let place = Place::new();

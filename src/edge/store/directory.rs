@@ -81,7 +81,8 @@ impl Directory {
         blocking(move || {
             let is_in_the_way = |key: &&str| {
                 let path = root.join(key);
-                !path.is_dir() && path.symlink_metadata().is_ok()
+                // One that comes or goes meanwhile is a directory all the same.
+                path.symlink_metadata().is_ok_and(|there| !there.is_dir() && !path.is_dir())
             };
             let mut found = BTreeSet::new();
             for key in keys {

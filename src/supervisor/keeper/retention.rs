@@ -40,9 +40,16 @@ pub struct Pruned {
     pub kept: usize,
 }
 
-/// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says.
+/// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says. Errors: besides, what
+/// lies in the place of their directory, as training would begin from scratch beside commits that nobody sees.
 pub async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
-    Ok(commits_among(&store.list(COMMITS).await?))
+    let names = commits_among(&store.list(COMMITS).await?);
+    if names.is_empty()
+        && let Some(path) = store.in_the_way(vec![format!("{COMMITS}/any")]).await?.first()
+    {
+        return Err(store.useless("list", path, "it is a file or leads nowhere, where the commits' directory must be"));
+    }
+    Ok(names)
 }
 
 /// The commits among these objects, newest first.
