@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -363,6 +363,23 @@ fn prune_names_what_goes_and_counts_what_stays() {
             "deleted 2 commits and 0 objects that no commit names; 1 commit stays"
         ]
     );
+}
+
+#[test]
+fn prune_counts_what_was_written_half_and_a_dry_one_leaves_it() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let half = place.store().join("step-1/0000000001-000001/weights.bin#1");
+    let file = fs::File::create(&half).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+    let prune =
+        |args: &[&str]| place.checkpoint("prune").args(["--orphan-age", "0s"]).args(args).output().expect_code(0);
+    assert_eq!(json_of(&prune(&["--json", "--dry-run"]))["half_written"], 1);
+    let line = |verb: &str| format!("{verb} 1 half-written file of writes that were cut short\n");
+    assert!(prune(&["--dry-run"]).out().starts_with(&line("would delete")) && half.exists());
+    assert!(prune(&[]).out().starts_with(&line("deleted")) && !half.exists());
+    assert!(prune(&[]).out().starts_with("deleted 0 commits"), "there is none any more");
 }
 
 #[test]

@@ -172,10 +172,9 @@ impl Mirror {
         let gone = self.prune_commits(dry).await?;
         let age = self.config.retention.orphan_age;
         let orphans = orphans(store, age).await?;
-        let mut swept = 0;
+        // First, so that directories are empty when their last object goes.
+        let swept = store.sweep(age.max(STAGED), is_of_ours, dry).await?;
         if !dry {
-            // First, so that directories are empty when their last object goes.
-            swept = store.sweep(age.max(STAGED), is_of_ours).await?;
             let deletions = orphans.iter().map(|key| store.delete(key));
             stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
