@@ -254,6 +254,6 @@ async fn verify(mirror: &Mirror, as_json: bool) -> Result<u8, MirrorError> {
 async fn prune(mirror: &Mirror, as_json: bool, dry: bool) -> Result<u8, MirrorError> {
     let pruned = mirror.prune(dry).await.map_err(asking)?;
     let commits: Vec<String> = pruned.commits.iter().map(ToString::to_string).collect();
-    let value = json!({"commits": commits, "orphans": pruned.orphans, "kept": pruned.kept, "dry_run": dry});
+    let value = json!({"commits": commits, "orphans": pruned.orphans, "half_written": pruned.swept, "kept": pruned.kept, "dry_run": dry});
     Ok(show(as_json, &value, &pruned_text(&pruned, dry)))
 }

@@ -38,13 +38,15 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::background::{Order, Teller};
 use crate::edge::clock::Clock;
+use crate::rules::checkpoint::names::Attempt;
 use crate::rules::job::{Event, Flushed};
 use commit::Outcome;
 use doubt::CutOff;
 use inbox::{Haste, Inbox, TO_A_FLUSH, TO_ANY, TO_NONE};
 use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
-use model::publish;
+use model::{publish, words};
+use send::Stop;
 use transfer::log_lines;
 use vigil::Seen;
 
@@ -372,19 +374,23 @@ impl Keeper {
         self.tell_notes();
     }
 
-    /// Copies what the finished job leaves.
-    async fn publish(&self) -> Flushed {
-        let Some(model) = &self.model else { return Flushed::Done { step: None } };
-        match publish(model, &self.progress("copying the model")).await {
-            Ok(()) => Flushed::Done { step: None },
-            Err(why) => Flushed::Failed(why),
+    /// Copies what the finished job leaves. Errors: the newer run that has taken over.
+    async fn publish(&self) -> Result<Flushed, Attempt> {
+        let Some(model) = &self.model else { return Ok(Flushed::Done { step: None }) };
+        match publish(model, self.mirror.as_ref(), &self.progress("copying the model")).await {
+            Ok(()) => Ok(Flushed::Done { step: None }),
+            Err(Stop::Fenced(by)) => Err(by),
+            Err(stop) => Ok(Flushed::Failed(words(stop))),
         }
     }
 
     /// `None`: it was cut off.
-    fn tell_published(&self, published: Option<Flushed>) {
-        let late = || Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off));
-        self.teller.tell(Event::Flushed(published.unwrap_or_else(late)));
+    fn tell_published(&self, published: Option<Result<Flushed, Attempt>>) {
+        let late = || Ok(Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off)));
+        match published.unwrap_or_else(late) {
+            Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
+            Err(by) => self.tell_fenced(&by.to_string()),
+        }
     }
 
     async fn commit(&mut self, settle: Option<Duration>, left: Option<Duration>) -> Option<Outcome> {

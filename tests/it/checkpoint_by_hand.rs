@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -181,6 +181,28 @@ fn what_the_newest_commit_holds_is_not_pushed_again() {
 }
 
 #[test]
+fn a_checkpoint_that_a_pull_left_alone_is_pushed_only_by_its_step_and_that_is_said() {
+    let place = Place::new();
+    place.save(500);
+    place.push();
+    let there = place.path("there");
+    save_in(&there, 900);
+    let way = "trainit checkpoint push --push-step 900";
+    let pulled = place.checkpoint_in("pull", &there).output().expect_code(0);
+    assert!(pulled.err().contains("step-900") && pulled.err().contains(way), "{}", pulled.err());
+    for args in [&[][..], &["--dry-run"]] {
+        let done = place.checkpoint_in("push", &there).args(args).output().expect_code(0);
+        assert!(done.out().starts_with("nothing to push") && done.out().contains("step-500"), "{}", done.out());
+        assert!(done.err().contains("step-900 was left alone") && done.err().contains(way), "{}", done.err());
+    }
+    fs::remove_dir_all(there.join("step-500")).unwrap();
+    one_line(&place.checkpoint_in("push", &there).output().expect_code(1), &["step-900 was left alone", way]);
+    let pushed = place.checkpoint_in("push", &there).args(["--push-step", "900"]).output().expect_code(0);
+    assert_eq!(pushed.err(), "");
+    assert_eq!(place.steps(), [900, 500]);
+}
+
+#[test]
 fn nothing_to_push_makes_nothing_and_says_why() {
     let place = Place::new();
     let nowhere = place.path("nowhere");
@@ -341,6 +363,23 @@ fn prune_names_what_goes_and_counts_what_stays() {
             "deleted 2 commits and 0 objects that no commit names; 1 commit stays"
         ]
     );
+}
+
+#[test]
+fn prune_counts_what_was_written_half_and_a_dry_one_leaves_it() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let half = place.store().join("step-1/0000000001-000001/weights.bin#1");
+    let file = fs::File::create(&half).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+    let prune =
+        |args: &[&str]| place.checkpoint("prune").args(["--orphan-age", "0s"]).args(args).output().expect_code(0);
+    assert_eq!(json_of(&prune(&["--json", "--dry-run"]))["half_written"], 1);
+    let line = |verb: &str| format!("{verb} 1 half-written file of writes that were cut short\n");
+    assert!(prune(&["--dry-run"]).out().starts_with(&line("would delete")) && half.exists());
+    assert!(prune(&[]).out().starts_with(&line("deleted")) && !half.exists());
+    assert!(prune(&[]).out().starts_with("deleted 0 commits"), "there is none any more");
 }
 
 #[test]

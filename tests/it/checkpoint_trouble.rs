@@ -1,7 +1,7 @@
 //! Full disks, read-only places, missing rights, too few descriptors: one clear line, the right code, nothing lost.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Trainit, stopped};
@@ -84,6 +84,27 @@ fn a_read_only_store_is_204_in_one_line() {
     let done = Trainit::through(&prefix, args).output().expect_code(204);
     assert_eq!(done.err().lines().count(), 1, "{}", done.err());
     assert!(done.err().contains("Read-only file system"), "{}", done.err());
+}
+
+#[test]
+fn what_lies_in_the_place_of_our_corner_of_the_checkpoint_directory_is_named() {
+    for is_link in [false, true] {
+        let place = Place::new();
+        place.save(1);
+        let corner = place.local().join(".trainit");
+        if is_link {
+            symlink("elsewhere", &corner).unwrap()
+        } else {
+            fs::write(&corner, "").unwrap()
+        }
+        let (local, url) = (place.local(), place.url());
+        let run = ["run", "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap(), "--", "true"];
+        let done = Trainit::new(run).output().expect_code(125);
+        let words =
+            "a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away";
+        assert!(done.err().contains("cannot use the checkpoint directory"), "{}", done.err());
+        assert!(done.err().contains(words) && !done.err().contains("can be written"), "{}", done.err());
+    }
 }
 
 #[test]
@@ -274,6 +295,29 @@ fn what_may_not_be_read_beside_the_checkpoints_is_no_hindrance_and_the_commits_a
     fs::set_permissions(place.store().join(".trainit/commits"), fs::Permissions::from_mode(0o700)).unwrap();
     let done = as_nobody(&place, "prune").output().expect_code(204);
     assert!(done.err().contains("Permission denied") && done.err().contains(".trainit/commits"), "{}", done.err());
+}
+
+#[test]
+fn nothing_starts_from_scratch_where_something_lies_in_the_place_of_the_commits() {
+    for is_link in [false, true] {
+        let place = Place::new();
+        place.save(1);
+        place.push();
+        let (commits, local) = (place.store().join(".trainit/commits"), place.path("another machine"));
+        fs::rename(&commits, place.path("away")).unwrap();
+        if is_link {
+            symlink("nowhere", &commits).unwrap()
+        } else {
+            fs::write(&commits, "").unwrap()
+        }
+        let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+        let done = Trainit::new(run).args(["--", "echo", "from scratch"]).output().expect_code(204);
+        assert!(done.out().is_empty() && done.err().contains("/.trainit/commits: it is a file or"), "{}", done.err());
+        for deed in ["list", "prune"] {
+            let done = place.checkpoint(deed).output().expect_code(204);
+            assert!(done.err().contains("/.trainit/commits: it is a file or"), "{}", done.err());
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod checkpoint_cut_off;
 #[cfg(feature = "store")]
 mod checkpoint_faults;
 #[cfg(feature = "store")]
+mod checkpoint_fence;
+#[cfg(feature = "store")]
 mod checkpoint_hashes;
 #[cfg(feature = "store")]
 mod checkpoint_links;

@@ -298,6 +298,7 @@ fn a_stop_while_an_older_checkpoint_is_fetched_leaves_the_committed_one_committe
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     assert_eq!(done.verdict()["committed_step"], 20);
     assert!(!done.err().contains("committed nothing"), "{}", done.err());
+    assert!(done.err().contains("no complete checkpoint to commit: ckpt-20.json is passed over"), "{}", done.err());
 }
 
 #[test]

@@ -112,6 +112,10 @@ pub(super) fn pruned_text(pruned: &Pruned, dry: bool) -> String {
         let step = step_text(Some(name.step).filter(|step| *step > 0));
         text.push_str(&format!("{verb} commit {} ({step})\n", name.stamp));
     }
+    if pruned.swept > 0 {
+        let files = if pruned.swept == 1 { "file" } else { "files" };
+        text.push_str(&format!("{verb} {} half-written {files} of writes that were cut short\n", pruned.swept));
+    }
     let commits = |n: usize| format!("{n} commit{}", if n == 1 { "" } else { "s" });
     let (gone, kept, orphans) = (commits(pruned.commits.len()), commits(pruned.kept), pruned.orphans.len());
     let stay = if pruned.kept == 1 { "stays" } else { "stay" };

@@ -81,7 +81,8 @@ impl Directory {
         blocking(move || {
             let is_in_the_way = |key: &&str| {
                 let path = root.join(key);
-                !path.is_dir() && path.symlink_metadata().is_ok()
+                // One that comes or goes meanwhile is a directory all the same.
+                path.symlink_metadata().is_ok_and(|there| !there.is_dir() && !path.is_dir())
             };
             let mut found = BTreeSet::new();
             for key in keys {
@@ -125,8 +126,8 @@ impl Directory {
         .await
     }
 
-    /// Deletes half-written files (`NAME#k`) of our own older than `age`. Returns how many.
-    pub(super) async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool) -> io::Result<u64> {
+    /// Deletes half-written files (`NAME#k`) of our own older than `age`; `dry` only counts them. Returns how many.
+    pub(super) async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool, dry: bool) -> io::Result<u64> {
         let root = self.root.clone();
         // Where nothing can be written, nothing can be deleted.
         let Ok(now) = self.time().await else { return Ok(0) };
@@ -136,7 +137,7 @@ impl Directory {
             visit(&root, String::new(), |key, entry| {
                 let is_staged = staged_for(&key).is_some_and(|key| key == TIME || is_ours(key));
                 if is_staged && entry.metadata().is_ok_and(|m| m.is_file() && modified(&m) <= before) {
-                    count += u64::from(fs::remove_file(entry.path()).is_ok());
+                    count += u64::from(dry || fs::remove_file(entry.path()).is_ok());
                 }
                 Ok(())
             })?;
@@ -331,7 +332,7 @@ mod tests {
             for name in ["u/y#1", "time#1", "notes#1"] {
                 fs::write(root.join(name), "half").expect("writes");
             }
-            let sweep = async |age| store.sweep(age, |key| key.starts_with("u/")).await.expect("sweeps");
+            let sweep = async |age| store.sweep(age, |key| key.starts_with("u/"), false).await.expect("sweeps");
             assert_eq!(sweep(Duration::from_secs(3600)).await, 0, "it is young");
             assert_eq!(sweep(Duration::ZERO).await, 2);
             assert_eq!(fs::read_dir(root.join("u")).expect("reads").count(), 1);

@@ -353,10 +353,11 @@ impl Store {
     }
 
     /// Deletes what writes that were cut short have left and listings do not show, older than `age`, if the key that was
-    /// to be written is one of ours. Returns how many. A bucket's own rules for abandoned uploads see to that.
-    pub async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool) -> Result<u64, StoreError> {
+    /// to be written is one of ours; `dry` only counts it. Returns how many. A bucket's own rules for abandoned uploads see
+    /// to that.
+    pub async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool, dry: bool) -> Result<u64, StoreError> {
         let Some(directory) = &self.directory else { return Ok(0) };
-        directory.sweep(age, is_ours).await.map_err(|error| self.io_error("clean", "", &error))
+        directory.sweep(age, is_ours, dry).await.map_err(|error| self.io_error("clean", "", &error))
     }
 
     /// Fails where the store says that it holds other bytes than were sent.

@@ -145,13 +145,9 @@ impl Mirror {
     async fn failed(&self, message: String, trouble: Trouble, again: bool) -> Outcome {
         let is_away = trouble == Trouble::Unreachable;
         let failed = Outcome::Failed { message, code: exit::STORE, is_away, again, cause: trouble.word() };
-        if is_away {
-            return failed;
-        }
-        match tokio::time::timeout(SECOND_WORD, self.overtaken()).await.ok().flatten() {
-            Some(by) => Outcome::Fenced { by },
-            None => failed,
-        }
+        let overtaken = tokio::time::timeout(SECOND_WORD, self.overtaken());
+        let by = if is_away { None } else { overtaken.await.ok().flatten() };
+        by.map_or(failed, |by| Outcome::Fenced { by })
     }
 
     async fn try_commit(
@@ -173,12 +169,14 @@ impl Mirror {
         let beside = look.ages;
         let Some(local) = look.newest else {
             self.waits(self.waiting);
+            self.give_way().await?;
             return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
         if let Some(committed) = self.committed.as_ref().filter(|_| self.holds(&local)) {
             let step = committed.age.step;
             self.waits(None);
             self.tell_outranked(&beside).await;
+            self.give_way().await?;
             return Ok(Outcome::UpToDate { step });
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);

@@ -9,13 +9,14 @@ use super::fetch::Stop;
 use super::in_place::{equal_files, holds, is_in_place, own};
 use super::look::{Local, Look};
 use super::mirror::{Mirror, MirrorConfig, MirrorError};
-use super::restore::Brought;
+use super::restore::{Brought, by_its_step};
 use super::retention::{commits, judge};
 use crate::edge::beneath::Beneath;
 use crate::edge::store::{Store, StoreError};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::Stamp;
+use crate::rules::checkpoint::plan::{self, Age};
 use crate::rules::exit;
 
 /// The checkpoint that is next to be committed.
@@ -49,7 +50,8 @@ impl Mirror {
     /// What would be committed now; the inner error says why there is nothing. Errors: the directory cannot be read, the
     /// store not be asked.
     pub async fn next(&mut self) -> Result<Result<Next, String>, MirrorError> {
-        let look = self.look(self.config.push_step).await.map_err(|error| self.no_directory(&error))?;
+        let mut look = self.look(self.config.push_step).await.map_err(|error| self.no_directory(&error))?;
+        look.passed.extend(self.left_alone(&look));
         let Some(local) = &look.newest else {
             return Ok(Err(self.nothing_complete(&look.passed)));
         };
@@ -66,6 +68,20 @@ impl Mirror {
         };
         self.passed = look.passed;
         Ok(Ok(next))
+    }
+
+    /// Why newer ones than the newest are not even looked at: it was decided before, and a push that took them would
+    /// bring back what another run, or this one, has gone back from.
+    fn left_alone(&self, look: &Look) -> Vec<String> {
+        let newest = look.newest.as_ref().map(|local| local.age);
+        let is_left = |unit: &str, age: &Age| self.ignored.get(unit) == Some(&age.newest_ns);
+        let is_newer = |age: &Age| newest.is_none_or(|newest| plan::supersedes(*age, newest));
+        let left = look.ages.iter().filter(|(unit, age)| is_left(unit, age) && is_newer(age));
+        left.filter(|_| self.config.push_step.is_none())
+            .map(|(unit, age)| {
+                format!("{unit} was left alone by a restore, or after a crash; {}", by_its_step(age.step))
+            })
+            .collect()
     }
 
     /// The newest whole commit, where it holds what lies in the directory, byte for byte. Only what stat cannot tell
@@ -89,7 +105,10 @@ impl Mirror {
     pub(super) fn nothing_complete(&self, passed: &[String]) -> String {
         let first = passed.first().cloned();
         match self.config.push_step {
-            None => first.unwrap_or_else(|| "there is none".to_owned()),
+            None => first.unwrap_or_else(|| match self.ignored.keys().next_back() {
+                Some(unit) => format!("{unit} is passed over, and there is no other"),
+                None => "there is none".to_owned(),
+            }),
             Some(step) => {
                 let why = first.map_or(String::new(), |why| format!(" ({why})"));
                 format!("there is no complete checkpoint of step {step} in {}{why}", self.config.dir.display())

@@ -72,6 +72,15 @@ impl Mirror {
         }
     }
 
+    /// Fails where a newer run has taken over. A store that does not say so soon is as one that says nothing: nothing
+    /// waits for it where nothing is sent.
+    pub(super) async fn give_way(&self) -> Result<(), Stop> {
+        match tokio::time::timeout(SOON, self.overtaken()).await {
+            Ok(Some(by)) => Err(Stop::Fenced(by)),
+            _ => Ok(()),
+        }
+    }
+
     /// May we still commit?
     pub(super) async fn fence(&self, store: &Store, ours: &Attempt) -> Result<(), Stop> {
         match standing(store, ours, self.known_commit()).await? {

@@ -16,7 +16,7 @@ use super::doubt::CutOff;
 use super::inbox::Haste;
 use super::known::Known;
 use super::nook::sweep;
-use super::restore::Brought;
+use super::restore::{Brought, IN_THE_WAY};
 use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
 pub(crate) use crate::edge::blocking::blocking;
@@ -288,8 +288,12 @@ impl Mirror {
         let refused = |error: io::Error| MirrorError {
             code: if error.raw_os_error() == Some(libc::ENOSPC) { exit::STORE } else { exit::NOT_STARTED },
             message: format!(
-                "cannot use the checkpoint directory {}: {error}; trainit restores into it, and holds in its .trainit what it sends; give a --checkpoint-dir that can be written",
-                dir.display()
+                "cannot use the checkpoint directory {}: {error}; trainit restores into it, and holds in its .trainit what it sends; {}",
+                dir.display(),
+                match error.raw_os_error() {
+                    Some(libc::ENOTDIR | libc::ELOOP) => IN_THE_WAY,
+                    _ => "give a --checkpoint-dir that can be written",
+                }
             ),
         };
         if let Ok(beneath) = Beneath::open(&dir) {

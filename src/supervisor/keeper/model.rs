@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::flush::{LAST_LOOK_PAUSE, LAST_TRIES};
 use super::known::{Known, Sent};
-use super::mirror::{beneath, blocking, way_out};
+use super::mirror::{Mirror, beneath, blocking, way_out};
 use super::pins::Held;
 use super::send::{Pools, Sending, Stop};
 use super::transfer::{going_on, make_durable};
@@ -70,8 +70,13 @@ impl LeftModel {
     }
 }
 
-/// Copies it. `progress` hears bytes done and bytes in all. Errors: one line; the local model is as it was.
-pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> Result<(), String> {
+/// Copies it. `mirror`: whose checkpoints say whether a newer run has taken over; `progress` hears bytes done and bytes in
+/// all. Errors: that, or one line; the local model is as it was.
+pub(super) async fn publish(
+    model: &LeftModel,
+    mirror: Option<&Mirror>,
+    progress: &dyn Fn(u64, u64),
+) -> Result<(), Stop> {
     let (dir, store) = (model.dir.display(), &model.store);
     let plan = match lies(model) {
         Nearness::Same => {
@@ -84,7 +89,10 @@ pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> R
         Nearness::Apart => prepare(model).await,
     };
     let plan = plan.map_err(|stop| {
-        format!("the model in {dir} is not in {store}: {}; nothing there was changed; {AGAIN}", words(stop))
+        Stop::Failed(format!(
+            "the model in {dir} is not in {store}: {}; nothing there was changed; {AGAIN}",
+            words(stop)
+        ))
     })?;
     let (files, bytes) = (plan.listing.files().count(), plan.listing.files().map(|f| f.size).sum());
     let (made, done, there) = (RefCell::default(), Cell::new(0), &plan.store);
@@ -97,13 +105,14 @@ pub(super) async fn publish(model: &LeftModel, progress: &dyn Fn(u64, u64)) -> R
         let now = there.motion();
         now.has_moved_since(std::mem::replace(&mut before, now))
     };
-    going_on(copy(&plan, bytes, &made, &told), moves, &told).await.map_err(|stop| {
-        format!(
+    going_on(copy(&plan, mirror, bytes, &made, &told), moves, &told).await.map_err(|stop| match stop {
+        Stop::Fenced(by) => Stop::Fenced(by),
+        stop => Stop::Failed(format!(
             "the model in {dir} is not in {store}: {}; {} of its {files} files are there now, the rest is what was there \
              before; it is whole only with {MANIFEST}; {AGAIN}",
             words(stop),
             made.borrow().len()
-        )
+        )),
     })?;
     tracing::info!(files, bytes, "the model is in {store}");
     Ok(())
@@ -151,7 +160,14 @@ async fn prepare(model: &LeftModel) -> Result<Plan, Stop> {
 }
 
 /// `made` has the files that are there, `told` hears how many bytes more are through, of so many.
-async fn copy(plan: &Plan, bytes: u64, made: &RefCell<Vec<String>>, told: &dyn Fn(u64)) -> Result<(), Stop> {
+async fn copy(
+    plan: &Plan,
+    mirror: Option<&Mirror>,
+    bytes: u64,
+    made: &RefCell<Vec<String>>,
+    told: &dyn Fn(u64),
+) -> Result<(), Stop> {
+    give_way(mirror).await?;
     let Plan { listing, store, before, in_the_way, .. } = plan;
     let at = plan.dir.clone();
     let dir = blocking(move || beneath(&at)).await.map_err(|error| Stop::Failed(error.to_string()))?;
@@ -197,9 +213,18 @@ async fn copy(plan: &Plan, bytes: u64, made: &RefCell<Vec<String>>, told: &dyn F
     let files = items.into_iter().map(|i| File { path: i.path, size: i.size, crc32c: i.crc32c }).collect();
     let manifest = Manifest { schema: SCHEMA.to_owned(), files };
     let text = serde_json::to_vec(&manifest).map_err(|error| Stop::Failed(error.to_string()))?;
+    give_way(mirror).await?;
     match store.create(MANIFEST, text).await? {
         Created::Ours => Ok(()),
         Created::Taken => Err(Stop::Failed("another run has copied its model there meanwhile".to_owned())),
+    }
+}
+
+/// What a newer run leaves is not for us to replace.
+async fn give_way(mirror: Option<&Mirror>) -> Result<(), Stop> {
+    match mirror {
+        Some(mirror) => mirror.give_way().await,
+        None => Ok(()),
     }
 }
 
@@ -270,7 +295,7 @@ async fn before(store: &Store) -> Result<Option<Manifest>, StoreError> {
     }
 }
 
-fn words(stop: Stop) -> String {
+pub(super) fn words(stop: Stop) -> String {
     match stop {
         Stop::Changed(why) | Stop::Failed(why) | Stop::Lost(why) | Stop::OutOfTime(why) => why,
         Stop::Store(error) => format!("{error}; {}", way_out(&error)),

@@ -32,8 +32,21 @@ pub struct Brought {
     pub was_there: bool,
 }
 
+/// What to do where one that is left alone is to be gone on from after all.
+pub(super) fn by_its_step(step: Option<u64>) -> String {
+    match step {
+        Some(step) => format!(
+            "to go on from it, push it with trainit checkpoint push --push-step {step}, or start with --restore-step {step}"
+        ),
+        None => "to go on from it, touch it".to_owned(),
+    }
+}
+
 /// Steps that a line names at most.
 const NAMED: usize = 10;
+
+/// What lies where [`libc::ENOTDIR`] came from, and what to do about it.
+pub(super) const IN_THE_WAY: &str = "a file or a symbolic link lies where a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away";
 
 /// Which commits may be restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,9 +170,7 @@ impl Mirror {
 
     pub(super) fn unusable(&self, error: &io::Error) -> MirrorError {
         let way_out = match error.raw_os_error() {
-            Some(libc::ENOTDIR | libc::ELOOP) => {
-                "a file or a symbolic link lies where a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away"
-            }
+            Some(libc::ENOTDIR | libc::ELOOP) => IN_THE_WAY,
             Some(libc::ENOSPC | libc::EDQUOT) => "free space there",
             Some(libc::EXDEV) => {
                 "something is mounted within it, and nothing is put in place across a mount; name that as the checkpoint directory"
@@ -298,17 +309,15 @@ impl Mirror {
     fn note_left_alone(&self, look: &Look, name: &CommitName, manifest: &Manifest) {
         let Some(local) = look.newest.as_ref().filter(|local| local.age.step > manifest.step) else { return };
         let why = match &self.lineage {
-            None => {
-                "goes on instead, as nothing says that what lies there is of this job; push it, or name its step \
-                 with --restore-step, to go on from it"
-            }
+            None => "goes on instead, as nothing says that what lies there is of this job",
             Some(lineage) if *lineage < name.stamp.attempt => "is of a later run",
             Some(_) => "was written later, by the times of their files",
         };
         self.note(format!(
-            "{} in {} is left alone: the store's commit {name} {why}",
+            "{} in {} is left alone: the store's commit {name} {why}; {}",
             local.candidate.unit,
-            self.config.dir.display()
+            self.config.dir.display(),
+            by_its_step(local.age.step)
         ));
     }
 

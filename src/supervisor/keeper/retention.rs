@@ -34,13 +34,22 @@ pub struct Pruned {
     pub commits: Vec<CommitName>,
     /// Data objects of no commit.
     pub orphans: Vec<String>,
+    /// Files of a directory store that were written half.
+    pub swept: u64,
     /// How many commits stay.
     pub kept: usize,
 }
 
-/// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says.
+/// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says. Errors: besides, what
+/// lies in the place of their directory, as training would begin from scratch beside commits that nobody sees.
 pub async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
-    Ok(commits_among(&store.list(COMMITS).await?))
+    let names = commits_among(&store.list(COMMITS).await?);
+    if names.is_empty()
+        && let Some(path) = store.in_the_way(vec![format!("{COMMITS}/any")]).await?.first()
+    {
+        return Err(store.useless("list", path, "it is a file or leads nowhere, where the commits' directory must be"));
+    }
+    Ok(names)
 }
 
 /// The commits among these objects, newest first.
@@ -156,21 +165,21 @@ impl Mirror {
         self.prune_commits(false).await.is_ok_and(|gone| !gone.is_empty())
     }
 
-    /// Deletes what retention does not keep, data of no commit that is old enough, and what was written half; `dry` only
-    /// says what of the first two.
+    /// Deletes what retention does not keep, and data of no commit and what was written half, old enough; `dry` only says
+    /// what.
     pub async fn prune(&self, dry: bool) -> Result<Pruned, StoreError> {
         let Some(store) = &self.store else { return Ok(Pruned::default()) };
         let before = commits(store).await?.len();
         let gone = self.prune_commits(dry).await?;
         let age = self.config.retention.orphan_age;
         let orphans = orphans(store, age).await?;
+        // First, so that directories are empty when their last object goes.
+        let swept = store.sweep(age.max(STAGED), is_of_ours, dry).await?;
         if !dry {
-            // First, so that directories are empty when their last object goes.
-            store.sweep(age.max(STAGED), is_of_ours).await?;
             let deletions = orphans.iter().map(|key| store.delete(key));
             stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
-        Ok(Pruned { kept: before.saturating_sub(gone.len()), commits: gone, orphans })
+        Ok(Pruned { kept: before.saturating_sub(gone.len()), commits: gone, orphans, swept })
     }
 
     async fn prune_commits(&self, dry: bool) -> Result<Vec<CommitName>, StoreError> {

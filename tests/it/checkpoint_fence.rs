@@ -1,0 +1,124 @@
+//! A newer run of the job takes the store over: the older one hears of it whatever it is at, and leaves alone what the newer
+//! one leaves.
+
+use std::fs;
+
+use crate::support::checkpoints::Place;
+use crate::support::{Finished, Running, Trainit, eventually, stopped};
+
+/// A pipe for a script to wait at.
+fn pipe(place: &Place, name: &str) -> String {
+    let path = place.path(name);
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A run that looks for new checkpoints only at its ends. Its model goes where every run's does.
+fn rarely_looking(place: &Place, local: &str, script: &str) -> Trainit {
+    let (local, model) = (place.path(local), place.path(&format!("model of {local}")));
+    let models = format!("file://{}", place.path("models").display());
+    Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
+        .args(["--settle", "0s", "--mirror-interval", "1h", "--restart-backoff", "1ms", "--model-store", &models])
+        .args(["--model-dir", model.to_str().unwrap(), "--", "sh", "-c", script, model.to_str().unwrap()])
+}
+
+/// Takes over, commits step 500 and leaves its model.
+fn newer_run(place: &Place) {
+    let script = "mkdir -p $TRAINIT_CHECKPOINT_DIR/step-500 \"$0\"; echo newer > \"$0/saved_model.pb\"; \
+                  echo 1 > $TRAINIT_CHECKPOINT_DIR/step-500/weights.bin";
+    rarely_looking(place, "elsewhere", script).output().expect_code(0);
+    assert_eq!(place.steps()[0], 500);
+}
+
+#[track_caller]
+fn gave_way(place: &Place, older: Running) -> Finished {
+    let done = older.finish().expect_code(205);
+    assert_eq!(done.verdict()["reason"], "fenced");
+    assert!(done.err().contains("has taken over the store"), "{}", done.err());
+    assert_eq!(fs::read_to_string(place.path("models/saved_model.pb")).unwrap(), "newer\n");
+    done
+}
+
+#[test]
+fn a_run_with_nothing_new_to_commit_hears_at_its_end_that_it_was_taken_over_and_leaves_the_newer_model_alone() {
+    let place = Place::new();
+    place.save(100);
+    place.push();
+    let go = pipe(&place, "go");
+    let script = format!("echo ready; read _ < {go}; mkdir \"$0\"; echo older > \"$0/saved_model.pb\"");
+    let older = rarely_looking(&place, "checkpoints", &script).start();
+    older.after_line("ready");
+    newer_run(&place);
+    fs::write(&go, "\n").unwrap();
+    gave_way(&place, older);
+}
+
+#[test]
+fn a_run_that_is_taken_over_after_its_last_commit_leaves_the_newer_model_alone() {
+    let place = Place::new();
+    place.save(99);
+    place.push();
+    let script = "mkdir \"$0\" $TRAINIT_CHECKPOINT_DIR/step-100; echo older > \"$0/saved_model.pb\"; \
+                  echo 1 > $TRAINIT_CHECKPOINT_DIR/step-100/weights.bin";
+    let older = rarely_looking(&place, "checkpoints", script).env("TRAINIT_TEST_FAULT", "12:stop").start();
+    stopped(&older);
+    assert_eq!(place.steps()[0], 100);
+    newer_run(&place);
+    older.signal(libc::SIGCONT);
+    gave_way(&place, older);
+}
+
+#[test]
+fn a_run_that_was_taken_over_starts_no_other_attempt_beside_the_newer_one() {
+    let place = Place::new();
+    place.save(100);
+    place.push();
+    let go = pipe(&place, "go");
+    let older = rarely_looking(&place, "checkpoints", &format!("echo attempt; read _ < {go}; exit 3")).start();
+    older.after_line("attempt");
+    newer_run(&place);
+    fs::write(&go, "\n").unwrap();
+    assert_eq!(gave_way(&place, older).out(), "attempt\n");
+}
+
+#[test]
+fn a_run_that_is_taken_over_in_the_pause_before_a_restart_starts_no_other_attempt_either() {
+    let place = Place::new();
+    place.save(99);
+    place.push();
+    let script = "echo attempt; mkdir $TRAINIT_CHECKPOINT_DIR/step-100; \
+                  echo 1 > $TRAINIT_CHECKPOINT_DIR/step-100/weights.bin; exit 3";
+    // Its commit after the crash is through, and it has not been told so.
+    let older = rarely_looking(&place, "checkpoints", script).env("TRAINIT_TEST_FAULT", "9:stop").start();
+    stopped(&older);
+    newer_run(&place);
+    older.signal(libc::SIGCONT);
+    assert_eq!(gave_way(&place, older).out(), "attempt\n");
+}
+
+#[test]
+fn a_trainer_that_saves_nothing_any_more_is_stopped_too_when_a_newer_run_takes_over() {
+    for saved in [0, 1] {
+        let place = Place::new();
+        (0..saved).for_each(|_| drop(place.save(1)));
+        let (url, local) = (place.url(), place.local());
+        let older = Trainit::new(["run", "--checkpoint-store", &url, "--checkpoint-dir", local.to_str().unwrap()])
+            .args(["--settle", "0s", "--mirror-interval", "10ms", "--", "sleep", "1000"])
+            .start();
+        older.after_log("started sleep");
+        eventually("it is committed", || place.commits().len() == saved);
+        fs::write(place.store().join(".trainit/attempts/0000000002.json"), "{}").unwrap();
+        older.finish().expect_code(205);
+    }
+}
+
+#[test]
+fn what_is_committed_is_no_failure_where_the_store_is_gone_at_the_end() {
+    let place = Place::new();
+    place.save(100);
+    place.push();
+    let script = format!("rm -r {}", place.store().display());
+    rarely_looking(&place, "checkpoints", &format!("{script}; mkdir \"$0\"; echo 1 > \"$0/x\""))
+        .output()
+        .expect_code(0);
+}
