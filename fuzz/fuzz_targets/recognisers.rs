@@ -63,6 +63,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         world_size: (first & 64 != 0).then_some(2),
         follow: false,
         left_out: (first & 128 != 0).then(|| "a".to_owned()),
+        has_other_nodes: first & 192 == 192,
     };
     let scan = Scan { listing: &listing, peek: &files, options: &options };
     let Some(found) = recognise(&scan) else { return };

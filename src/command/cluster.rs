@@ -8,7 +8,7 @@ use crate::rules::cluster::malformed;
 use crate::rules::cluster::spec::{ClusterError, ClusterOptions, Nproc, Warning};
 use crate::rules::env::Env;
 use crate::rules::framework::{self, Resolved};
-use crate::rules::gpu::{Discovery, cuda, demand};
+use crate::rules::gpu::{Discovery, Health, cuda, demand};
 use crate::settings::cluster::read;
 use crate::settings::layers::unknown_variables;
 use crate::settings::{Complaint, Reader};
@@ -77,7 +77,9 @@ impl Wanted {
             let found = gpus();
             let visible = cuda::visible_count(&found.gpus, env.get("CUDA_VISIBLE_DEVICES"));
             options.gpu_count = u32::try_from(visible).unwrap_or(u32::MAX);
-            options.gpu_failure = demand::failing(&found);
+            let hides_all = env.get("CUDA_VISIBLE_DEVICES").is_some_and(|list| list.trim().is_empty());
+            let meets = visible > 0 && found.driver != Health::Bad;
+            options.gpu_failure = demand::failing(&found).filter(|_| !hides_all && !meets);
         }
         options
     }

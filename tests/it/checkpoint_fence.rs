@@ -82,21 +82,6 @@ fn a_run_that_was_taken_over_starts_no_other_attempt_beside_the_newer_one() {
 }
 
 #[test]
-fn a_run_that_is_taken_over_in_the_pause_before_a_restart_starts_no_other_attempt_either() {
-    let place = Place::new();
-    place.save(99);
-    place.push();
-    let script = "echo attempt; mkdir $TRAINIT_CHECKPOINT_DIR/step-100; \
-                  echo 1 > $TRAINIT_CHECKPOINT_DIR/step-100/weights.bin; exit 3";
-    // Its commit after the crash is through, and it has not been told so.
-    let older = rarely_looking(&place, "checkpoints", script).env("TRAINIT_TEST_FAULT", "9:stop").start();
-    stopped(&older);
-    newer_run(&place);
-    older.signal(libc::SIGCONT);
-    assert_eq!(gave_way(&place, older).out(), "attempt\n");
-}
-
-#[test]
 fn a_trainer_that_saves_nothing_any_more_is_stopped_too_when_a_newer_run_takes_over() {
     for saved in [0, 1] {
         let place = Place::new();

@@ -4,35 +4,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::Found;
 use super::aside::{is_bystander, is_copy};
 use super::contest::{kind, says_step};
 use super::generic::says_word;
-use super::listing::{Entry, Kind, Listing, parent_of};
+use super::listing::{Entry, Kind, parent_of};
 use super::unit::{Candidate, Scan, end_of, is_steps, step_in};
 
-impl Found {
-    /// The candidates and what is linked to, newest first.
-    pub fn all(&self, listing: &Listing) -> Vec<&Candidate> {
-        let (mut all, mut linked) = (Vec::new(), self.linked.iter().peekable());
-        let linked_at = |link: &Candidate| listing.get(&link.unit).map_or(0, |e| e.mtime_ns);
-        for candidate in &self.candidates {
-            let is_newer = |link: &&Candidate| match candidate.step {
-                Some(_) => link.step > candidate.step,
-                None => linked_at(link) > candidate.newest_ns(listing),
-            };
-            while let Some(link) = linked.next_if(is_newer) {
-                all.push(link);
-            }
-            all.push(candidate);
-        }
-        all.extend(linked);
-        all
-    }
-}
-
 /// Those called like what was found, or by a word for steps, the highest step first.
-pub(super) fn find(scan: &Scan, found: &[Candidate]) -> Vec<Candidate> {
+pub fn find(scan: &Scan, found: &[Candidate]) -> Vec<Candidate> {
     let mut links = leading_out(scan).peekable();
     if links.peek().is_none() {
         return Vec::new();
@@ -70,19 +49,20 @@ fn leaves(scan: &Scan, path: &str, target: &str) -> bool {
 mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, reason};
     use super::super::{Options, recognise};
     use super::*;
 
-    /// All that is seen, newest first; what is a link has `->` behind it.
-    fn seen(memory: &Memory) -> Vec<String> {
+    /// The links that are found beside what is recognised, each with a reason why it is not complete.
+    fn links(memory: &Memory) -> Vec<String> {
         let (listing, options) = (memory.listing(), Options::default());
-        let Some(found) = recognise(&Scan { listing: &listing, peek: memory, options: &options }) else {
-            return Vec::new();
+        let scan = Scan { listing: &listing, peek: memory, options: &options };
+        let found = recognise(&scan).map(|found| found.candidates).unwrap_or_default();
+        let named = |link: Candidate| {
+            let why = scan.all_whole(&link).expect_err("it leads out");
+            assert!(why.contains("leaves the checkpoint") && why.contains("--follow-symlinks"), "{why}");
+            link.unit
         };
-        let is_link = |unit: &Candidate| found.linked.contains(unit);
-        let name = |unit: &Candidate| unit.unit.clone() + if is_link(unit) { "->" } else { "" };
-        found.all(&listing).into_iter().map(name).collect()
+        find(&scan, &found).into_iter().map(named).collect()
     }
 
     fn saved(names: &[&str]) -> Memory {
@@ -93,28 +73,18 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_is_a_link_out_of_the_directory_is_seen_and_not_complete() {
-        for (names, all) in [
-            (
-                &["step-1/w.pt", "step-7 -> /scratch/step-7", "step-8 -> ../step-8"][..],
-                &["step-8->", "step-7->", "step-1"][..],
-            ),
-            (&["model_3.pt", "model_9.pt -> ../real/model_9.pt"], &["model_9.pt->", "model_3.pt"]),
-            (&["step-7 -> /scratch/step-7", "step-8 -> /scratch/step-8"], &["step-8->", "step-7->"]),
-            (
-                &["epoch=0-step=5.ckpt -> /scratch/a.ckpt", "epoch=1-step=9.ckpt"],
-                &["epoch=1-step=9.ckpt", "epoch=0-step=5.ckpt->"],
-            ),
-            (&["run/step-7 -> /scratch/step-7"], &["run/step-7->"]),
-            (&["10/w.pt", "20 -> /scratch/20"], &["20->", "10"]),
-            (&["last.pt", "step-7 -> /scratch/step-7"], &["last.pt", "step-7->"]),
+    fn a_checkpoint_that_is_a_link_out_of_the_directory_is_found_and_said_to_be_incomplete() {
+        for (names, found) in [
+            (&["step-1/w.pt", "step-7 -> /scratch/step-7", "step-8 -> ../step-8"][..], &["step-8", "step-7"][..]),
+            (&["model_3.pt", "model_9.pt -> ../real/model_9.pt"], &["model_9.pt"]),
+            (&["step-7 -> /scratch/step-7", "step-8 -> /scratch/step-8"], &["step-8", "step-7"]),
+            (&["epoch=0-step=5.ckpt -> /scratch/a.ckpt", "epoch=1-step=9.ckpt"], &["epoch=0-step=5.ckpt"]),
+            (&["run/step-7 -> /scratch/step-7"], &["run/step-7"]),
+            (&["10/w.pt", "20 -> /scratch/20"], &["20"]),
+            (&["last.pt", "step-7 -> /scratch/step-7"], &["step-7"]),
         ] {
-            let memory = saved(names);
-            assert_eq!(seen(&memory), all, "{names:?}");
-            assert!(all.iter().filter(|unit| !unit.ends_with("->")).eq(complete_units(&memory).iter().map(|u| &u.0)));
+            assert_eq!(links(&saved(names)), found, "{names:?}");
         }
-        let why = reason(&saved(&["step-7 -> /scratch/step-7"]), "step-7");
-        assert!(why.contains("leaves the checkpoint (/scratch/step-7); --follow-symlinks"), "{why}");
     }
 
     #[test]
@@ -137,21 +107,8 @@ mod tests {
             "2024-01-02 -> /scratch/2024-01-02",
         ];
         for other in others {
-            assert_eq!(seen(&saved(&["step-7/w.pt", other])), ["step-7"], "{other}");
-            assert!(other.contains("step-7") || seen(&saved(&[other])).is_empty(), "{other}");
+            assert_eq!(links(&saved(&["step-7/w.pt", other])), [""; 0], "{other}");
+            assert!(other.contains("step-7") || links(&saved(&[other])).is_empty(), "{other}");
         }
-    }
-
-    #[test]
-    fn what_is_linked_to_changes_nothing_for_what_lies_beside_it() {
-        let of = |step: u64, names: &[&str]| {
-            names.iter().map(|name| format!("checkpoint_{step}/{name}")).collect::<Vec<_>>()
-        };
-        let whole = ["model.safetensors.pt", "optimizer.pt", "random_states_0.pkl"];
-        let files: Vec<String> = [of(1, &whole), of(3, &whole[1..])].concat();
-        let mut files: Vec<&str> = files.iter().map(String::as_str).collect();
-        let without = complete_units(&saved(&files));
-        files.push("checkpoint_2 -> /scratch/checkpoint_2");
-        assert_eq!((complete_units(&saved(&files)), seen(&saved(&files)).len()), (without, 3));
     }
 }

@@ -79,9 +79,6 @@ pub fn layout(name: &str) -> Option<&'static Layout> {
 /// Whether one of the layout's is complete, quiescence apart; where a marker was asked for, that is in it as well. Errors:
 /// what is missing, in one clause.
 pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(), String> {
-    if found.linked.contains(candidate) {
-        return scan.all_whole(candidate);
-    }
     marker::marked(scan, candidate)?;
     aside::unmarked(scan, candidate)?;
     if let Some((entry, why)) = candidate.entries(scan.listing).find_map(|e| Some((e, e.refused()?))) {
@@ -129,16 +126,8 @@ pub struct Found {
     pub layout: &'static Layout,
     /// Units, finished or not, newest first.
     pub candidates: Vec<Candidate>,
-    /// Symbolic links out of the directory that are called like units: never complete, the highest step first.
-    pub linked: Vec<Candidate>,
     /// What they are compared with.
     pub beside: Beside,
-}
-
-impl Found {
-    fn of(layout: &'static Layout, candidates: Vec<Candidate>) -> Found {
-        Found { layout, candidates, linked: Vec::new(), beside: Beside::default() }
-    }
 }
 
 /// Looks with the layout that was asked for, or with each in turn until one finds something, finished or not. Files that
@@ -150,15 +139,6 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         (None, Some(_)) => Some(marker::MARKER.name),
         (None, None) => None,
     };
-    let found = of_layouts(scan, asked);
-    let candidates = found.as_ref().map_or(&[][..], |found| &found.candidates);
-    let linked = linked::find(scan, candidates);
-    let layout = asked.and_then(layout).unwrap_or(&generic::GENERIC);
-    let found = found.or_else(|| (!linked.is_empty()).then(|| Found::of(layout, Vec::new())))?;
-    Some(Found { linked, ..found })
-}
-
-fn of_layouts(scan: &Scan, asked: Option<&str>) -> Option<Found> {
     let layouts = LAYOUTS.iter().filter(|l| asked.is_none_or(|name| l.name == name));
     let mut found = layouts.filter_map(|layout| {
         let mut candidates = (layout.find)(scan);
@@ -167,7 +147,7 @@ fn of_layouts(scan: &Scan, asked: Option<&str>) -> Option<Found> {
         contest::without_copies(&mut candidates);
         contest::sort(scan, &mut candidates);
         (layout.order)(scan, &mut candidates);
-        if candidates.is_empty() { None } else { Some(Found::of(layout, candidates)) }
+        if candidates.is_empty() { None } else { Some(Found { layout, candidates, beside: Beside::default() }) }
     });
     let first = found.next()?;
     let is_doubtful = asked.is_none() && contest::is_doubtful(scan, &first);
@@ -208,8 +188,7 @@ mod tests {
         let listing = memory.listing();
         let scan = Scan { listing: &listing, peek: memory, options };
         let Some(found) = recognise(&scan) else { return Vec::new() };
-        let all = found.all(&listing).into_iter();
-        let complete = all.filter(|c| complete(&found, &scan, c).is_ok());
+        let complete = found.candidates.iter().filter(|c| complete(&found, &scan, c).is_ok());
         complete.map(|c| (c.unit.clone(), c.step)).collect()
     }
 
@@ -222,8 +201,7 @@ mod tests {
         let (listing, options) = (memory.listing(), Options::default());
         let scan = Scan { listing: &listing, peek: memory, options: &options };
         let found = recognise(&scan).expect("something is recognised");
-        let all = found.all(&listing);
-        let candidate = all.into_iter().find(|c| c.unit == unit).expect("the unit is found");
+        let candidate = found.candidates.iter().find(|c| c.unit == unit).expect("the unit is found");
         complete(&found, &scan, candidate).expect_err("it is not complete")
     }
 

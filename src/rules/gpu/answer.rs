@@ -133,7 +133,7 @@ fn driver(report: &Report, site: &Site) -> Health {
         // Slow, and what it said holds.
         (None, Ending::Overrun(Overrun::Whole { .. })) if !is_silent(report) => Health::Ok,
         (None, Ending::Overrun(_) | Ending::Stuck(_)) if !last_call.is_empty() => Health::Unknown,
-        (None, Ending::Ended(_)) if !findings.ended && !last_call.is_empty() => Health::Bad,
+        (None, Ending::Ended(_)) if !findings.ended && !last_call.is_empty() => Health::Unknown,
         (None, _) => Health::Ok,
     }
 }

@@ -38,10 +38,12 @@ impl Demands {
     /// Every demand that is not met, each one line with what was found. `visible` is `CUDA_VISIBLE_DEVICES`: a GPU that the
     /// trainer cannot see does not count, nor does one that is broken. A driver that fails meets none.
     pub fn unmet(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
-        let asked = self.asked();
-        match failing(found).filter(|_| !asked.is_empty() && self.unmet_by_faults(found, visible)) {
+        let (asked, lacking) = (self.asked(), self.lacking(found, visible));
+        // One that does not answer may only be slow to start (without its persistence mode): what else shows GPUs counts.
+        let meets = lacking.is_empty() && found.driver != Health::Bad;
+        match failing(found).filter(|_| !meets && !asked.is_empty() && self.unmet_by_faults(found, visible)) {
             Some(failing) => vec![format!("{}: {failing}", asked.join(", "))],
-            None => self.lacking(found, visible),
+            None => lacking,
         }
     }
 
@@ -62,7 +64,7 @@ impl Demands {
         let broken_seen = broken.iter().filter(|gpu| gpu.cuda_visible == Some(true)).count();
         let seen = super::cuda::visible_count(&found.gpus, visible);
         // Several instances of one GPU (MIG) count each, as in --nproc gpu.
-        let is_split = visible.is_some_and(|list| list.contains("MIG-")) && !healthy.is_empty();
+        let is_split = visible.is_some_and(|list| list.contains("MIG-")) && broken.is_empty() && !healthy.is_empty();
         let usable = if is_split { seen } else { seen.saturating_sub(broken_seen).min(healthy.len()) };
         let mut unmet = Vec::new();
         let wanted = match self.number {
@@ -165,15 +167,12 @@ impl Demands {
     }
 }
 
-/// That the driver fails, and how, where it does: whatever is demanded of GPUs, another machine may have it. One that does
-/// not answer may only be slow to start (without its persistence mode): what else shows the GPUs counts.
+/// That the driver fails, and how, where it does: whatever is demanded of GPUs, another machine may have it.
 pub fn failing(found: &Discovery) -> Option<String> {
     let way_out = match found.driver {
-        Health::Unknown if found.gpus.is_empty() => {
-            "; another machine may succeed; where the driver is only slow, raise --gpu-timeout"
-        }
+        Health::Unknown => "; another machine may succeed; where the driver is only slow, raise --gpu-timeout",
         Health::Bad => "; another machine may succeed",
-        Health::Unknown | Health::Ok | Health::Warn => return None,
+        Health::Ok | Health::Warn => return None,
     };
     let problem = found.problem.as_deref().unwrap_or("it does not say why");
     Some(format!("the NVIDIA driver fails here, so no GPU can be counted on: {problem}{way_out}"))
@@ -378,7 +377,7 @@ mod tests {
             found
         };
         let all = demands(Some(Number::AtLeast(2)), Some("550"), Some("40GB"));
-        for (count, driver) in [(0, Health::Bad), (2, Health::Bad), (0, Health::Unknown)] {
+        for (count, driver) in [(0, Health::Bad), (2, Health::Bad), (0, Health::Unknown), (2, Health::Unknown)] {
             let found = failing(count, driver);
             let unmet = all.unmet(&found, None);
             assert!(unmet.len() == 1 && all.unmet_by_faults(&found, None), "{unmet:?}");
@@ -391,10 +390,7 @@ mod tests {
             assert!(nothing.unmet(&found, None).is_empty() && super::failing(&found).is_some());
         }
         let slow = failing(2, Health::Unknown);
-        assert!(
-            demands(Some(Number::AtLeast(2)), None, None).unmet(&slow, None).is_empty()
-                && all.unmet_by_faults(&slow, None)
-        );
+        assert!(demands(Some(Number::AtLeast(2)), None, None).unmet(&slow, None).is_empty());
         let few = failing(1, Health::Bad);
         assert!(!all.unmet_by_faults(&few, None) && all.unmet(&few, None)[0].contains("2 needed, 1 found"));
         assert_eq!(super::failing(&found(2)), None);

@@ -31,28 +31,6 @@ pub type GpuId = u32;
 /// In the place of an index, where the driver names no GPU.
 const NAMELESS: GpuId = GpuId::MAX;
 
-/// Whether the trainer may use a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
-    /// It does, as far as anybody can tell.
-    Used,
-    /// That cannot be told: its faults stop no live trainer, and explain the death of one.
-    Unsure,
-    /// It cannot see it: its incidents are notes.
-    Unused,
-}
-
-impl Use {
-    /// As `CUDA_VISIBLE_DEVICES` has it.
-    pub fn of(gpu: &Gpu) -> Use {
-        match gpu.cuda_visible {
-            Some(true) => Use::Used,
-            None => Use::Unsure,
-            Some(false) => Use::Unused,
-        }
-    }
-}
-
 /// What is decided about something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -97,7 +75,8 @@ pub struct Ledger {
     /// Whether the job uses more than one GPU.
     pub several: bool,
     labels: BTreeMap<GpuId, String>,
-    uses: BTreeMap<GpuId, Use>,
+    /// GPUs that the trainer cannot see: their incidents are notes.
+    unused: BTreeSet<GpuId>,
     /// The last of each kind.
     incidents: VecDeque<Incident>,
     counts: BTreeMap<(GpuId, u64), (u64, Duration)>,
@@ -115,14 +94,18 @@ impl Ledger {
     }
 
     /// Says what a GPU is called and whether the trainer can see it.
-    pub fn introduce(&mut self, gpu: GpuId, label: String, used: Use) {
+    pub fn introduce(&mut self, gpu: GpuId, label: String, used: bool) {
         self.labels.insert(gpu, label);
-        self.uses.insert(gpu, used);
+        if used {
+            self.unused.remove(&gpu)
+        } else {
+            self.unused.insert(gpu)
+        };
     }
 
     /// An XID came without its GPU: told and counted, and nobody is blamed.
     pub fn stray(&mut self, now: Duration, xid: u64) -> Vec<Finding> {
-        self.introduce(NAMELESS, "a GPU that the driver does not name".to_owned(), Use::Unused);
+        self.introduce(NAMELESS, "a GPU that the driver does not name".to_owned(), false);
         self.xid(now, NAMELESS, xid, None)
     }
 
@@ -186,10 +169,8 @@ impl Ledger {
             let last = self.incidents.remove(at);
             // After a death it is news again.
             let quiet = quiet && !last.is_some_and(|last| last.blamed);
-            incident.told = quiet
-                && self
-                    .class(&incident, incident.at, false)
-                    .is_some_and(|class| self.alive(incident.gpu, class) < Class::Leave);
+            incident.told =
+                quiet && self.class(&incident, incident.at, false).is_some_and(|class| class < Class::Leave);
         } else if self.incidents.len() == MEMORY {
             let decided = self.incidents.iter().position(|known| known.told);
             self.incidents.remove(decided.unwrap_or_default());
@@ -218,7 +199,7 @@ impl Ledger {
         if class == Class::Leave {
             self.condemned.entry(gpu).or_insert_with(|| text.clone());
         }
-        vec![Finding { class: self.alive(gpu, class), text: format!("{}: {text}", self.label(gpu)) }]
+        vec![Finding { class, text: format!("{}: {text}", self.label(gpu)) }]
     }
 
     /// A GPU is no place to train any more: `Leave` at once, `Restart` never, `Note` for when the trainer dies.
@@ -227,17 +208,17 @@ impl Ledger {
             return Vec::new();
         }
         self.condemned.insert(gpu, why.to_owned());
-        vec![Finding { class: self.alive(gpu, class), text: format!("{}: {why}", self.label(gpu)) }]
+        vec![Finding { class: self.used(gpu, class), text: format!("{}: {why}", self.label(gpu)) }]
     }
 
     /// A GPU is listed no more. It is told by its own name: its number may be another's by now.
     pub fn gone(&mut self, gpu: &Gpu) -> Option<Finding> {
         let why = "lost after a good start, the driver lists it no more";
-        let used = Use::of(gpu);
-        if used != Use::Unused && self.condemned.insert(gpu.index, why.to_owned()).is_some_and(|known| known == why) {
+        let is_used = gpu.cuda_visible != Some(false);
+        if is_used && self.condemned.insert(gpu.index, why.to_owned()).is_some_and(|known| known == why) {
             return None;
         }
-        let class = if used == Use::Used { Class::Leave } else { Class::Note };
+        let class = if is_used { Class::Leave } else { Class::Note };
         Some(Finding { class, text: format!("{}: {why}", gpu.label()) })
     }
 
@@ -260,7 +241,7 @@ impl Ledger {
                     let (gpu, why) = (self.incidents[at].gpu, self.what(&self.incidents[at]));
                     self.condemned.entry(gpu).or_insert(why);
                 }
-                findings.push(Finding { class: self.alive(self.incidents[at].gpu, class), text });
+                findings.push(Finding { class, text });
             }
         }
         findings
@@ -277,7 +258,7 @@ impl Ledger {
         let mut found: Vec<Finding> = self
             .condemned
             .iter()
-            .filter(|(gpu, _)| self.use_of(**gpu) != Use::Unused)
+            .filter(|(gpu, _)| !self.unused.contains(gpu))
             .map(|(gpu, why)| Finding { class: Class::Leave, text: format!("{}: {why}", self.label(*gpu)) })
             .collect();
         let mut struck = BTreeSet::new();
@@ -285,7 +266,7 @@ impl Ledger {
         for at in 0..self.incidents.len() {
             let incident = &self.incidents[at];
             let (gpu, rule, told) = (incident.gpu, incident.rule, incident.told);
-            if incident.blamed || now.saturating_sub(incident.at) > BLAME || self.use_of(gpu) == Use::Unused {
+            if incident.blamed || now.saturating_sub(incident.at) > BLAME || self.unused.contains(&gpu) {
                 continue;
             }
             let text = self.describe(incident);
@@ -372,18 +353,8 @@ impl Ledger {
         }
     }
 
-    fn use_of(&self, gpu: GpuId) -> Use {
-        self.uses.get(&gpu).copied().unwrap_or(Use::Used)
-    }
-
-    /// What is thought of something that happened on a GPU.
     fn used(&self, gpu: GpuId, class: Class) -> Class {
-        if self.use_of(gpu) == Use::Unused { Class::Note } else { class }
-    }
-
-    /// What it means for a trainer that lives.
-    fn alive(&self, gpu: GpuId, class: Class) -> Class {
-        if self.use_of(gpu) == Use::Used { class } else { Class::Note }
+        if self.unused.contains(&gpu) { Class::Note } else { class }
     }
 
     fn describe(&self, incident: &Incident) -> String {

@@ -122,7 +122,7 @@ pub struct Discovery {
     pub source: Source,
     /// What is wrong, where NVML or GPUs were to be expected; one line.
     pub problem: Option<String>,
-    /// The driver itself: bad where it says so or crashes, unknown where it hangs. Without a driver there is nothing wrong.
+    /// The driver itself: bad where it says so, unknown where it hangs or crashes. Without a driver there is nothing wrong.
     #[serde(skip)]
     pub driver: Health,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::answer::{code, failure};
 use super::health::{SLOWDOWN, health};
-use super::ledger::{Finding, GpuId, Ledger, Use, XidCount};
+use super::ledger::{Finding, GpuId, Ledger, XidCount};
 use super::protocol::{Line, event};
 use super::xid::Class;
 use super::{Gpu, Health, cuda, throttle_names};
@@ -139,7 +139,11 @@ impl Watch {
     /// A GPU that was lost from the start, unless the trainer was given others. CUDA's numbers leave out a lost one.
     fn missed(&self) -> Option<Finding> {
         let (gpu, why) = self.absent.first_key_value()?;
-        let names_one = |entry: &&str| !entry.trim().is_empty() && !entry.trim().starts_with('-');
+        // Anything else (`NoDevFiles`) hides them all on purpose.
+        let names_one = |entry: &&str| {
+            let entry = entry.trim();
+            entry.parse::<u32>().is_ok() || entry.starts_with("GPU-") || entry.starts_with("MIG-")
+        };
         let wanted = self.policy.cuda_visible.as_deref().map(|list| list.split(',').take_while(names_one).count());
         let gpus: Vec<Gpu> = self.gpus.values().map(|seen| seen.gpu.clone()).collect();
         let given = cuda::visible_count(&gpus, self.policy.cuda_visible.as_deref());
@@ -293,7 +297,7 @@ impl Watch {
         let gpus = self.marked();
         self.ledger.several = cuda::visible_count(&gpus, self.policy.cuda_visible.as_deref()) > 1;
         for gpu in gpus {
-            self.ledger.introduce(gpu.index, gpu.label(), Use::of(&gpu));
+            self.ledger.introduce(gpu.index, gpu.label(), gpu.cuda_visible != Some(false));
         }
     }
 }

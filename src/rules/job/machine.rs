@@ -5,7 +5,6 @@
 //!     ^  |                                 |
 //!     |  +---------- Waiting <- Refreshing-+   (a crash, while the budget lasts)
 //! ```
-//! With a store a restart passes through Refreshing once more after the pause: a newer run may have come.
 //! Two laws hold throughout: an orphan's death never ends the job, and a deadline never moves later.
 
 use std::time::Duration;
@@ -55,7 +54,7 @@ pub enum State {
     Running,
     /// The main child is gone, or one of several has failed; others of the tree are not gone.
     Draining,
-    /// The tree is empty after a crash, or the pause after it is over: commit what is complete, find where to go on from.
+    /// The tree is empty after a crash: commit what is complete, find where to go on from.
     Refreshing,
     /// The pause before a restart.
     Waiting,
@@ -93,8 +92,6 @@ pub struct Machine {
     resumed: Option<Resume>,
     /// An older checkpoint is looked for; the pause before it is tried.
     falling_back: Option<Duration>,
-    /// The pause before a restart is over, and the store is asked once more.
-    has_paused: bool,
     /// What the next attempt does not go on from, although it is newer.
     passed_over: Option<String>,
     /// The step of the newest commit, which is not the highest where training went back.
@@ -155,7 +152,6 @@ impl Machine {
             resume: None,
             resumed: None,
             falling_back: None,
-            has_paused: false,
             passed_over: None,
             committed: None,
             stop: None,
@@ -288,7 +284,7 @@ impl Machine {
     }
 
     fn on_restored(&mut self, now: Uptime, resume: Option<Resume>, committed: Option<u64>) -> Vec<Action> {
-        if self.falling_back.is_none() && !self.has_paused {
+        if self.falling_back.is_none() {
             self.note_newest(committed);
         }
         let step = resume.as_ref().and_then(|r| r.step);
@@ -299,7 +295,6 @@ impl Machine {
                 self.begin()
             }
             State::Refreshing if self.falling_back.is_some() => self.on_fallen_back(now),
-            State::Refreshing if std::mem::take(&mut self.has_paused) => self.spawn(),
             State::Refreshing => {
                 self.memory.progressed(step.max(committed));
                 self.judge(now)
@@ -408,7 +403,7 @@ impl Machine {
                 actions.extend(if self.not_started.is_some() { self.not_begun(now) } else { self.flush(now) });
                 actions
             }
-            (Timer::Backoff, State::Waiting) => self.on_paused(),
+            (Timer::Backoff, State::Waiting) => self.spawn(),
             (Timer::Pulse, _) => self.on_look_due(now),
             (Timer::Leave, _) => self.on_end_near(now),
             (Timer::FlushLimit, State::Flushing) => self.on_flush_limit(now),

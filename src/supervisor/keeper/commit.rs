@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::guard::AT_ONCE;
 use super::known::{Known, Sent};
 use super::look::{Local, same_bytes};
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
@@ -25,8 +26,6 @@ use crate::rules::exit;
 
 /// How long the store has to say, when the time is up, whether the commit is through.
 const LAST_WORD: Duration = Duration::from_millis(200);
-/// How long a store that failed has to say whether that is because a newer run took over.
-const SECOND_WORD: Duration = Duration::from_secs(1);
 /// Less is not worth being told.
 const MOMENT: Duration = Duration::from_millis(100);
 /// What is smaller says nothing about the store's throughput.
@@ -145,7 +144,7 @@ impl Mirror {
     async fn failed(&self, message: String, trouble: Trouble, again: bool) -> Outcome {
         let is_away = trouble == Trouble::Unreachable;
         let failed = Outcome::Failed { message, code: exit::STORE, is_away, again, cause: trouble.word() };
-        let overtaken = tokio::time::timeout(SECOND_WORD, self.overtaken());
+        let overtaken = tokio::time::timeout(AT_ONCE, self.overtaken());
         let by = if is_away { None } else { overtaken.await.ok().flatten() };
         by.map_or(failed, |by| Outcome::Fenced { by })
     }
@@ -156,7 +155,8 @@ impl Mirror {
         limit: Option<Duration>,
         progress: &dyn Fn(u64, u64),
     ) -> Result<Outcome, Stop> {
-        let begun = self.clock.now();
+        let (clock, begun) = (self.clock, self.clock.now());
+        let left = || limit.map(|limit| limit.saturating_sub(clock.now().saturating_sub(begun)));
         if self.store.is_none() || self.attempt.is_none() {
             return Ok(Outcome::NothingComplete { why: "no --checkpoint-store is set".to_owned() });
         }
@@ -169,22 +169,22 @@ impl Mirror {
         let beside = look.ages;
         let Some(local) = look.newest else {
             self.waits(self.waiting);
-            self.give_way().await?;
+            self.give_way(left()).await?;
             return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
         if let Some(committed) = self.committed.as_ref().filter(|_| self.holds(&local)) {
             let step = committed.age.step;
             self.waits(None);
             self.tell_outranked(&beside).await;
-            self.give_way().await?;
+            self.give_way(left()).await?;
             return Ok(Outcome::UpToDate { step });
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
         self.waits(Some((local.age.step, since)));
         let local = self.settled(local, settle).await?;
         let bytes = local.entries.iter().map(|e| e.size).sum::<u64>();
-        if let Some(limit) = limit {
-            self.is_worth_a_start(&local, bytes, limit.saturating_sub(self.clock.now().saturating_sub(begun)))?;
+        if let Some(left) = left() {
+            self.is_worth_a_start(&local, bytes, left)?;
         }
         // Waiting for the checkpoint to settle is no part of what its commit takes.
         let sending = self.clock.now();
@@ -235,7 +235,7 @@ impl Mirror {
         if let Some(named) = self.naming.take_if(|ours| names.iter().any(|name| name.stamp == ours.stamp)) {
             self.committed = Some(named);
         }
-        let look = tokio::time::timeout(SECOND_WORD, self.look(self.config.push_step)).await;
+        let look = tokio::time::timeout(AT_ONCE, self.look(self.config.push_step)).await;
         let is_all = look.is_ok_and(|look| look.is_ok_and(|look| look.newest.is_none_or(|local| self.holds(&local))));
         match self.committed.as_ref().filter(|_| is_all) {
             Some(committed) => Ok(Outcome::UpToDate { step: committed.age.step }),

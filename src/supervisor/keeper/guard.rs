@@ -18,6 +18,8 @@ use crate::rules::checkpoint::plan::Standing;
 
 /// A store that answers later than this is not waited for where there is a way without it.
 pub(super) const SOON: Duration = Duration::from_secs(5);
+/// The same where the answer is worth no wait.
+pub(super) const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// What comes of asking a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,10 +74,11 @@ impl Mirror {
         }
     }
 
-    /// Fails where a newer run has taken over. A store that does not say so soon is as one that says nothing: nothing
-    /// waits for it where nothing is sent.
-    pub(super) async fn give_way(&self) -> Result<(), Stop> {
-        match tokio::time::timeout(SOON, self.overtaken()).await {
+    /// Fails where a newer run has taken over. Nothing is sent, so that a store which does not say so at once holds nothing
+    /// up; `left` is the time there is.
+    pub(super) async fn give_way(&self, left: Option<Duration>) -> Result<(), Stop> {
+        let patience = left.map_or(AT_ONCE, |left| AT_ONCE.min(left / 4));
+        match tokio::time::timeout(patience, self.overtaken()).await {
             Ok(Some(by)) => Err(Stop::Fenced(by)),
             _ => Ok(()),
         }

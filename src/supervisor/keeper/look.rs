@@ -142,7 +142,7 @@ fn look(
     look.layout = Some(found.layout);
     let age = |candidate: &Candidate| Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
     look.ages = found.candidates.iter().map(|candidate| (candidate.unit.clone(), age(candidate))).collect();
-    for candidate in found.all(&look.listing) {
+    for candidate in &found.candidates {
         let age = age(candidate);
         let is_wanted = step.is_none_or(|s| candidate.step == Some(s));
         // What a killed restore may have left half in place is no checkpoint, however complete it looks.
@@ -162,6 +162,12 @@ fn look(
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }
+    }
+    // Behind what the trainer itself writes there, which is told of first.
+    let newest = look.newest.as_ref().and_then(|local| local.age.step);
+    let linked = linked::find(&scan, &found.candidates).into_iter().next().filter(|link| link.step > newest);
+    if let Some((unit, why)) = linked.and_then(|link| Some((link.unit.clone(), scan.all_whole(&link).err()?))) {
+        look.passed.push(format!("{unit} is not complete: {why}"));
     }
     look
 }

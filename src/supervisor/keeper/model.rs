@@ -223,7 +223,7 @@ async fn copy(
 /// What a newer run leaves is not for us to replace.
 async fn give_way(mirror: Option<&Mirror>) -> Result<(), Stop> {
     match mirror {
-        Some(mirror) => mirror.give_way().await,
+        Some(mirror) => mirror.give_way(None).await,
         None => Ok(()),
     }
 }

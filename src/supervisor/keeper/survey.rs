@@ -7,7 +7,7 @@ use super::look::walked;
 use super::mirror::{Mirror, MirrorError, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
-use crate::rules::checkpoint::{Candidate, Layout, Scan, complete, recognise};
+use crate::rules::checkpoint::{Candidate, Layout, Scan, complete, linked, recognise};
 
 /// A local unit and what the rules say of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,16 +46,21 @@ impl Mirror {
             let files = Files { beneath: &beneath, listing: &listing };
             let scan = Scan { listing: &listing, peek: &files, options: &options };
             let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
-            let judged = found.all(&listing).into_iter().map(|candidate| {
-                let is_half = half.contains(&candidate.unit);
-                let cut = || "a restore that was cut short may have left it half in place".to_owned();
-                let problem = complete(&found, &scan, candidate).err().or_else(|| is_half.then(cut));
+            let surveyed = |candidate: &Candidate, problem| {
                 let (files, bytes) = (candidate.files(&listing).count(), candidate.bytes(&listing));
                 let Candidate { unit, step, .. } = candidate.clone();
                 let Layout { name: framework, evidence, .. } = found.layout;
                 Surveyed { unit, step, framework, evidence, files, bytes, problem }
+            };
+            let judged = found.candidates.iter().map(|candidate| {
+                let is_half = half.contains(&candidate.unit);
+                let cut = || "a restore that was cut short may have left it half in place".to_owned();
+                let problem = complete(&found, &scan, candidate).err().or_else(|| is_half.then(cut));
+                surveyed(candidate, problem)
             });
-            Ok(judged.collect())
+            let linked = linked::find(&scan, &found.candidates);
+            let linked = linked.iter().map(|link| surveyed(link, scan.all_whole(link).err()));
+            Ok(judged.chain(linked).collect())
         })
         .await
     }

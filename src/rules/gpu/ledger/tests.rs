@@ -218,7 +218,7 @@ fn an_action_that_is_newer_than_this_trainit_acquits_no_gpu() {
 #[test]
 fn a_gpu_that_the_trainer_cannot_see_never_stops_it() {
     let mut ledger = ledger(true);
-    ledger.introduce(3, "GPU 3 (GPU-x)".into(), Use::Unused);
+    ledger.introduce(3, "GPU 3 (GPU-x)".into(), false);
     assert_eq!(ledger.xid(SECOND, 3, 79, Some(1)).iter().map(|f| f.class).max(), Some(Class::Note));
     assert_eq!(ledger.condemn(3, Class::Leave, "lost")[0].class, Class::Note);
     assert_eq!(died(&mut ledger, SECOND), None);
@@ -238,29 +238,6 @@ fn what_a_gpu_is_condemned_for_is_told_once_and_outlasts_the_minute() {
     assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed")[0].class, Class::Note);
     assert_eq!(ledger.condemn(0, Class::Note, "row remapping failed"), []);
     assert_eq!(died(&mut ledger, 3600 * SECOND), Some(Class::Leave));
-}
-
-#[test]
-fn a_fault_of_a_gpu_that_may_be_used_stops_no_live_trainer_and_explains_a_dead_one() {
-    let unsure = || {
-        let mut ledger = ledger(false);
-        ledger.introduce(0, "GPU 0".into(), Use::Unsure);
-        ledger
-    };
-    let told = |findings: Vec<Finding>| findings.into_iter().map(|finding| finding.class).collect::<Vec<_>>();
-    let mut fallen = unsure();
-    assert_eq!(told(fallen.xid(SECOND, 0, 79, None)), [Class::Note]);
-    assert_eq!(told(fallen.xid(2 * SECOND, 0, 79, None)), [], "a flood of it is no news");
-    assert_eq!(died(&mut fallen, 1000 * SECOND), Some(Class::Leave));
-    let mut asked = unsure();
-    assert_eq!(told(asked.action(SECOND, 0, Some(2))), [Class::Note]);
-    assert_eq!(died(&mut asked, 1000 * SECOND), Some(Class::Leave));
-    let mut lost = unsure();
-    assert_eq!(told(lost.condemn(0, Class::Leave, "lost")), [Class::Note]);
-    assert_eq!(died(&mut lost, 1000 * SECOND), Some(Class::Leave));
-    let mut gone = unsure();
-    assert_eq!(gone.gone(&Gpu::default()).map(|finding| finding.class), Some(Class::Note));
-    assert_eq!(died(&mut gone, 1000 * SECOND), Some(Class::Leave));
 }
 
 #[test]

@@ -35,16 +35,6 @@ impl Machine {
         }
     }
 
-    /// A newer run may have come meanwhile: nothing is started beside it.
-    pub(super) fn on_paused(&mut self) -> Vec<Action> {
-        if !self.policy.store {
-            return self.spawn();
-        }
-        self.state = State::Refreshing;
-        self.has_paused = true;
-        vec![Action::Refresh]
-    }
-
     /// An older checkpoint is in place, or there is none: then nothing is started, and never from scratch.
     pub(super) fn on_fallen_back(&mut self, now: Uptime) -> Vec<Action> {
         let pause = self.falling_back.take().unwrap_or_default();
