@@ -142,6 +142,37 @@ fn a_stop_while_the_store_is_away_is_told_at_once_and_waits_no_half_minute() {
     });
 }
 
+#[test]
+fn a_store_that_hangs_holds_up_no_end_for_which_there_is_nothing_to_commit() {
+    let ended = |saved: bool, stopped: bool| {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+        let going = run(&place, &["--settle", "0s"]);
+        going.after_log("started sh");
+        if saved {
+            place.save(1);
+            eventually("it is committed", || commits(&bucket, 1));
+            going.after_log("checkpoint committed");
+        }
+        bucket.misbehave(|_| Some(Fault::Hang));
+        bucket.forget();
+        eventually("a look asks who owns the store", || !bucket.asked().is_empty());
+        let asked = Instant::now();
+        if stopped {
+            going.signal(libc::SIGTERM);
+        } else {
+            fs::write(place.path("go"), "").unwrap();
+        }
+        going.finish().expect_code(if stopped { 143 } else { 0 });
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    };
+    std::thread::scope(|scope| {
+        for (saved, stopped) in [(false, false), (false, true), (true, false), (true, true)] {
+            scope.spawn(move || ended(saved, stopped));
+        }
+    });
+}
+
 fn is_data(request: &Request) -> bool {
     request.method == "PUT" && request.key.contains("step-1/")
 }
