@@ -299,6 +299,6 @@ pub(super) fn words(stop: Stop) -> String {
     match stop {
         Stop::Changed(why) | Stop::Failed(why) | Stop::Lost(why) | Stop::OutOfTime(why) => why,
         Stop::Store(error) => format!("{error}; {}", way_out(&error)),
-        Stop::Fenced(by) => format!("a newer run (attempt {by}) has taken over"),
+        Stop::Fenced(by) => format!("a newer run (incarnation {by}) has taken over"),
     }
 }

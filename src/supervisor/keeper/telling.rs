@@ -102,7 +102,7 @@ impl Keeper {
     pub(super) fn tell_fenced(&self, by: &str) {
         self.teller.tell(Event::Fenced {
             detail: format!(
-                "a newer run of this job (attempt {by}) has taken over the store; this one stops so that the two do not mix, code {}",
+                "a newer run of this job (incarnation {by}) has taken over the store; this one stops so that the two do not mix, code {}",
                 exit::FENCED
             ),
         });

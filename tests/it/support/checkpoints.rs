@@ -93,7 +93,7 @@ impl Place {
         self.push();
         older.signal(libc::SIGCONT);
         let done = older.finish().expect_code(205);
-        assert!(done.err().contains("attempt 2"), "{}", done.err());
+        assert!(done.err().contains("incarnation 2"), "{}", done.err());
         assert_eq!(self.commits().len(), 1);
     }
 
