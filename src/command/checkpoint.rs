@@ -189,7 +189,7 @@ fn pushed(mirror: &Mirror, outcome: Outcome, as_json: bool) -> u8 {
         Outcome::NothingComplete { why } => nothing_pushed(&why),
         Outcome::Changed { why } => nothing_pushed(&format!("{why}; push again when it lies still")),
         Outcome::Fenced { by } => fail(&MirrorError {
-            message: format!("a newer run (attempt {}) has taken over the store; nothing was pushed", by.number),
+            message: format!("a newer run (incarnation {}) has taken over the store; nothing was pushed", by.number),
             code: exit::FENCED,
         }),
         Outcome::Failed { message, code, .. } => fail(&MirrorError { message, code }),

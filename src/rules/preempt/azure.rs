@@ -154,7 +154,7 @@ impl Events {
             self.asks_name = true;
             return Some(Vec::new());
         }
-        let is_first = self.incarnation.replace(incarnation).is_none();
+        self.incarnation = Some(incarnation);
         let mut ours: Vec<Event> = all.iter().filter_map(Event::read).collect();
         let odd = all.len() - ours.len();
         ours.retain(|event| self.is_ours(event));
@@ -175,7 +175,7 @@ impl Events {
         for event in ours {
             let is_same = |told: &Event| (&told.status, &told.not_before) == (&event.status, &event.not_before);
             if !self.told.iter().any(|told| told.id == event.id && is_same(told)) {
-                words.extend(if is_first { past(&event) } else { None }.or_else(|| word(&event, answer)));
+                words.extend(word(&event, answer));
                 self.told.retain(|told| told.id != event.id);
                 self.told.push(event);
             }
@@ -197,16 +197,6 @@ fn source(event: &Event) -> Option<String> {
     let kind = event.kind.as_str();
     let is_end = matches!(kind, "Preempt" | "Terminate" | "Reboot" | "Redeploy");
     is_end.then(|| format!("azure {}", kind.to_lowercase()))
-}
-
-/// What had begun before anything was heard, and leaves a machine behind that stands. It is listed for as long as Azure
-/// likes: taken for a notice it would end every run here at its first look.
-fn past(event: &Event) -> Option<Word> {
-    let stands = event.status == "Started" && matches!(event.kind.as_str(), "Reboot" | "Redeploy");
-    stands.then(|| {
-        let kind = event.kind.to_lowercase();
-        Word::Soon(format!("Azure lists a {kind} of this machine that had begun already when it was first seen"))
-    })
 }
 
 fn word(event: &Event, answer: &Answer) -> Option<Word> {

@@ -78,22 +78,6 @@ fn what_has_begun_has_little_time_left() {
 }
 
 #[test]
-fn a_reboot_that_had_begun_before_the_first_look_is_a_hint_and_a_later_one_a_notice() {
-    for kind in ["Reboot", "Redeploy"] {
-        let begun = |id: &str| event(id, kind, "vm_0", "Started", "");
-        let mut events = events();
-        let words = hear(&mut events, &document(2, &[begun("e1")])).words;
-        assert!(matches!(&words[..], [Word::Soon(text)] if text.contains("first seen")), "{words:?}");
-        let second = hear(&mut events, &document(3, &[begun("e1"), begun("e2")]));
-        assert_eq!((notices(&second).len(), second.words.len()), (1, 1), "without a warning, as hardware fails");
-        assert_eq!(hear(&mut events, &document(4, &[begun("e2")])).words, []);
-    }
-    let mut events = events();
-    let gone = [event("e1", "Terminate", "vm_0", "Started", "")];
-    assert_eq!(notices(&hear(&mut events, &document(2, &gone))).len(), 1, "nothing comes after that");
-}
-
-#[test]
 fn a_preemption_is_half_a_minute_away_whatever_our_clock_says() {
     let mut events = events();
     let mut heard = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
