@@ -4,7 +4,7 @@
 //! `TRAINIT_SCHEDULES=1000` for more of them, `TRAINIT_SCHEDULE_SEED=N` for that one alone.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::future::{Future, poll_fn};
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +26,8 @@ use trainit::rules::checkpoint::plan::Retention;
 use trainit::rules::env::Env;
 use trainit::supervisor::keeper::commit::Outcome;
 use trainit::supervisor::keeper::mirror::{Mirror, MirrorConfig, Restore, Resume};
+
+use crate::support::checkpoints::Place;
 
 /// Runs of one job in a schedule.
 const LIVES: u32 = 4;
@@ -427,6 +429,41 @@ fn a_run_that_is_frozen_anywhere_in_a_commit_while_a_newer_one_commits_leaves_no
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let frozen = (0..).take_while(|turns| runtime.block_on(freeze_in_a_commit(*turns))).count();
     assert!(frozen > 10, "only {frozen} places");
+}
+
+/// A run commits three checkpoints that share a file, and the next run a fourth.
+fn commit_four(place: &Place) {
+    let kept = Kept { last: 9, every: None };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        for steps in [1..=3, 4..=4] {
+            let mut run = Mirror::open(config(&place.local(), &place.store(), kept, true)).await.unwrap();
+            for step in steps {
+                save(&place.local(), step, &format!("step-{step}"));
+                let outcome = run.commit_newest(None, None, &|_, _| {}).await;
+                assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_prune_that_is_killed_anywhere_leaves_no_commit_without_a_file_that_it_shares_with_another() {
+    // After each manifest, and after each of the seven files that only commits have which go.
+    let manifests = (1..=3).map(|time| (10, time));
+    for (point, time) in manifests.chain((1..=7).map(|time| (11, time))) {
+        let place = Place::new();
+        commit_four(&place);
+        let prune = place.checkpoint("prune").args(["--keep-last", "1"]);
+        prune.env("TRAINIT_TEST_FAULT", format!("{point}:kill:{time}")).output().expect_code(137);
+        let verified = place.checkpoint("verify").output();
+        assert_eq!(verified.code(), 0, "killed at point {point}, time {time}: {}", verified.out());
+    }
+    let place = Place::new();
+    commit_four(&place);
+    place.checkpoint("prune").args(["--keep-last", "1"]).output().expect_code(0);
+    let left = fs::read_dir(place.store()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    assert_eq!(left.collect::<BTreeSet<_>>(), [".trainit", "step-4"].map(str::to_owned).into());
 }
 
 #[test]

@@ -131,7 +131,7 @@ impl Mirror {
         }
         let newest = commits(store).await.ok().and_then(|names| names.into_iter().next());
         let Some(newest) = newest.filter(|newest| newest.stamp.attempt > name.stamp.attempt) else { return Ok(()) };
-        self.delete(store, name, Some(manifest), &shared).await?;
+        self.delete(store, name, Some(manifest), |key| shared.contains(key)).await?;
         Err(Stop::Fenced(newest.stamp.attempt))
     }
 }

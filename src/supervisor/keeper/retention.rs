@@ -221,29 +221,40 @@ impl Mirror {
                     needed.extend(manifest.files.into_iter().map(|f| f.key));
                 }
             }
-            for name in &going {
+            let mut next = None;
+            for (at, name) in going.iter().enumerate() {
                 // Not one that cannot be read just now: what data were its own, nobody would know any more.
-                let manifest = read(store, name).await?.ok();
-                self.delete(store, name, manifest.as_ref(), &needed).await?;
+                let manifest = match next.take() {
+                    Some(manifest) => manifest,
+                    None => read(store, name).await?.ok(),
+                };
+                let mut shared = HashSet::new();
+                if let Some(name) = going.get(at + 1) {
+                    let manifest = next.insert(read(store, name).await?.ok());
+                    shared.extend(manifest.iter().flat_map(Manifest::regular).map(|item| item.key.clone()));
+                }
+                // What the next has of this one goes with the next: cut off in between, this leaves no torn commit.
+                let stays = |key: &str| needed.contains(key) || shared.contains(key);
+                self.delete(store, name, manifest.as_ref(), stays).await?;
             }
         }
         Ok(going)
     }
 
-    /// Deletes a commit. `manifest`: `None` where it is none, or gone; `needed`: keys that stay.
+    /// Deletes a commit. `manifest`: `None` where it is none, or gone; `stays`: whether this key of its data does.
     pub(super) async fn delete(
         &self,
         store: &Store,
         name: &CommitName,
         manifest: Option<&Manifest>,
-        needed: &HashSet<String>,
+        stays: impl Fn(&str) -> bool,
     ) -> Result<(), StoreError> {
         // Of what is no manifest we do not know the data; it becomes an orphan. Its own data, and what it had of earlier
         // commits of its run, unless others have it too.
         let is_its =
             |key: &str| stamp_of_data(key).is_some_and(|s| s.attempt == name.stamp.attempt && s.seq <= name.stamp.seq);
         let files = manifest.into_iter().flat_map(Manifest::regular);
-        let files = files.filter(|i| is_its(&i.key) && !needed.contains(&i.key));
+        let files = files.filter(|i| is_its(&i.key) && !stays(&i.key));
         let keys: Vec<String> = files.map(|item| item.key.clone()).collect();
         // What this is cut off from is left over for the next time.
         self.left_over.borrow_mut().insert(name.clone(), keys.clone());
