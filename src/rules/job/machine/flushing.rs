@@ -19,9 +19,14 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 /// in doubt.
 const JUST_THEN: Duration = Duration::from_millis(500);
 
-/// A shell's or launcher's word for the signal that killed the trainer. HUP, INT and TERM are answered rather than died of.
+/// A launcher may leave so much later than the process that was killed below it: Open MPI's mpirun takes more than 2 s.
+const LAUNCHERS_DELAY: Duration = Duration::from_secs(3);
+
+/// A shell's or launcher's word for the signal that killed the trainer; MPICH's mpiexec has the bare number of SIGKILL. HUP,
+/// INT and TERM are answered rather than died of.
 fn tells_of_a_kill(code: u8) -> bool {
-    code > 128 && ![129, 130, 143].contains(&code) && Signal::new(i32::from(code) - 128).is_some()
+    i32::from(code) == Signal::KILL.number()
+        || code > 128 && ![129, 130, 143].contains(&code) && Signal::new(i32::from(code) - 128).is_some()
 }
 
 impl Machine {
@@ -32,7 +37,9 @@ impl Machine {
         let (at, most) = match (end, self.killing) {
             (_, Some(killed_at)) => (killed_at, Duration::MAX),
             (End::Signal(_), _) if !is_asked || self.hung.is_some() => (self.ended_at, Duration::MAX),
-            (End::Code(code), _) if !is_asked && tells_of_a_kill(code) => (self.ended_at, Duration::MAX),
+            (End::Code(code), _) if !is_asked && tells_of_a_kill(code) => {
+                (self.ended_at.saturating_sub(LAUNCHERS_DELAY), Duration::MAX)
+            }
             // A shell around the trainer dies of what the trainer answers.
             (End::Signal(_), _) if now.saturating_sub(self.ended_at) < AT_ONCE => (self.ended_at, JUST_THEN),
             _ => return None,
@@ -192,10 +199,12 @@ mod tests {
     #[test]
     fn what_a_trainer_wrote_as_it_was_killed_is_in_doubt_and_not_what_it_left_behind() {
         let signalled = |signal| Event::MainEnded { local_rank: 0, end: End::Signal(signal), oom: false };
-        let ends = [(ended(0), false), (ended(1), false), (ended(143), false), (ended(201), false)];
-        for (end, doubtful) in ends.into_iter().chain([(ended(137), true), (signalled(Signal::KILL), true)]) {
-            let expected = if doubtful { vec![(secs(3.0), Duration::MAX)] } else { vec![] };
-            assert_eq!(dies(&mut keeps(), 3.0, end, 5.0), expected);
+        for code in [0, 1, 143, 201] {
+            assert_eq!(dies(&mut keeps(), 4.0, ended(code), 5.0), []);
+        }
+        assert_eq!(dies(&mut keeps(), 4.0, signalled(Signal::KILL), 5.0), [(secs(4.0), Duration::MAX)]);
+        for of_a_launcher in [137, 139, 9] {
+            assert_eq!(dies(&mut keeps(), 4.0, ended(of_a_launcher), 5.0), [(secs(1.0), Duration::MAX)]);
         }
         let stopped = || {
             let mut machine = keeps();
