@@ -93,7 +93,7 @@ fn telemetry_only_looks() {
 #[test]
 fn nobody_but_the_rules_goes_by_the_name_of_a_platform() {
     for room in ["command", "supervisor", "telemetry", "edge"] {
-        holds(room, &["Platform::"]);
+        holds(room, &["PlatformName"]);
     }
 }
 

@@ -7,7 +7,7 @@
 use super::address::{Address, parse_host};
 use super::input::{Input, address, count, rank};
 use super::spec::{
-    ClusterError, ClusterOptions, ClusterSpec, Explicit, Nproc, Platform, Reading, Warning, quote, role_of_rank,
+    ClusterError, ClusterOptions, ClusterSpec, Explicit, Nproc, PlatformName, Reading, Warning, quote, role_of_rank,
 };
 
 const DEFAULT_PORT: u16 = 29_500;
@@ -78,7 +78,7 @@ fn overrule(reading: &mut Reading, input: &Input<'_>) -> Result<(), ClusterError
     let place = |explicit: &Option<Explicit>, name: &str| {
         explicit.as_ref().map_or_else(|| name.to_owned(), |e| e.place.clone())
     };
-    let is_bare = reading.platform == Platform::None;
+    let is_bare = reading.platform == PlatformName::NONE;
     if is_bare && node_rank.is_none() && nnodes.is_some_and(|n| n > 1) {
         let message = "is not set, though a number of nodes is: which of them is this? \
                        Set it on every node, from 0 for the leader";

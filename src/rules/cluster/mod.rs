@@ -27,12 +27,12 @@ mod vertex;
 
 use crate::rules::env::{Changes, Env};
 use input::Input;
-use spec::{ClusterError, ClusterSpec, Platform, Reading, Warning};
+use spec::{ClusterError, ClusterSpec, PlatformName, Reading, Warning};
 
-/// One source of the cluster.
-pub struct Source {
-    /// What it may turn out to be.
-    pub platforms: &'static [Platform],
+/// One platform: a source of the cluster.
+pub struct Platform {
+    /// What it is called; several where it may turn out to be one or the other.
+    pub names: &'static [PlatformName],
     /// The variables it looks at, `*` for any end; the first stands for it where it is told of. Blank ones are taken from the
     /// child.
     pub variables: &'static [&'static str],
@@ -46,15 +46,15 @@ pub struct Source {
     pub is_frameworks: bool,
 }
 
-impl Source {
+impl Platform {
     /// One that nobody but us goes by, with a trainit for each node.
     const fn of(
-        platforms: &'static [Platform],
+        names: &'static [PlatformName],
         variables: &'static [&'static str],
         needs: &'static str,
         read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
-    ) -> Source {
-        Source { platforms, variables, needs, read, launches: false, is_frameworks: false }
+    ) -> Platform {
+        Platform { names, variables, needs, read, launches: false, is_frameworks: false }
     }
 }
 
@@ -62,7 +62,7 @@ impl Source {
 ///
 /// A launcher that has already placed this very process comes first, then platforms with a word of their own that nobody
 /// else sets, then what frameworks and launchers leave in the environment, from the exact to the vague.
-pub const PLATFORMS: &[&Source] = &[
+pub const PLATFORMS: &[&Platform] = &[
     &torchelastic::TORCHELASTIC,
     &sagemaker::SAGEMAKER,
     &vertex::VERTEX,
@@ -75,6 +75,11 @@ pub const PLATFORMS: &[&Source] = &[
     &k8s_indexed::K8S_INDEXED,
     &tpu::TPU,
 ];
+
+/// What `--platform` may say.
+pub fn names() -> impl Iterator<Item = PlatformName> {
+    PLATFORMS.iter().flat_map(|platform| platform.names).copied().chain([PlatformName::NONE])
+}
 
 /// Our own variables of the cluster, which count as unset when blank like those of any source.
 const EXPLICIT: [&str; 3] = ["TRAINIT_NNODES", "TRAINIT_NODE_RANK", "TRAINIT_LEADER"];
@@ -149,7 +154,7 @@ fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option
 /// Below a launcher that starts one of us for each process, a source of the nodes gives all of them one rank: the
 /// launcher's ranks hold, and the source says where the nodes are.
 fn below_launcher(nodes: Reading, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
-    let places_nodes = nodes.platform != Platform::None && nodes.process.is_none() && nodes.node_rank.is_some();
+    let places_nodes = nodes.platform != PlatformName::NONE && nodes.process.is_none() && nodes.node_rank.is_some();
     if nodes.hands_off || !places_nodes {
         return Ok(nodes);
     }
@@ -174,8 +179,8 @@ fn launched(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
 }
 
 /// Only the named platform's variables count.
-fn forced(platform: Platform, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
-    let Some(source) = PLATFORMS.iter().find(|s| s.platforms.contains(&platform)) else { return Ok(Reading::alone()) };
+fn forced(platform: PlatformName, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
+    let Some(source) = PLATFORMS.iter().find(|s| s.names.contains(&platform)) else { return Ok(Reading::alone()) };
     (source.read)(input, warnings)?.ok_or_else(|| {
         let message = format!(
             "nothing here describes a cluster of {}, so no rank can be given: that needs {}; set it, or leave --platform away",

@@ -4,19 +4,21 @@
 //! which no variable has the size of the world (Open MPI and Slurm, which set it, have their own); and what Slurm's srun sets
 //! for its tasks, which `SLURM_*` tell in full.
 
-use super::Source;
+use super::Platform;
 use super::input::Input;
 use super::launcher::{Names, place};
-use super::spec::{ClusterError, Platform, Reading, Warning};
+use super::spec::{ClusterError, PlatformName, Reading, Warning};
 
 const HYDRA: Names =
     Names { rank: "PMI_RANK", size: "PMI_SIZE", local_rank: "MPI_LOCALRANKID", local_size: "MPI_LOCALNRANKS" };
 const CRAY: Names = Names { local_rank: "PMI_LOCAL_RANK", local_size: "PMI_LOCAL_SIZE", ..HYDRA };
 
-pub(super) const PMI: Source = Source {
+const NAME: PlatformName = PlatformName("pmi");
+
+pub(super) const PMI: Platform = Platform {
     launches: true,
-    ..Source::of(
-        &[Platform::Pmi],
+    ..Platform::of(
+        &[NAME],
         &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
         "PMI_RANK and PMI_SIZE of several processes",
         read,
@@ -36,7 +38,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         return Ok(None);
     }
     let names = [HYDRA, CRAY].into_iter().find(|names| input.env.given(names.local_rank).is_some());
-    let Some(reading) = place(Platform::Pmi, names.as_ref().unwrap_or(&HYDRA), input, warnings)? else {
+    let Some(reading) = place(NAME, names.as_ref().unwrap_or(&HYDRA), input, warnings)? else {
         return Ok(None);
     };
     // What `mpiexec -n 1` has wrapped is alone as far as that goes; others may know of more.

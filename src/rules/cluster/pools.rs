@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::address::{Address, canonical};
 use super::json;
-use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, TfCluster, Warning, quote};
+use super::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, TfCluster, Warning, quote};
 
 /// The service port that Vertex AI and AI Platform open for rendezvous; 2222 belongs to TensorFlow's server.
 pub(super) const RENDEZVOUS_PORT: u16 = 3333;
@@ -206,7 +206,7 @@ impl Layout {
     }
 
     /// The ranks that follow. A replica that is not listed (an evaluator outside the cluster) is in no rank.
-    pub fn reading(self, platform: Platform, options: &ClusterOptions) -> Reading {
+    pub fn reading(self, platform: PlatformName, options: &ClusterOptions) -> Reading {
         let ranked = |role: Role| role.trains() || options.rank_all_pools;
         let world: Vec<&Address> =
             self.pools.iter().filter(|(role, _)| ranked(*role)).flat_map(|(_, addresses)| addresses).collect();

@@ -1,11 +1,11 @@
 //! Slurm: `SLURM_JOB_ID`, `SLURM_PROCID`, `SLURM_NTASKS`. As many tasks as nodes: one trainit a node. More: one a process.
 //! The batch script itself has the variables of task 0, and is none: nothing is derived there.
 
-use super::Source;
+use super::Platform;
 use super::hostlist;
 use super::input::{Input, count, rank, within};
 use super::pools::workers;
-use super::spec::{ClusterError, Leader, Platform, Process, Reading, Role, Traits, Warning, quote};
+use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Role, Traits, Warning, quote};
 use crate::rules::signal::Signal;
 
 /// Lightning's rule for a port that jobs of one node do not share: this, plus the last four digits of the job's number.
@@ -19,8 +19,10 @@ const CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
 /// One of these is there in every task that srun started, whatever its version, and none in the batch script.
 const STEP: [&str; 4] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"];
 
-pub(super) const SLURM: Source = Source::of(
-    &[Platform::Slurm],
+const NAME: PlatformName = PlatformName("slurm");
+
+pub(super) const SLURM: Platform = Platform::of(
+    &[NAME],
     &[
         "SLURM_JOB_ID",
         "SLURM_PROCID",
@@ -52,7 +54,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
             "this is Slurm's batch script, which is none of the job's {tasks} tasks, so no ranks and addresses are set and the \
              command runs alone; put trainit behind srun, as in: srun trainit run -- COMMAND"
         );
-        if input.options.platform == Some(Platform::Slurm) {
+        if input.options.platform == Some(NAME) {
             return Err(ClusterError::new("missing_task", STEP[0], format!("is not set: {message}")));
         }
         // Whoever says it all by flags knows where they are.
@@ -84,8 +86,8 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         leader_variable: LISTS[0],
         tf: hosts.as_ref().map(|hosts| workers(hosts, TENSORFLOW_PORT, node_rank)),
         hosts,
-        traits: Traits { checkpoint_signals: &CHECKPOINT, ..Traits::default() },
-        ..Reading::of(Platform::Slurm, Role::Worker, node_rank, nodes)
+        traits: Traits { checkpoint_signals: &CHECKPOINT, known_to_jax: true, ..Traits::default() },
+        ..Reading::of(NAME, Role::Worker, node_rank, nodes)
     }))
 }
 

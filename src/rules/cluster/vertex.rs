@@ -8,18 +8,20 @@
 //! Deliberately absent: `job`, which may be of any type and hold secrets; it is neither parsed nor copied. Host names are
 //! never compared with our own: they are services' names, a pod has another.
 
-use super::Source;
+use super::Platform;
 use super::input::Input;
 use super::json;
 use super::pools::{
     Layout, Pool, RENDEZVOUS_PORT, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
 };
-use super::spec::{ClusterError, Leader, Platform, Reading, Role, Traits, Warning};
+use super::spec::{ClusterError, Leader, PlatformName, Reading, Role, Traits, Warning};
 
 const VARIABLE: &str = "CLUSTER_SPEC";
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
 
-pub(super) const VERTEX: Source = Source::of(&[Platform::Vertex], &["CLUSTER_SPEC"], "CLUSTER_SPEC", read);
+const NAME: PlatformName = PlatformName("vertex");
+
+pub(super) const VERTEX: Platform = Platform::of(&[NAME], &["CLUSTER_SPEC"], "CLUSTER_SPEC", read);
 
 /// Reads the variable, if it is given.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
@@ -68,7 +70,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     if role == Role::Evaluator && layout.count(Role::Evaluator) > 1 {
         warnings.push(many_evaluators(VARIABLE));
     }
-    let mut reading = layout.reading(Platform::Vertex, input.options);
+    let mut reading = layout.reading(NAME, input.options);
     reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
     reading.traits = Traits { behind_services: true, tells_tensorflow: true, ..Traits::default() };
     Ok(Some(reading))

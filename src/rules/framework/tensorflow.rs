@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::vars::{Claim, Context, Derived};
 use crate::rules::cluster::json::{self, Members};
-use crate::rules::cluster::spec::{Platform, TfCluster, Warning};
+use crate::rules::cluster::spec::{PlatformName, TfCluster, Warning};
 
 const VARIABLE: &str = "TF_CONFIG";
 /// As JSON.
@@ -26,7 +26,7 @@ fn derive(context: &Context<'_>) -> Derived {
             let message = format!("TF_CONFIG is left as it is: TensorFlow goes by it, not by {place}");
             derived.warnings.push(Warning::new("env_conflict", message));
         }
-        let is_ours = spec.num_nodes.is_some() && context.options.platform != Some(Platform::None);
+        let is_ours = spec.num_nodes.is_some() && context.options.platform != Some(PlatformName::NONE);
         // Only as text could the rest be kept as it is.
         let is_text = context.env.bytes(VARIABLE).is_some_and(|bytes| std::str::from_utf8(bytes).is_ok());
         if is_ours
