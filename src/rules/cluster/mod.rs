@@ -5,6 +5,7 @@
 
 pub mod address;
 pub mod complete;
+pub mod first;
 pub mod hostlist;
 pub mod input;
 pub mod json;
@@ -26,6 +27,7 @@ mod tpu;
 mod vertex;
 
 use crate::rules::env::{Changes, Env};
+use first::First;
 use input::Input;
 use spec::{ClusterError, ClusterSpec, PlatformName, Reading, Warning};
 
@@ -44,6 +46,8 @@ pub struct Platform {
     pub launches: bool,
     /// A framework reads its variable, too, and dies of one that cannot be read, whatever else says where we are.
     pub is_frameworks: bool,
+    /// How it tells who is the first of its job.
+    pub first: First,
 }
 
 impl Platform {
@@ -54,7 +58,7 @@ impl Platform {
         needs: &'static str,
         read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
     ) -> Platform {
-        Platform { names, variables, needs, read, launches: false, is_frameworks: false }
+        Platform { names, variables, needs, read, launches: false, is_frameworks: false, first: First::Untold }
     }
 }
 

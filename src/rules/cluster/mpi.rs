@@ -5,6 +5,7 @@
 //! without the node that mpirun runs on.
 
 use super::Platform;
+use super::first::First;
 use super::input::Input;
 use super::launcher::{Names, place};
 use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning};
@@ -24,6 +25,7 @@ const AZURE_ML: PlatformName = PlatformName("azureml");
 
 pub(super) const MPI: Platform = Platform {
     launches: true,
+    first: First::Rank(&[OPEN_MPI.rank]),
     ..Platform::of(
         &[AZURE_ML, NAME],
         &[

@@ -1,10 +1,11 @@
 //! A process of MPICH's, Intel MPI's or Cray's launcher: `PMI_RANK` and `PMI_SIZE`, one trainit for each process.
 //!
-//! Its place on the node has other names: Hydra's (MPICH, Intel MPI) or Cray's. Deliberately absent: `PMIX_RANK`, beside
-//! which no variable has the size of the world (Open MPI and Slurm, which set it, have their own); and what Slurm's srun sets
+//! Its place on the node has other names: Hydra's (MPICH, Intel MPI) or Cray's. Deliberately absent: the world of
+//! `PMIX_RANK`, beside which no variable has its size (Open MPI and Slurm, which set it, have their own); and what Slurm's srun sets
 //! for its tasks, which `SLURM_*` tell in full.
 
 use super::Platform;
+use super::first::First;
 use super::input::Input;
 use super::launcher::{Names, place};
 use super::spec::{ClusterError, PlatformName, Reading, Warning};
@@ -17,6 +18,7 @@ const NAME: PlatformName = PlatformName("pmi");
 
 pub(super) const PMI: Platform = Platform {
     launches: true,
+    first: First::Rank(&[HYDRA.rank, "PMIX_RANK"]),
     ..Platform::of(
         &[NAME],
         &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],

@@ -2,6 +2,7 @@
 //! The batch script itself has the variables of task 0, and is none: nothing is derived there.
 
 use super::Platform;
+use super::first::First;
 use super::hostlist;
 use super::input::{Input, count, rank, within};
 use super::pools::workers;
@@ -21,24 +22,27 @@ const STEP: [&str; 4] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST",
 
 const NAME: PlatformName = PlatformName("slurm");
 
-pub(super) const SLURM: Platform = Platform::of(
-    &[NAME],
-    &[
-        "SLURM_JOB_ID",
-        "SLURM_PROCID",
-        "SLURM_NTASKS",
-        "SLURM_NNODES",
-        "SLURM_JOB_NUM_NODES",
-        "SLURM_NODEID",
-        "SLURM_LOCALID",
-        "SLURM_STEP_NODELIST",
-        "SLURM_JOB_NODELIST",
-        "SLURM_NODELIST",
-        "SLURM_STEP_TASKS_PER_NODE",
-    ],
-    "SLURM_JOB_ID, SLURM_PROCID and SLURM_NTASKS, which srun sets",
-    read,
-);
+pub(super) const SLURM: Platform = Platform {
+    first: First::Rank(&["SLURM_PROCID"]),
+    ..Platform::of(
+        &[NAME],
+        &[
+            "SLURM_JOB_ID",
+            "SLURM_PROCID",
+            "SLURM_NTASKS",
+            "SLURM_NNODES",
+            "SLURM_JOB_NUM_NODES",
+            "SLURM_NODEID",
+            "SLURM_LOCALID",
+            "SLURM_STEP_NODELIST",
+            "SLURM_JOB_NODELIST",
+            "SLURM_NODELIST",
+            "SLURM_STEP_TASKS_PER_NODE",
+        ],
+        "SLURM_JOB_ID, SLURM_PROCID and SLURM_NTASKS, which srun sets",
+        read,
+    )
+};
 
 /// Reads the task's place.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

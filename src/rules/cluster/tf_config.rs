@@ -8,6 +8,7 @@
 //! `framework/tensorflow.rs`.
 
 use super::Platform;
+use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::{
@@ -25,6 +26,7 @@ const AI_PLATFORM: PlatformName = PlatformName("ai_platform");
 
 pub(super) const TF_CONFIG: Platform = Platform {
     is_frameworks: true,
+    first: First::Task(VARIABLE),
     ..Platform::of(&[AI_PLATFORM, NAME], &["TF_CONFIG"], "TF_CONFIG with a cluster", read)
 };
 

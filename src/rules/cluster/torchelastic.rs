@@ -1,12 +1,16 @@
 //! Inside a torchrun worker: everything is set already. Nothing is derived, changed or refused.
 
 use super::Platform;
+use super::first::First;
 use super::input::Input;
 use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
 
 const NAME: PlatformName = PlatformName("torchelastic");
 
-pub(super) const TORCHELASTIC: Platform = Platform::of(&[NAME], &["TORCHELASTIC_RUN_ID"], "TORCHELASTIC_RUN_ID", read);
+pub(super) const TORCHELASTIC: Platform = Platform {
+    first: First::Rank(&["RANK"]),
+    ..Platform::of(&[NAME], &["TORCHELASTIC_RUN_ID"], "TORCHELASTIC_RUN_ID", read)
+};
 
 /// Reads the place that torchrun gave this process; what cannot be read is left unknown.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

@@ -5,6 +5,7 @@
 //! only the first host of the first is named.
 
 use super::Platform;
+use super::first::First;
 use super::input::{Input, host, rank, within};
 use super::spec::{ClusterError, Leader, PlatformName, Reading, Traits, Warning, role_of_rank};
 
@@ -13,18 +14,21 @@ const COORDINATOR_PORT: u16 = 8482;
 
 const NAME: PlatformName = PlatformName("tpu");
 
-pub(super) const TPU: Platform = Platform::of(
-    &[NAME],
-    &[
-        "TPU_WORKER_ID",
-        "TPU_WORKER_HOSTNAMES",
-        "MEGASCALE_NUM_SLICES",
-        "MEGASCALE_SLICE_ID",
-        "MEGASCALE_COORDINATOR_ADDRESS",
-    ],
-    "TPU_WORKER_ID, and several hosts in TPU_WORKER_HOSTNAMES",
-    read,
-);
+pub(super) const TPU: Platform = Platform {
+    first: First::Host(&["TPU_WORKER_ID", "MEGASCALE_SLICE_ID"]),
+    ..Platform::of(
+        &[NAME],
+        &[
+            "TPU_WORKER_ID",
+            "TPU_WORKER_HOSTNAMES",
+            "MEGASCALE_NUM_SLICES",
+            "MEGASCALE_SLICE_ID",
+            "MEGASCALE_COORDINATOR_ADDRESS",
+        ],
+        "TPU_WORKER_ID, and several hosts in TPU_WORKER_HOSTNAMES",
+        read,
+    )
+};
 
 /// Reads the host's place; one host alone is no cluster.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

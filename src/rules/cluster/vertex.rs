@@ -9,6 +9,7 @@
 //! never compared with our own: they are services' names, a pod has another.
 
 use super::Platform;
+use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::{
@@ -21,7 +22,8 @@ const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpo
 
 const NAME: PlatformName = PlatformName("vertex");
 
-pub(super) const VERTEX: Platform = Platform::of(&[NAME], &["CLUSTER_SPEC"], "CLUSTER_SPEC", read);
+pub(super) const VERTEX: Platform =
+    Platform { first: First::Task(VARIABLE), ..Platform::of(&[NAME], &[VARIABLE], VARIABLE, read) };
 
 /// Reads the variable, if it is given.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
