@@ -13,6 +13,7 @@ use crate::edge::store::Access;
 use crate::rules::checkpoint::Options;
 use crate::rules::checkpoint::address::Nearness;
 use crate::rules::checkpoint::pace::Pace;
+use crate::rules::cluster::{self, spec::Fact};
 use crate::rules::env::Env;
 use crate::rules::framework::Resolved;
 use crate::settings::Reader;
@@ -159,7 +160,7 @@ pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: 
         strong: settings.strong,
         push_step: settings.push_step,
         dry: false,
-        job: env.given("CLOUD_ML_JOB_ID").unwrap_or_default().to_owned(),
+        job: cluster::told(Fact::Job, env).map(|(_, id)| id.to_owned()).unwrap_or_default(),
         node,
         claim,
         only_sends: false,

@@ -1,17 +1,18 @@
-//! What a platform's own variables imply for settings that nobody gave: where Vertex AI wants checkpoints and the model.
+//! What a platform's own variables imply for settings that nobody gave: where it wants checkpoints and the model.
 
 use super::layers::Values;
 use crate::rules::checkpoint::address::MOUNTED_BUCKETS;
+use crate::rules::cluster::{self, spec::Fact};
 use crate::rules::env::Env;
 
-/// With this setting given, the second one defaults to the variable.
-const IMPLIED: [(&str, &str, &str); 2] =
-    [("checkpoint-dir", "checkpoint-store", "AIP_CHECKPOINT_DIR"), ("model-dir", "model-store", "AIP_MODEL_DIR")];
+/// With this setting given, the second one defaults to what the platform tells.
+const IMPLIED: [(&str, &str, Fact); 2] =
+    [("checkpoint-dir", "checkpoint-store", Fact::CheckpointStore), ("model-dir", "model-store", Fact::ModelStore)];
 
 /// Fills in what follows from the environment.
 pub fn imply(values: &mut Values, env: &Env) {
-    for (with, name, variable) in IMPLIED {
-        if let Some(place) = env.given(variable).filter(|_| values.get(with).is_some()) {
+    for (with, name, fact) in IMPLIED {
+        if let Some((variable, place)) = cluster::told(fact, env).filter(|_| values.get(with).is_some()) {
             values.imply(name, url(place), variable);
         }
     }

@@ -18,7 +18,7 @@ mod jax_env;
 mod k8s_indexed;
 mod mpi;
 mod pmi;
-mod sagemaker;
+pub(in crate::rules) mod sagemaker;
 mod slurm;
 mod tf_config;
 mod torch_env;
@@ -29,7 +29,7 @@ mod vertex;
 use crate::rules::env::{Changes, Env};
 use first::First;
 use input::Input;
-use spec::{ClusterError, ClusterSpec, PlatformName, Reading, Warning};
+use spec::{ClusterError, ClusterSpec, Fact, PlatformName, Reading, Warning};
 
 /// One platform: a source of the cluster.
 pub struct Platform {
@@ -48,6 +48,8 @@ pub struct Platform {
     pub is_frameworks: bool,
     /// How it tells who is the first of its job.
     pub first: First,
+    /// In which variables it tells more of the job, whichever platform the cluster is read from.
+    pub facts: &'static [(Fact, &'static str)],
 }
 
 impl Platform {
@@ -58,7 +60,16 @@ impl Platform {
         needs: &'static str,
         read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
     ) -> Platform {
-        Platform { names, variables, needs, read, launches: false, is_frameworks: false, first: First::Untold }
+        Platform {
+            names,
+            variables,
+            needs,
+            read,
+            launches: false,
+            is_frameworks: false,
+            first: First::Untold,
+            facts: &[],
+        }
     }
 }
 
@@ -83,6 +94,12 @@ pub const PLATFORMS: &[&Platform] = &[
 /// What `--platform` may say.
 pub fn names() -> impl Iterator<Item = PlatformName> {
     PLATFORMS.iter().flat_map(|platform| platform.names).copied().chain([PlatformName::NONE])
+}
+
+/// The variable and the value in which a platform tells this.
+pub fn told(fact: Fact, env: &Env) -> Option<(&'static str, &str)> {
+    let mut variables = PLATFORMS.iter().flat_map(|platform| platform.facts).filter(|(of, _)| *of == fact);
+    variables.find_map(|(_, variable)| Some((*variable, env.given(variable)?)))
 }
 
 /// Our own variables of the cluster, which count as unset when blank like those of any source.

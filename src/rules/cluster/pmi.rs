@@ -8,6 +8,7 @@ use super::Platform;
 use super::first::First;
 use super::input::Input;
 use super::launcher::{Names, place};
+use super::slurm;
 use super::spec::{ClusterError, PlatformName, Reading, Warning};
 
 const HYDRA: Names =
@@ -29,14 +30,9 @@ pub(super) const PMI: Platform = Platform {
 
 /// Reads the process's place.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
-    let same = |ours: &str, slurms: &str| {
-        let value = |name: &str| input.env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
-        value(ours).is_some_and(|n| value(slurms) == Some(n))
-    };
     // Hydra's ranks have the variables of the step, or batch script, that mpiexec was called in, too.
     let is_hydras = input.env.given(HYDRA.local_rank).is_some();
-    let is_in_step = input.env.given("SLURM_STEP_ID").is_some() || input.env.given("SLURM_STEP_NODELIST").is_some();
-    if !is_hydras && is_in_step && same(HYDRA.rank, "SLURM_PROCID") && same(HYDRA.size, "SLURM_NTASKS") {
+    if !is_hydras && slurm::gave(input.env, HYDRA.rank, HYDRA.size) {
         return Ok(None);
     }
     let names = [HYDRA, CRAY].into_iter().find(|names| input.env.given(names.local_rank).is_some());

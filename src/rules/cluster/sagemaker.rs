@@ -15,6 +15,7 @@ use super::input::Input;
 use super::json;
 use super::pools::workers;
 use super::spec::{ClusterError, Leader, PlatformName, Reading, Role, Warning, quote};
+use crate::rules::env::Env;
 
 const RESOURCES: &str = "/opt/ml/input/config/resourceconfig.json";
 const CHANNELS: &str = "/opt/ml/input/config/inputdataconfig.json";
@@ -43,6 +44,11 @@ pub(super) const SAGEMAKER: Platform = Platform::of(
     "/opt/ml/input/config/resourceconfig.json, or SM_HOSTS and SM_CURRENT_HOST",
     read,
 );
+
+/// Whether this is a container of SageMaker's, as its variables tell.
+pub(in crate::rules) fn is_here(env: &Env) -> bool {
+    env.given("TRAINING_JOB_ARN").is_some() || env.given("SM_CURRENT_HOST").is_some()
+}
 
 /// Reads the file, else the variables.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

@@ -7,6 +7,7 @@ use super::hostlist;
 use super::input::{Input, count, rank, within};
 use super::pools::workers;
 use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Role, Traits, Warning, quote};
+use crate::rules::env::Env;
 use crate::rules::signal::Signal;
 
 /// Lightning's rule for a port that jobs of one node do not share: this, plus the last four digits of the job's number.
@@ -93,6 +94,14 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         traits: Traits { checkpoint_signals: &CHECKPOINT, known_to_jax: true, ..Traits::default() },
         ..Reading::of(NAME, Role::Worker, node_rank, nodes)
     }))
+}
+
+/// Whether the place that these two variables tell is that of srun's task.
+pub(super) fn gave(env: &Env, rank: &str, size: &str) -> bool {
+    let number = |name: &str| env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
+    let same = |theirs: &str, ours: &str| number(theirs).is_some_and(|n| number(ours) == Some(n));
+    let is_in_step = ["SLURM_STEP_ID", LISTS[0]].iter().any(|name| env.given(name).is_some());
+    is_in_step && same(rank, "SLURM_PROCID") && same(size, "SLURM_NTASKS")
 }
 
 fn is_batch_script(input: &Input<'_>) -> bool {

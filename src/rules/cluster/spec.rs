@@ -23,6 +23,17 @@ impl PlatformName {
     }
 }
 
+/// What a platform may tell of the job beside the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    /// The job's id.
+    Job,
+    /// Where it wants checkpoints.
+    CheckpointStore,
+    /// Where it wants the finished model.
+    ModelStore,
+}
+
 /// What a replica does. Only chief and workers train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is its own word")]

@@ -15,15 +15,22 @@ use super::json;
 use super::pools::{
     Layout, Pool, RENDEZVOUS_PORT, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
 };
-use super::spec::{ClusterError, Leader, PlatformName, Reading, Role, Traits, Warning};
+use super::spec::{ClusterError, Fact, Leader, PlatformName, Reading, Role, Traits, Warning};
 
 const VARIABLE: &str = "CLUSTER_SPEC";
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
 
 const NAME: PlatformName = PlatformName("vertex");
 
-pub(super) const VERTEX: Platform =
-    Platform { first: First::Task(VARIABLE), ..Platform::of(&[NAME], &[VARIABLE], VARIABLE, read) };
+pub(super) const VERTEX: Platform = Platform {
+    first: First::Task(VARIABLE),
+    facts: &[
+        (Fact::Job, "CLOUD_ML_JOB_ID"),
+        (Fact::CheckpointStore, "AIP_CHECKPOINT_DIR"),
+        (Fact::ModelStore, "AIP_MODEL_DIR"),
+    ],
+    ..Platform::of(&[NAME], &[VARIABLE], VARIABLE, read)
+};
 
 /// Reads the variable, if it is given.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
