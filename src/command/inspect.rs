@@ -101,17 +101,17 @@ fn object(resolved: &Resolved, values: &Values, discovery: &Discovery, unmet: &[
 }
 
 fn of_cluster(spec: &ClusterSpec) -> Value {
-    let is_guess = spec.process.as_ref().is_some_and(|process| process.node_guessed);
+    let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
     let known = |place: Option<u32>| place.filter(|_| !is_guess);
     json!({
-        "platform": spec.platform.word(),
-        "role": spec.role.word(),
-        "is_chief": spec.is_chief,
-        "node_rank": known(spec.node_rank),
-        "num_nodes": known(spec.num_nodes),
+        "platform": spec.said.platform.word(),
+        "role": spec.said.role.word(),
+        "is_chief": spec.said.is_chief,
+        "node_rank": known(spec.said.node_rank),
+        "num_nodes": known(spec.said.num_nodes),
         "leader": spec.leader.as_ref().map(|l| json!({ "host": l.host, "port": l.port })),
-        "hosts": spec.hosts,
-        "trial": spec.trial,
+        "hosts": spec.said.hosts,
+        "trial": spec.said.trial,
     })
 }
 

@@ -132,7 +132,7 @@ pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, Cluster
         warnings.splice(0..0, drop_blank(input.env, also_read, &mut changes));
     }
     let spec = complete::complete(reading, input, &mut warnings)?;
-    if let Some(at) = at.filter(|_| !spec.hands_off) {
+    if let Some(at) = at.filter(|_| !spec.said.hands_off) {
         warnings.extend(disagreements(&spec, at, input)?);
     }
     Ok(Detected { spec, warnings, changes })
@@ -245,7 +245,7 @@ fn disagreements(spec: &ClusterSpec, at: usize, input: &Input<'_>) -> Result<Opt
             Err(error) => pieces.push(format!("{} cannot be read ({})", error.variable, error.message)),
         }
     }
-    let message = || format!("the cluster was read from {}, but {}", spec.platform.word(), pieces.join("; "));
+    let message = || format!("the cluster was read from {}, but {}", spec.said.platform.word(), pieces.join("; "));
     Ok((!pieces.is_empty()).then(|| Warning::new("env_conflict", message())))
 }
 
@@ -253,15 +253,15 @@ fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
     let same = |rank: Option<u32>, world: Option<u32>| {
         other.node_rank == rank && (world == other.num_nodes || world.is_none() || other.num_nodes.is_none())
     };
-    let as_process = spec.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
-    let is_its_word = other.process.is_some() && other.process == spec.process;
-    if same(spec.node_rank, spec.num_nodes) || as_process || is_its_word {
+    let as_process = spec.said.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
+    let is_its_word = other.process.is_some() && other.process == spec.said.process;
+    if same(spec.said.node_rank, spec.said.num_nodes) || as_process || is_its_word {
         return None;
     }
     let place = |rank: Option<u32>, world: Option<u32>| {
         let rank = rank.map_or("no rank".to_owned(), |rank| format!("rank {rank}"));
         world.map_or(rank.clone(), |world| format!("{rank} of {world}"))
     };
-    let (theirs, ours) = (place(other.node_rank, other.num_nodes), place(spec.node_rank, spec.num_nodes));
+    let (theirs, ours) = (place(other.node_rank, other.num_nodes), place(spec.said.node_rank, spec.said.num_nodes));
     Some(format!("and related variables say {theirs} where it is {ours}"))
 }

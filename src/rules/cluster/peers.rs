@@ -30,8 +30,8 @@ pub struct Peer {
 /// The peers of this replica; none where it does not train, is alone, or leads and waits for the leader.
 /// Errors: `missing_leader` and `bad_setting` where nobody says where they are.
 pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterError> {
-    let (Some(own), Some(nodes @ 2..)) = (spec.node_rank, spec.num_nodes) else { return Ok(Vec::new()) };
-    if spec.hands_off || (scope == Scope::Leader && own == 0) {
+    let (Some(own), Some(nodes @ 2..)) = (spec.said.node_rank, spec.said.num_nodes) else { return Ok(Vec::new()) };
+    if spec.said.hands_off || (scope == Scope::Leader && own == 0) {
         return Ok(Vec::new());
     }
     let Some(leader) = &spec.leader else {
@@ -42,10 +42,10 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
     if scope == Scope::Leader {
         return Ok(vec![leader]);
     }
-    let Some(hosts) = spec.hosts.as_ref().filter(|hosts| hosts.len() == nodes as usize) else {
+    let Some(hosts) = spec.said.hosts.as_ref().filter(|hosts| hosts.len() == nodes as usize) else {
         let message = format!(
             "cannot be followed: {} tells the leader's address only, not those of all {nodes} nodes; use leader",
-            spec.platform.word()
+            spec.said.platform.word()
         );
         return Err(ClusterError::new("bad_setting", "--peers all", message));
     };
@@ -62,7 +62,7 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
 
 /// The leader's entry in the platform's own TF_CONFIG, where that is another.
 fn tensorflows(spec: &ClusterSpec, leader: &Address) -> Option<Address> {
-    let jobs = &spec.tf.as_ref().filter(|_| spec.traits.tells_tensorflow)?.jobs;
+    let jobs = &spec.said.tf.as_ref().filter(|_| spec.said.traits.tells_tensorflow)?.jobs;
     let of = |job: &str| jobs.iter().find(|(name, _)| *name == job).and_then(|(_, addresses)| addresses.first());
     of("chief").or_else(|| of("worker")).filter(|address| *address != leader).cloned()
 }

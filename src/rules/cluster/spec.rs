@@ -115,7 +115,7 @@ pub struct Traits {
     pub checkpoint_signals: &'static [Signal],
 }
 
-/// What one source says, before the user's overrides.
+/// What one source says; the user's overrides go over it.
 #[derive(Debug, Clone)]
 pub struct Reading {
     /// The source.
@@ -189,38 +189,12 @@ pub fn role_of_rank(rank: u32) -> Role {
 /// The one model every framework's environment is derived from.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
-    /// Whose variables it was read from.
-    pub platform: PlatformName,
-    /// What this replica does.
-    pub role: Role,
-    /// True on exactly one training process of the job.
-    pub is_chief: bool,
-    /// Place among the training replicas; `None` on replicas outside the world.
-    pub node_rank: Option<u32>,
-    /// Training replicas; `None` when it cannot be known.
-    pub num_nodes: Option<u32>,
-    /// Set where the platform starts one trainit for each process.
-    pub process: Option<Process>,
-    /// Processes a node that the platform asks for, in the torch launcher's words.
-    pub procs_per_node: Option<String>,
-    /// Training hosts in rank order, without ports.
-    pub hosts: Option<Vec<String>>,
+    /// What the source says, with the user's overrides.
+    pub said: Reading,
     /// Node rank 0 as the job knows it; `None` for one node.
     pub leader: Option<Address>,
     /// Whom this replica dials: the leader, on some platforms its own name for itself; loopback for processes of one node.
     pub rendezvous: Option<Address>,
-    /// TensorFlow's view.
-    pub tf: Option<TfCluster>,
-    /// The hyperparameter trial.
-    pub trial: Option<String>,
-    /// The network interface between the nodes.
-    pub interface: Option<String>,
-    /// Variables that the platform's own image would have set.
-    pub companions: Vec<(String, String)>,
-    /// A launcher has set everything already: nothing is derived or changed.
-    pub hands_off: bool,
-    /// What is peculiar to the platform.
-    pub traits: Traits,
 }
 
 /// An explicit value, still text, with the flag or variable it came from.

@@ -18,8 +18,8 @@ pub(super) const JAX: Framework = Framework::of("jax", &["JAX_LOCAL_DEVICE_IDS"]
 /// The variables of this process or node.
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
-    let is_one_of_a_task = context.spec.process.is_none() && context.process.is_some() && context.shares_node();
-    let traits = context.spec.traits;
+    let is_one_of_a_task = context.spec.said.process.is_none() && context.process.is_some() && context.shares_node();
+    let traits = context.spec.said.traits;
     let finds_itself = (traits.known_to_jax && !is_one_of_a_task) || traits.places_nodes;
     let Some(group) = context.group().filter(|_| !finds_itself) else { return derived };
     if is_one_of_a_task {
