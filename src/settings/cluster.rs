@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::layers::{Reader, hint};
 use crate::rules::cluster;
-use crate::rules::cluster::peers::Scope;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
 use crate::rules::duration;
 use crate::rules::framework::FRAMEWORKS;
+use crate::rules::framework::peers::Scope;
 
 /// More processes than this on one node is a mistake.
 const MAX_NPROC: u32 = 4096;

@@ -10,7 +10,6 @@ pub mod hostlist;
 pub mod input;
 pub mod json;
 mod launcher;
-pub mod peers;
 pub mod pools;
 pub mod spec;
 

@@ -3,6 +3,7 @@
 //! To add a framework: its file, and its line in [`FRAMEWORKS`]. Deliberately absent: reading any platform's variables.
 
 pub mod mpi;
+pub mod peers;
 pub mod vars;
 
 mod jax;
@@ -20,7 +21,7 @@ use crate::rules::cluster::input::Input;
 use crate::rules::cluster::spec::{ClusterError, ClusterSpec, Process, Warning, quote};
 use crate::rules::cluster::{complete, spec};
 use crate::rules::env::{Changes, Env};
-use vars::{Claim, Context, Derived, Var};
+use vars::{Claim, Context, Derived, Elsewhere, Var};
 
 /// The kernel refuses to start a program with a longer NAME=value, its end included (MAX_ARG_STRLEN).
 const LONGEST_BYTES: usize = 128 * 1024;
@@ -35,6 +36,8 @@ pub struct Framework {
     pub derive: fn(&Context<'_>) -> Derived,
     /// What is odd about starting this command there, as far as the framework goes.
     pub odd_start: fn(&Resolved, &Env, &[OsString]) -> Option<Warning>,
+    /// Where its leader listens if nobody does at the rendezvous port.
+    pub leader_elsewhere: fn(&ClusterSpec) -> Option<Elsewhere>,
 }
 
 impl Framework {
@@ -43,7 +46,7 @@ impl Framework {
         variables: &'static [&'static str],
         derive: fn(&Context<'_>) -> Derived,
     ) -> Framework {
-        Framework { name, variables, derive, odd_start: |_, _, _| None }
+        Framework { name, variables, derive, odd_start: |_, _, _| None, leader_elsewhere: |_| None }
     }
 }
 

@@ -6,15 +6,16 @@
 use super::Framework;
 use serde_json::{Value, json};
 
-use super::vars::{Claim, Context, Derived};
+use super::vars::{Claim, Context, Derived, Elsewhere};
 use crate::rules::cluster::json::{self, Members};
-use crate::rules::cluster::spec::{PlatformName, TfCluster, Warning};
+use crate::rules::cluster::spec::{ClusterSpec, PlatformName, TfCluster, Warning};
 
 const VARIABLE: &str = "TF_CONFIG";
 /// As JSON.
 const CHIEF: &str = "\"chief\"";
 
-pub(super) const TENSORFLOW: Framework = Framework::of("tensorflow", &["TF_CONFIG"], derive);
+pub(super) const TENSORFLOW: Framework =
+    Framework { leader_elsewhere: first_replica, ..Framework::of("tensorflow", &["TF_CONFIG"], derive) };
 
 /// The variable as TensorFlow 2 takes it.
 fn derive(context: &Context<'_>) -> Derived {
@@ -50,6 +51,14 @@ fn derive(context: &Context<'_>) -> Derived {
 fn overruled<'a>(context: &Context<'a>) -> Option<&'a str> {
     let explicit = context.options.node_rank.as_ref().or(context.options.nnodes.as_ref())?;
     (context.spec.said.traits.tells_tensorflow && context.spec.said.tf.is_none()).then_some(explicit.place.as_str())
+}
+
+/// The leader's entry where the platform itself names TensorFlow's addresses: TensorFlow listens at no other.
+fn first_replica(spec: &ClusterSpec) -> Option<Elsewhere> {
+    let jobs = &spec.said.tf.as_ref().filter(|_| spec.said.traits.tells_tensorflow)?.jobs;
+    let of = |job: &str| jobs.iter().find(|(name, _)| *name == job).and_then(|(_, addresses)| addresses.first());
+    let address = of("chief").or_else(|| of("worker")).cloned()?;
+    Some(Elsewhere { address, whose: "TensorFlow's", variable: VARIABLE })
 }
 
 fn write(tf: &TfCluster, trial: Option<&str>) -> Option<String> {

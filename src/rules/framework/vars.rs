@@ -105,6 +105,17 @@ pub enum Claim {
     Said(String),
 }
 
+/// An address at which a framework's leader listens instead of the rendezvous port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Where.
+    pub address: Address,
+    /// Whose it is, in words.
+    pub whose: &'static str,
+    /// The variable that says so.
+    pub variable: &'static str,
+}
+
 /// A variable for the child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Var {
