@@ -8,7 +8,7 @@ use trainit::edge::clock::Clock;
 use trainit::edge::wake::wait_readable;
 use trainit::rules::env::Env;
 use trainit::rules::exit::End;
-use trainit::rules::gpu::keeper::{GpuEvent, leave};
+use trainit::rules::gpu::lifecycle::{GpuEvent, leave};
 use trainit::rules::gpu::ledger::Finding;
 use trainit::rules::gpu::watch::WatchPolicy;
 use trainit::rules::gpu::xid::Class;

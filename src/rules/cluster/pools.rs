@@ -188,7 +188,7 @@ fn show(name: &str) -> String {
 
 /// The replicas of a whole cluster by role, in pool order, and which of them this is.
 #[derive(Debug)]
-pub struct Layout {
+pub struct Replicas {
     /// Roles in the order chief, worker, ps or reducer, evaluator; addresses by index.
     pub pools: Vec<(Role, Vec<Address>)>,
     /// This replica's role.
@@ -199,7 +199,7 @@ pub struct Layout {
     pub trial: Option<String>,
 }
 
-impl Layout {
+impl Replicas {
     /// How many replicas have this role.
     pub fn count(&self, role: Role) -> usize {
         self.pools.iter().filter(|(r, _)| *r == role).map(|(_, a)| a.len()).sum()

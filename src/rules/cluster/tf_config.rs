@@ -12,7 +12,7 @@ use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::{
-    Layout, Pool, RENDEZVOUS_PORT, Task, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
+    Pool, RENDEZVOUS_PORT, Replicas, Task, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
 };
 use super::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, Traits, Warning};
 use crate::rules::env::Env;
@@ -66,7 +66,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         ));
         return Ok(Some(sparse(platform, own, task, chiefs)));
     }
-    let mut reading = layout(pools, own, task).reading(platform, input.options);
+    let mut reading = replicas(pools, own, task).reading(platform, input.options);
     reading.traits = traits(platform);
     if platform == AI_PLATFORM {
         reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
@@ -131,12 +131,12 @@ fn traits(platform: PlatformName) -> Traits {
     Traits { behind_services: platform == AI_PLATFORM, tells_tensorflow: true, ..Traits::default() }
 }
 
-fn layout(pools: Vec<Pool>, own: Role, task: Task) -> Layout {
+fn replicas(pools: Vec<Pool>, own: Role, task: Task) -> Replicas {
     let order = [Role::Chief, Role::Worker, Role::Ps, Role::Evaluator];
     let addresses = |wanted: Role| {
         pools.iter().filter(|p| role(&p.name) == wanted).flat_map(|p| p.tasks.values().cloned()).collect()
     };
-    Layout {
+    Replicas {
         pools: order.into_iter().map(|role| (role, addresses(role))).collect(),
         role: own,
         index: task.index,

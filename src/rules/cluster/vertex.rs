@@ -13,7 +13,7 @@ use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::{
-    Layout, Pool, RENDEZVOUS_PORT, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
+    Pool, RENDEZVOUS_PORT, Replicas, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
 };
 use super::spec::{ClusterError, Fact, Leader, PlatformName, Reading, Role, Traits, Warning};
 
@@ -75,11 +75,11 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
             None => by_role.push((role, addresses)),
         }
     }
-    let layout = Layout { pools: by_role, role, index: task.index + shift, trial: task.trial };
-    if role == Role::Evaluator && layout.count(Role::Evaluator) > 1 {
+    let replicas = Replicas { pools: by_role, role, index: task.index + shift, trial: task.trial };
+    if role == Role::Evaluator && replicas.count(Role::Evaluator) > 1 {
         warnings.push(many_evaluators(VARIABLE));
     }
-    let mut reading = layout.reading(NAME, input.options);
+    let mut reading = replicas.reading(NAME, input.options);
     reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
     reading.traits = Traits { behind_services: true, tells_tensorflow: true, ..Traits::default() };
     Ok(Some(reading))
