@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::cluster::Wanted;
 use super::keeping::Keeping;
-use crate::rules::cluster::peers::{Peer, Scope, to_reach};
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 use crate::rules::framework::Resolved;
+use crate::rules::framework::peers::{Peer, Scope, to_reach};
 use crate::rules::gpu::Discovery;
 use crate::rules::preempt;
 use crate::settings::cluster::peers as read_peers;

@@ -19,7 +19,7 @@ use crate::rules::exit;
 use crate::rules::plain::plain;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::layers::hint;
-use crate::settings::{Complaint, Reader, Source, Values};
+use crate::settings::{Complaint, Origin, Reader, Values};
 use crate::supervisor::keeper::commit::Outcome;
 use crate::supervisor::keeper::foresight::Next;
 use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError};
@@ -40,7 +40,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let mut reader = Reader::new(&layered, complaints);
     let mut settings = Checkpoints::read(&mut reader);
     settings.model_dir = reader.path("model-dir");
-    let is_told = |name: &&str| layered.get(name).is_some_and(|given| given.source != Source::Default);
+    let is_told = |name: &&str| layered.get(name).is_some_and(|given| given.origin != Origin::Default);
     if deed == "push" && !["keep-last", "keep-every"].iter().any(is_told) {
         // The rule that kept what lies there was given to another command.
         settings.retention.last = u64::MAX;

@@ -12,9 +12,9 @@ use crate::edge::clock::Clock;
 use crate::edge::reaper::{self, Wait};
 use crate::edge::{gpu, stdio, wake};
 use crate::rules::env::Env;
-use crate::rules::gpu::keeper::GpuEvent;
 use crate::rules::gpu::ledger::XidCount;
-use crate::rules::gpu::{Discovery, Health, Source, table};
+use crate::rules::gpu::lifecycle::GpuEvent;
+use crate::rules::gpu::{Discovery, Evidence, Health, table};
 use crate::settings::{Reader, gpus};
 use crate::supervisor::GpuWatch;
 
@@ -65,7 +65,7 @@ fn print_json(object: &impl Serialize) -> io::Result<()> {
 /// Until nobody listens any more. With NVML one probe stays and tells events as they come; without it the machine is
 /// looked at again and again.
 fn watched(mut discovery: Discovery, settings: &gpus::Gpus, json: bool, env: &Env) -> io::Result<()> {
-    while discovery.source != Source::Nvml {
+    while discovery.source != Evidence::Nvml {
         show_frame(&discovery, &[], json)?;
         wake::wait_readable(&[], Some(settings.interval));
         discovery = gpu::discover(settings.timeout, env);

@@ -20,7 +20,7 @@ use crate::rules::job::Policy;
 use crate::rules::plain::plain as printable;
 use crate::rules::preempt;
 use crate::settings::defs::{Takes, find};
-use crate::settings::{Reader, Source, Values};
+use crate::settings::{Origin, Reader, Values};
 
 /// The members of two parts that are settings.
 const CHECKPOINTS: [(&str, &str); 2] = [("directory", "checkpoint-dir"), ("store", "checkpoint-store")];
@@ -101,17 +101,17 @@ fn object(resolved: &Resolved, values: &Values, discovery: &Discovery, unmet: &[
 }
 
 fn of_cluster(spec: &ClusterSpec) -> Value {
-    let is_guess = spec.process.as_ref().is_some_and(|process| process.node_guessed);
+    let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
     let known = |place: Option<u32>| place.filter(|_| !is_guess);
     json!({
-        "platform": spec.platform.word(),
-        "role": spec.role.word(),
-        "is_chief": spec.is_chief,
-        "node_rank": known(spec.node_rank),
-        "num_nodes": known(spec.num_nodes),
+        "platform": spec.said.platform.word(),
+        "role": spec.said.role.word(),
+        "is_chief": spec.said.is_chief,
+        "node_rank": known(spec.said.node_rank),
+        "num_nodes": known(spec.said.num_nodes),
         "leader": spec.leader.as_ref().map(|l| json!({ "host": l.host, "port": l.port })),
-        "hosts": spec.hosts,
-        "trial": spec.trial,
+        "hosts": spec.said.hosts,
+        "trial": spec.said.trial,
     })
 }
 
@@ -146,19 +146,19 @@ fn of_limits() -> Value {
 fn of_settings(values: &Values) -> Value {
     let settings = values.iter().map(|(name, given)| {
         let setting = find(name);
-        let source = match &given.source {
-            Source::Flag => "flag".to_owned(),
-            Source::Variable => format!("variable {}", setting.map(|s| s.variable()).unwrap_or_default()),
-            Source::File(path, line) => format!("{}:{line}", path.display()),
-            Source::Platform(because) => format!("platform {because}"),
-            Source::Default => "default".to_owned(),
+        let origin = match &given.origin {
+            Origin::Flag => "flag".to_owned(),
+            Origin::Variable => format!("variable {}", setting.map(|s| s.variable()).unwrap_or_default()),
+            Origin::File(path, line) => format!("{}:{line}", path.display()),
+            Origin::Platform(because) => format!("platform {because}"),
+            Origin::Default => "default".to_owned(),
         };
         let value = match setting.map(|s| s.takes) {
             Some(Takes::Many(_)) => json!(given.values),
             _ if name.ends_with("-store") => json!(given.values.last().map(|url| shown(url))),
             _ => json!(given.values.last()),
         };
-        (name.to_owned(), json!({ "value": value, "source": source }))
+        (name.to_owned(), json!({ "value": value, "source": origin }))
     });
     Value::Object(settings.collect())
 }

@@ -13,6 +13,7 @@ use crate::edge::store::Access;
 use crate::rules::checkpoint::Options;
 use crate::rules::checkpoint::address::Nearness;
 use crate::rules::checkpoint::pace::Pace;
+use crate::rules::cluster::{self, spec::Fact};
 use crate::rules::env::Env;
 use crate::rules::framework::Resolved;
 use crate::settings::Reader;
@@ -56,7 +57,7 @@ impl Keeping {
         let Some(dir) = self.checkpoints.dir.clone() else { return (Value::Null, 0) };
         let Keeping { checkpoints: mut settings, .. } = self;
         settings.options = beside(settings.options, resolved);
-        let node_rank = resolved.spec.node_rank;
+        let node_rank = resolved.spec.said.node_rank;
         let store = node_rank.and_then(|node| Some(settings.store.take()?.of_node(node).to_string()));
         let config = mirror_config(Checkpoints { store: None, ..settings.clone() }, node_rank.unwrap_or(0), false, env);
         let (local, problem) = match surveyed(config) {
@@ -83,7 +84,7 @@ impl Keeping {
 
     /// What this node keeps; `None`: nothing.
     pub(super) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
-        let node_rank = resolved.spec.node_rank;
+        let node_rank = resolved.spec.said.node_rank;
         self.checkpoints.options = beside(self.checkpoints.options, resolved);
         let model = left_model(self.model, node_rank, &self.checkpoints, env);
         let checkpoints = kept(self.checkpoints, node_rank, env);
@@ -94,7 +95,7 @@ impl Keeping {
 /// With who else may write into the checkpoint directory. How many processes do is known where all are on this node, and we
 /// start each. (A single one may be the launcher of many; other nodes may or may not share the directory.)
 fn beside(options: Options, resolved: &Resolved) -> Options {
-    let (count, nodes) = (resolved.launches.len(), resolved.spec.num_nodes);
+    let (count, nodes) = (resolved.launches.len(), resolved.spec.said.num_nodes);
     let world_size = u32::try_from(count).ok().filter(|count| nodes == Some(1) && *count > 1);
     Options { world_size, has_other_nodes: nodes.is_some_and(|nodes| nodes > 1), ..options }
 }
@@ -159,7 +160,7 @@ pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: 
         strong: settings.strong,
         push_step: settings.push_step,
         dry: false,
-        job: env.given("CLOUD_ML_JOB_ID").unwrap_or_default().to_owned(),
+        job: cluster::told(Fact::Job, env).map(|(_, id)| id.to_owned()).unwrap_or_default(),
         node,
         claim,
         only_sends: false,

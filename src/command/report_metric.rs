@@ -7,11 +7,12 @@ use std::io::{ErrorKind, Read};
 use crate::cli::Parsed;
 use crate::edge::metrics_file::{Error, MetricsFile};
 use crate::edge::{clock, signals, stdio};
+use crate::rules::cluster::first::is_first;
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::rules::metric::batch::{self, LONGEST_LINE_BYTES};
 use crate::rules::metric::line::Report;
-use crate::rules::metric::{number, rank};
+use crate::rules::metric::number;
 use crate::settings::Reader;
 use crate::settings::metrics::{self, ReportMetric, Wanted};
 
@@ -38,7 +39,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         let code = super::refuse(&reader.complaints);
         return if reader.switch("best-effort") { 0 } else { code };
     };
-    if asked.rank0_only && !rank::reports(env) {
+    if asked.rank0_only && !is_first(env) {
         if let Wanted::Stdin { .. } = asked.wanted {
             // A closed pipe would end the program that feeds it.
             let _ = std::io::copy(&mut stdio::input(), &mut std::io::sink());

@@ -77,7 +77,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     };
     let lookout = lookout(&settings, &env);
     settings.policy.seed = Some(seed());
-    settings.policy.checkpoint_on = resolved.spec.traits.checkpoint_signals.to_vec();
+    settings.policy.checkpoint_on = resolved.spec.said.traits.checkpoint_signals.to_vec();
     settings.policy.processes = processes(&resolved.launches);
     let keep = keeping.of_node(&resolved, &env);
     settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);

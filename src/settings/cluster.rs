@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use super::layers::{Reader, hint};
-use crate::rules::cluster::peers::Scope;
-use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, Platform, Role};
+use crate::rules::cluster;
+use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
 use crate::rules::duration;
 use crate::rules::framework::FRAMEWORKS;
+use crate::rules::framework::peers::Scope;
 
 /// More processes than this on one node is a mistake.
 const MAX_NPROC: u32 = 4096;
@@ -15,7 +16,7 @@ const MAX_NPROC: u32 = 4096;
 /// Reads them; mistakes are noted in the reader. What the machine says of itself (its name, processors, GPUs) is for the
 /// caller to fill in.
 pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
-    let platforms: Vec<(&str, Platform)> = Platform::ALL.iter().map(|p| (p.word(), *p)).collect();
+    let platforms: Vec<(&str, PlatformName)> = cluster::names().map(|name| (name.word(), name)).collect();
     let explicit = |reader: &Reader<'_>, name: &str| {
         let text = reader.text(name).filter(|text| !text.trim().is_empty())?;
         Some(Explicit { place: reader.place(name), text })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::defs::{Setting, Takes, all, find};
-use super::layers::{Complaint, Given, Source};
+use super::layers::{Complaint, Given, Origin};
 use super::nearest::hint;
 
 /// The configuration file as read: path and text.
@@ -49,9 +49,9 @@ impl ConfigFile {
             };
             match values {
                 Some(values) => {
-                    let source = Source::File(self.path.clone(), line);
-                    let before = given.insert(setting.name, Given { values, source }).map(|given| given.source);
-                    if let Some(Source::File(_, at)) = before {
+                    let origin = Origin::File(self.path.clone(), line);
+                    let before = given.insert(setting.name, Given { values, origin }).map(|given| given.origin);
+                    if let Some(Origin::File(_, at)) = before {
                         let message = format!("{name} is in line {at} already; give it once");
                         complaints.push(Complaint { place: place(line), message });
                     }

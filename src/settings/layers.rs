@@ -14,7 +14,7 @@ use crate::rules::env::Env;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum Origin {
     /// The command line.
     Flag,
     /// The `TRAINIT_` variable of the setting.
@@ -27,13 +27,13 @@ pub enum Source {
     Default,
 }
 
-/// A setting's values with their source.
+/// A setting's values with their origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
     /// One value, or several where the setting takes many. A switch has `true` or `false`.
     pub values: Vec<String>,
     /// Where they came from.
-    pub source: Source,
+    pub origin: Origin,
 }
 
 /// One thing that is wrong with what was given.
@@ -76,7 +76,7 @@ impl Values {
         let mut given = BTreeMap::new();
         for setting in all().filter(|s| s.on & on != 0 && !s.default.is_empty()) {
             let values = vec![setting.default.to_owned()];
-            given.insert(setting.name, Given { values, source: Source::Default });
+            given.insert(setting.name, Given { values, origin: Origin::Default });
         }
         if let Some(file) = file {
             file.read(on, &mut given, complaints);
@@ -93,10 +93,10 @@ impl Values {
                 // `$(cat file)` and a block of YAML leave an end of line.
                 _ => vec![text.trim().to_owned()],
             };
-            given.insert(setting.name, Given { values, source: Source::Variable });
+            given.insert(setting.name, Given { values, origin: Origin::Variable });
         }
         for (name, values) in flags {
-            given.insert(name, Given { values, source: Source::Flag });
+            given.insert(name, Given { values, origin: Origin::Flag });
         }
         Values { given }
     }
@@ -108,8 +108,8 @@ impl Values {
 
     /// Adds a value that the platform implies, unless something stronger than a default is there.
     pub fn imply(&mut self, name: &'static str, value: String, because: &'static str) {
-        if self.get(name).is_none_or(|g| g.source == Source::Default) {
-            self.given.insert(name, Given { values: vec![value], source: Source::Platform(because) });
+        if self.get(name).is_none_or(|g| g.origin == Origin::Default) {
+            self.given.insert(name, Given { values: vec![value], origin: Origin::Platform(because) });
         }
     }
 
@@ -120,10 +120,10 @@ impl Values {
 
     /// Where the value of `name` came from, as a complaint names it.
     pub fn place(&self, name: &str) -> String {
-        match self.get(name).map(|g| &g.source) {
-            Some(Source::Variable) => find(name).map(Setting::variable).unwrap_or_default(),
-            Some(Source::File(path, line)) => format!("{}:{line}: {name}", path.display()),
-            Some(Source::Platform(because)) => format!("--{name} (from {because})"),
+        match self.get(name).map(|g| &g.origin) {
+            Some(Origin::Variable) => find(name).map(Setting::variable).unwrap_or_default(),
+            Some(Origin::File(path, line)) => format!("{}:{line}: {name}", path.display()),
+            Some(Origin::Platform(because)) => format!("--{name} (from {because})"),
             _ => format!("--{name}"),
         }
     }
@@ -331,18 +331,18 @@ mod tests {
         let file = Some("stop-grace = \"2s\"\n");
         let of = |flags: &[(&'static str, &str)], env, file| {
             let given = gather(flags, env, file).0.get("stop-grace").cloned().expect("has a default");
-            (given.values[0].clone(), given.source)
+            (given.values[0].clone(), given.origin)
         };
-        assert_eq!(of(&[("stop-grace", "4s")], &env, file), ("4s".into(), Source::Flag));
-        assert_eq!(of(&[], &env, file), ("3s".into(), Source::Variable));
-        assert_eq!(of(&[], &none, file), ("2s".into(), Source::File("c.toml".into(), 1)));
-        assert_eq!(of(&[], &none, None), ("25s".into(), Source::Default));
+        assert_eq!(of(&[("stop-grace", "4s")], &env, file), ("4s".into(), Origin::Flag));
+        assert_eq!(of(&[], &env, file), ("3s".into(), Origin::Variable));
+        assert_eq!(of(&[], &none, file), ("2s".into(), Origin::File("c.toml".into(), 1)));
+        assert_eq!(of(&[], &none, None), ("25s".into(), Origin::Default));
     }
 
     #[test]
     fn an_empty_variable_counts_as_unset() {
         let (values, _) = gather(&[], &Env::from_pairs([("TRAINIT_STOP_GRACE", "")]), None);
-        assert_eq!(values.get("stop-grace").map(|g| g.source.clone()), Some(Source::Default));
+        assert_eq!(values.get("stop-grace").map(|g| g.origin.clone()), Some(Origin::Default));
     }
 
     #[test]

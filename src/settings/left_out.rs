@@ -2,7 +2,7 @@
 //! were ignored would be checkpoints that nobody keeps.
 
 use super::defs::{Setting, all};
-use super::layers::{Complaint, Source, Values};
+use super::layers::{Complaint, Origin, Values};
 
 /// Why it is not there, and the way out.
 pub const WHY: &str = "this trainit was built without checkpoint stores (trainit-small) and keeps neither checkpoints nor \
@@ -33,7 +33,7 @@ fn why(setting: &Setting) -> Option<&'static str> {
 pub fn refuse(values: &mut Values, complaints: &mut Vec<Complaint>) {
     for (setting, why) in all().filter_map(|setting| Some((setting, why(setting)?))) {
         let place = values.place(setting.name);
-        if values.remove(setting.name).is_some_and(|given| given.source != Source::Default) {
+        if values.remove(setting.name).is_some_and(|given| given.origin != Origin::Default) {
             complaints.push(Complaint { place, message: why.to_owned() });
         }
     }

@@ -7,11 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::layers::{Complaint, Reader, hint};
+use crate::rules::cluster::first::is_first;
 use crate::rules::env::Env;
 use crate::rules::metric::line::{Report, Wrong};
 use crate::rules::metric::names::Choice;
 use crate::rules::metric::pattern::Pattern;
-use crate::rules::metric::rank;
 
 /// The metrics file where none is named.
 pub const DEFAULT_FILE: &str = "/tmp/hypertune/output.metrics";
@@ -93,7 +93,7 @@ pub fn tuner(env: &Env) -> Tuner {
     let given = |name: &str| env.given(name).map(str::to_owned);
     let path = env.bytes("CLOUD_ML_HP_METRIC_FILE").filter(|path| !path.is_empty());
     Tuner {
-        trial: given("CLOUD_ML_TRIAL_ID").filter(|_| rank::reports(env)),
+        trial: given("CLOUD_ML_TRIAL_ID").filter(|_| is_first(env)),
         tag: given("CLOUD_ML_HP_METRIC_TAG"),
         path: path.map_or(DEFAULT_FILE.into(), |path| OsStr::from_bytes(path).into()),
     }

@@ -17,4 +17,4 @@ pub mod platform;
 pub mod run;
 
 pub use config_file::ConfigFile;
-pub use layers::{Complaint, Given, Reader, Source, Values};
+pub use layers::{Complaint, Given, Origin, Reader, Values};

@@ -1,17 +1,18 @@
-//! What a platform's own variables imply for settings that nobody gave: where Vertex AI wants checkpoints and the model.
+//! What a platform's own variables imply for settings that nobody gave: where it wants checkpoints and the model.
 
 use super::layers::Values;
 use crate::rules::checkpoint::address::MOUNTED_BUCKETS;
+use crate::rules::cluster::{self, spec::Fact};
 use crate::rules::env::Env;
 
-/// With this setting given, the second one defaults to the variable.
-const IMPLIED: [(&str, &str, &str); 2] =
-    [("checkpoint-dir", "checkpoint-store", "AIP_CHECKPOINT_DIR"), ("model-dir", "model-store", "AIP_MODEL_DIR")];
+/// With this setting given, the second one defaults to what the platform tells.
+const IMPLIED: [(&str, &str, Fact); 2] =
+    [("checkpoint-dir", "checkpoint-store", Fact::CheckpointStore), ("model-dir", "model-store", Fact::ModelStore)];
 
 /// Fills in what follows from the environment.
 pub fn imply(values: &mut Values, env: &Env) {
-    for (with, name, variable) in IMPLIED {
-        if let Some(place) = env.given(variable).filter(|_| values.get(with).is_some()) {
+    for (with, name, fact) in IMPLIED {
+        if let Some((variable, place)) = cluster::told(fact, env).filter(|_| values.get(with).is_some()) {
             values.imply(name, url(place), variable);
         }
     }
@@ -29,25 +30,25 @@ fn url(place: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::defs::on;
-    use super::super::layers::Source;
+    use super::super::layers::Origin;
     use super::*;
 
-    fn store(pairs: &[(&str, &str)]) -> Option<(String, Source)> {
+    fn store(pairs: &[(&str, &str)]) -> Option<(String, Origin)> {
         let env = Env::from_pairs(pairs.iter().copied());
         let mut values = Values::gather(on::RUN, Default::default(), &env, None, &mut Vec::new());
         imply(&mut values, &env);
-        values.get("checkpoint-store").map(|given| (given.values[0].clone(), given.source.clone()))
+        values.get("checkpoint-store").map(|given| (given.values[0].clone(), given.origin.clone()))
     }
 
     #[test]
     fn the_platforms_place_is_the_store_where_there_is_a_directory_and_nobody_named_another() {
         let (dir, place) = (("TRAINIT_CHECKPOINT_DIR", "/c"), ("AIP_CHECKPOINT_DIR", "gs://b/job/checkpoints/"));
-        let platform = Source::Platform("AIP_CHECKPOINT_DIR");
+        let platform = Origin::Platform("AIP_CHECKPOINT_DIR");
         assert_eq!(store(&[dir, place]), Some(("gs://b/job/checkpoints/".into(), platform.clone())));
         assert_eq!(store(&[place]), None);
         assert_eq!(store(&[dir]), None);
         let named = ("TRAINIT_CHECKPOINT_STORE", "file:///s");
-        assert_eq!(store(&[dir, place, named]), Some(("file:///s".into(), Source::Variable)));
+        assert_eq!(store(&[dir, place, named]), Some(("file:///s".into(), Origin::Variable)));
     }
 
     #[test]

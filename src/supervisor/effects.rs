@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use super::Job;
 use super::background::Background;
 use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
@@ -14,7 +15,7 @@ use super::pumps::{PATIENCE, Pumps, Waits};
 use super::ranks::Ranks;
 use super::status_desk::StatusDesk;
 use super::sweep::Sweep;
-use super::{Job, Timers};
+use super::timers::Timers;
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};

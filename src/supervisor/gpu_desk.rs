@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 
 use super::gpus::GpuWatch;
 use crate::rules::exit::End;
-use crate::rules::gpu::keeper::GpuEvent;
+use crate::rules::gpu::lifecycle::GpuEvent;
 use crate::rules::gpu::xid::Class;
 use crate::rules::job::{Event, Uptime};
 use crate::rules::status::Gpus;

@@ -13,7 +13,7 @@ use crate::edge::gpu::site;
 use crate::rules::env::Env;
 use crate::rules::exit::End;
 use crate::rules::gpu::Gpu;
-use crate::rules::gpu::keeper::{GpuEvent, Keeper, Order};
+use crate::rules::gpu::lifecycle::{GpuEvent, Lifecycle, Order};
 use crate::rules::gpu::watch::{Watch, WatchPolicy};
 use crate::rules::status::Gpus;
 
@@ -23,7 +23,7 @@ const READS: usize = 4;
 /// Keeps a watching probe, one at a time. Call it on one thread only, the one that lives as long as trainit.
 #[derive(Debug)]
 pub struct GpuWatch {
-    keeper: Keeper,
+    lifecycle: Lifecycle,
     /// The process, and whether its output is still open.
     probe: Option<(ProbeProcess, bool)>,
     interval: Duration,
@@ -33,8 +33,8 @@ pub struct GpuWatch {
 impl GpuWatch {
     /// Nothing is started before the first [`GpuWatch::pump`]. `call_limit` is for one NVML call.
     pub fn new(call_limit: Duration, interval: Duration, policy: WatchPolicy, env: &Env) -> GpuWatch {
-        let keeper = Keeper::new(call_limit, interval, site(env), policy);
-        GpuWatch { keeper, probe: None, interval, env: env.clone() }
+        let lifecycle = Lifecycle::new(call_limit, interval, site(env), policy);
+        GpuWatch { lifecycle, probe: None, interval, env: env.clone() }
     }
 
     /// What to poll for reading.
@@ -44,29 +44,29 @@ impl GpuWatch {
 
     /// When to call [`GpuWatch::pump`] even if nothing was heard.
     pub fn deadline(&self) -> Option<Duration> {
-        self.keeper.deadline()
+        self.lifecycle.deadline()
     }
 
     /// The probe's process, which is no part of the job.
     pub fn pid(&self) -> Option<i32> {
-        self.keeper.pid()
+        self.lifecycle.pid()
     }
 
     /// What is known of the GPUs; also where a death is asked about.
     pub fn watch(&mut self) -> &mut Watch {
-        self.keeper.watch()
+        self.lifecycle.watch()
     }
 
     /// What there is to say of the GPUs: each with its samples, the XIDs, and why nothing is known for now.
     pub fn told(&self) -> Gpus {
-        let watch = self.keeper.watched();
+        let watch = self.lifecycle.watched();
         let with_samples = |gpu: Gpu| {
             let samples = watch.samples(gpu.index).copied().collect();
             (gpu, samples)
         };
         Gpus {
             gpus: watch.gpus().into_iter().map(with_samples).collect(),
-            blind: self.keeper.blind().map(str::to_owned),
+            blind: self.lifecycle.blind().map(str::to_owned),
             xids: watch.xids(),
         }
     }
@@ -74,42 +74,42 @@ impl GpuWatch {
     /// Hears, kills what hangs, starts what is due.
     pub fn pump(&mut self, now: Duration) -> Vec<GpuEvent> {
         let mut events = self.hear(now);
-        match self.keeper.order(now) {
+        match self.lifecycle.order(now) {
             Some(Order::Spawn) => {
                 let ladder = ladder::nvml(&self.env);
                 let probe = ProbeProcess::spawn(&ladder, Mode::Watch(self.interval), &self.env);
-                events.extend(self.keeper.started(now, probe.as_ref().map(|p| p.pid).map_err(ToString::to_string)));
+                events.extend(self.lifecycle.started(now, probe.as_ref().map(|p| p.pid).map_err(ToString::to_string)));
                 self.probe = probe.ok().map(|probe| (probe, true));
             }
             Some(Order::Kill(_)) => self.kill(),
             None => {}
         }
-        events.extend(self.keeper.due(now));
+        events.extend(self.lifecycle.due(now));
         events
     }
 
     /// A process was reaped. `None`: it was not the probe.
     pub fn ended(&mut self, now: Duration, pid: i32, end: End) -> Option<Vec<GpuEvent>> {
-        if self.keeper.pid() != Some(pid) {
+        if self.lifecycle.pid() != Some(pid) {
             return None;
         }
         let mut events = self.hear(now);
         let words = self.probe.take().map(|(probe, _)| probe.last_words()).unwrap_or_default();
-        events.extend(self.keeper.reaped(now, end, words));
+        events.extend(self.lifecycle.reaped(now, end, words));
         Some(events)
     }
 
     /// No probe for now: the one that runs is killed, and none is started before the next [`GpuWatch::pump`]. It still
     /// has to be reaped.
     pub fn pause(&mut self, now: Duration) {
-        if self.keeper.pause(now).is_some() {
+        if self.lifecycle.pause(now).is_some() {
             self.kill();
         }
     }
 
     /// The job is over: no probe any more. The one that runs is killed; it still has to be reaped.
     pub fn stop(&mut self, now: Duration) {
-        if self.keeper.stop(now).is_some() {
+        if self.lifecycle.stop(now).is_some() {
             self.kill();
         }
     }
@@ -121,7 +121,7 @@ impl GpuWatch {
             let Some((probe, open @ true)) = &mut self.probe else { break };
             match probe.read() {
                 Some(bytes) if bytes.is_empty() => break,
-                Some(bytes) => events.extend(self.keeper.feed(now, &bytes)),
+                Some(bytes) => events.extend(self.lifecycle.feed(now, &bytes)),
                 None => *open = false,
             }
         }

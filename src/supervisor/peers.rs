@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use crate::edge::dial::{NoAnswer, dial};
-use crate::rules::cluster::peers::Peer;
+use crate::rules::framework::peers::Peer;
 use crate::rules::job::Event;
 
 /// So many are tried at once.
@@ -69,7 +69,7 @@ async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
     loop {
         let mut found = dial(&peer.address.host, peer.address.port).await;
         if let (Err(_), Some(instead)) = (&found, &peer.instead)
-            && dial(&instead.host, instead.port).await.is_ok()
+            && dial(&instead.address.host, instead.address.port).await.is_ok()
         {
             found = Ok(());
         }
@@ -88,8 +88,10 @@ async fn reach(peer: &Peer, missing: &RefCell<BTreeMap<String, String>>) {
 }
 
 fn nobody_listens(peer: &Peer) -> String {
-    let (port, instead) = (peer.address.port, peer.instead.as_ref().map(|address| address.port));
-    let instead = instead.map(|port| format!(", nor at TensorFlow's, {port} (TF_CONFIG)")).unwrap_or_default();
+    let port = peer.address.port;
+    let instead = peer.instead.as_ref().map_or_else(String::new, |instead| {
+        format!(", nor at {}, {} ({})", instead.whose, instead.address.port, instead.variable)
+    });
     format!("it answers, but nobody listens at {port} (MASTER_PORT){instead}, where the trainer of node rank 0 must")
 }
 

@@ -109,10 +109,7 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
             "the verdict could not be written to {TERMINATION_LOG}: {error}; Kubernetes will not show why it ended, the last log line does; make it writable for this user"
         );
     }
-    let level = match outcome.reason {
-        Reason::Finished | Reason::Stopped | Reason::Preempted => Level::INFO,
-        _ => Level::ERROR,
-    };
+    let level = if outcome.reason.is_failure() { Level::ERROR } else { Level::INFO };
     let mut fields = Map::from_iter([("exit_code".to_owned(), Value::from(outcome.exit_code))]);
     // An error without a code of its own has the reason's word: whoever alerts on errors asks for one field.
     let code = code.or((level == Level::ERROR).then(|| outcome.reason.word()));

@@ -49,6 +49,7 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         Event::Committed { unit, step, lag, .. } => {
             tracing::info!(unit, step, lag_seconds = (lag.as_secs_f64() * 10.0).round() / 10.0, "checkpoint committed");
         }
+        Event::Flushed(Flushed::OutOfTime(why)) if says_so(actions, why) => {}
         Event::Flushed(Flushed::OutOfTime(why)) => tracing::warn!("{why}"),
         Event::Flushed(Flushed::Done { step: Some(step) }) => {
             tracing::info!(step, "the newest complete checkpoint is safe in the store")
@@ -56,6 +57,7 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         Event::Flushed(Flushed::Stepless) => tracing::info!("the newest complete checkpoint is safe in the store"),
         Event::GpuFailed { detail } => tracing::error!(code = "gpu", "a GPU is no place to go on: {detail}"),
         Event::Fenced { .. } if *before == State::Done || machine.is_fenced_again() => {}
+        Event::Fenced { detail } if says_so(actions, detail) => {}
         Event::Fenced { detail } => tracing::error!("fenced: {detail}"),
         Event::Due(Timer::Grace) if machine.hung().is_some() => {
             tracing::warn!("SIGABRT has not ended all of it: SIGKILL for every process that is left");
@@ -85,6 +87,15 @@ pub fn forewarn(command: &str, machine: &Machine, actions: &[Action]) {
             "{command} hangs: {why}; what each process waits in follows, then SIGABRT, at last SIGKILL"
         );
     }
+}
+
+/// Whether the last line, which follows at once, says the same as an error. Of a job that was told to stop it is none, and
+/// what is lost then needs a line of its own.
+fn says_so(actions: &[Action], why: &str) -> bool {
+    actions.iter().any(|action| match action {
+        Action::Exit(end) => end.reason.is_failure() && end.detail.contains(why),
+        _ => false,
+    })
 }
 
 fn told_withdrawal(source: &str, now: Uptime, machine: &Machine) {
@@ -150,5 +161,37 @@ fn seconds(duration: Duration) -> String {
     match duration.as_millis() {
         ms @ 1..100 => format!("{ms} ms"),
         _ => format!("{} s", (duration.as_secs_f64() * 10.0).round() / 10.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::job::Policy;
+
+    /// What the machine does when the last commit of a trainer that ended with this code ran out of time.
+    fn out_of_time(code: u8, is_stopped: bool) -> Vec<Action> {
+        let mut machine = Machine::new(Policy { checkpoints: true, store: true, ..Policy::default() });
+        let term = Event::Signal { signal: Signal::TERM, sender: None };
+        let stop = is_stopped.then_some(term);
+        let ended = Event::MainEnded { local_rank: 0, end: End::Code(code), oom: false };
+        let restored = Event::Restored { resume: None, committed: None };
+        let events = [Event::Started, restored, Event::Spawned { pids: vec![7] }].into_iter().chain(stop);
+        for event in events.chain([ended, Event::TreeEmpty]) {
+            machine.step(Uptime::ZERO, event);
+        }
+        assert_eq!(*machine.state(), State::Flushing);
+        machine.step(Uptime::ZERO, Event::Flushed(Flushed::OutOfTime("no time left".into())))
+    }
+
+    #[test]
+    fn what_the_last_line_says_as_an_error_is_not_said_just_before_it() {
+        assert!(says_so(&out_of_time(0, false), "no time left"));
+        assert!(says_so(&out_of_time(3, false), "no time left"));
+    }
+
+    #[test]
+    fn a_commit_that_was_lost_on_being_told_to_stop_keeps_its_warning() {
+        assert!(!says_so(&out_of_time(0, true), "no time left"));
     }
 }

@@ -34,7 +34,12 @@ fn newer_run(place: &Place) {
 fn gave_way(place: &Place, older: Running) -> Finished {
     let done = older.finish().expect_code(205);
     assert_eq!(done.verdict()["reason"], "fenced");
-    assert!(done.err().contains("has taken over the store"), "{}", done.err());
+    assert_eq!(
+        done.err().matches("has taken over the store").count(),
+        2,
+        "on the last line and in its verdict: {}",
+        done.err()
+    );
     assert_eq!(fs::read_to_string(place.path("models/saved_model.pb")).unwrap(), "newer\n");
     done
 }

@@ -134,7 +134,7 @@ fn after_a_crash_that_left_nothing_whole_the_commit_is_fetched_again() {
     let script = format!(
         r#"echo "from ${{TRAINIT_RESUME_FROM:-scratch}}"; [ "$TRAINIT_ATTEMPT" = 2 ] && exit 0
            echo '{{"w": 1}}' >"$D/ckpt-10.json"
-           until ls {}/.trainit/commits/*-000000000010-* >/dev/null 2>&1; do sleep 0.01; done
+           until ls {}/.trainit/commits/*-000000000010-*.json >/dev/null 2>&1; do sleep 0.01; done
            rm "$D/ckpt-10.json"; printf '{{"torn"' >"$D/ckpt-20.json"; exit 9"#,
         store.display()
     );
@@ -148,7 +148,7 @@ fn a_framework_that_deletes_its_newest_checkpoint_does_not_roll_the_store_back()
     let place = Place::new();
     let script = format!(
         r#"echo {{}} >"$D/ckpt-10.json"; sleep 0.01; echo {{}} >"$D/ckpt-20.json"
-           until ls {}/.trainit/commits/*-000000000020-* >/dev/null 2>&1; do sleep 0.01; done
+           until ls {}/.trainit/commits/*-000000000020-*.json >/dev/null 2>&1; do sleep 0.01; done
            rm "$D/ckpt-20.json""#,
         place.store().display()
     );
@@ -291,7 +291,7 @@ fn a_store_that_is_gone_is_not_made_anew_on_the_disk_below() {
     let (store, away) = (place.store(), place.path("away"));
     let script = format!(
         r#"echo {{}} >"$D/ckpt-10.json"
-           until ls {store}/.trainit/commits/*-000000000010-* >/dev/null 2>&1; do sleep 0.01; done
+           until ls {store}/.trainit/commits/*-000000000010-*.json >/dev/null 2>&1; do sleep 0.01; done
            mv {store} {away}; echo {{}} >"$D/ckpt-20.json""#,
         store = store.display(),
         away = away.display()
@@ -308,7 +308,7 @@ fn a_claim_that_a_rule_of_the_bucket_deleted_is_made_again() {
     let place = Place::new();
     let script = format!(
         r#"echo {{}} >"$D/ckpt-10.json"
-           until ls {store}/.trainit/commits/*-000000000010-* >/dev/null 2>&1; do sleep 0.01; done
+           until ls {store}/.trainit/commits/*-000000000010-*.json >/dev/null 2>&1; do sleep 0.01; done
            rm -r {store}/.trainit/attempts; echo {{}} >"$D/ckpt-20.json""#,
         store = place.store().display()
     );
@@ -384,7 +384,7 @@ fn nothing_old_is_deleted_on_the_way_out() {
     let place = Place::new();
     let script = format!(
         r#"trap 'echo {{}} >"$D/ckpt-20.json"; exit 0' TERM; echo {{}} >"$D/ckpt-10.json"
-           until ls {}/.trainit/commits/*-000000000010-* >/dev/null 2>&1; do sleep 0.01; done
+           until ls {}/.trainit/commits/*-000000000010-*.json >/dev/null 2>&1; do sleep 0.01; done
            kill -TERM $PPID; while :; do sleep 0.01; done"#,
         place.store().display()
     );

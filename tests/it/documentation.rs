@@ -7,7 +7,7 @@ use std::path::Path;
 use regex::Regex;
 use trainit::cli::{self, Refusal};
 use trainit::rules::checkpoint::LAYOUTS;
-use trainit::rules::cluster::spec::Platform;
+use trainit::rules::cluster;
 use trainit::rules::env::Env;
 use trainit::rules::framework::FRAMEWORKS;
 use trainit::rules::preempt::SOURCES;
@@ -167,7 +167,7 @@ fn the_page_on_the_cluster_names_every_platform_framework_and_variable() {
     let page = text("docs/cluster.md");
     let named = |word: &str| assert!(page.contains(&format!("`{word}`")), "docs/cluster.md does not name {word}");
     FRAMEWORKS.iter().for_each(|framework| named(framework.name));
-    Platform::ALL.iter().for_each(|platform| named(platform.word()));
+    cluster::names().for_each(|platform| named(platform.word()));
     let vertex = r#"{"cluster":{"workerpool0":["h0:2222"],"workerpool1":["h1:2222"]},"environment":"cloud",
                      "task":{"type":"workerpool1","index":0,"trial":"4"}}"#;
     let sagemaker =

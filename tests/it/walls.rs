@@ -1,5 +1,6 @@
 //! The walls of the house: which room may name which (ARCHITECTURE.md).
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -93,8 +94,50 @@ fn telemetry_only_looks() {
 #[test]
 fn nobody_but_the_rules_goes_by_the_name_of_a_platform() {
     for room in ["command", "supervisor", "telemetry", "edge"] {
-        holds(room, &["Platform::"]);
+        holds(room, &["PlatformName"]);
     }
+}
+
+/// The variables of a source, as its code names them.
+fn variables(code: &str) -> BTreeSet<&str> {
+    let is_one = |word: &&str| {
+        let is_of = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        word.contains('_') && word.chars().all(is_of)
+    };
+    code.split('"').filter(is_one).collect()
+}
+
+#[test]
+fn a_platforms_variables_are_named_in_its_own_file_only() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let list = fs::read_to_string(root.join("src/rules/cluster/mod.rs")).unwrap();
+    let lines = list.split("pub const PLATFORMS").nth(1).unwrap().split("];").next().unwrap();
+    let files: Vec<&str> = lines
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('&')?.split_once("::"))
+        .map(|(file, _)| file)
+        .collect();
+    assert!(files.len() > 9, "{files:?}");
+    let code =
+        |path: &Path| fs::read_to_string(path).unwrap().split("#[cfg(test)]\nmod tests").next().unwrap().to_owned();
+    // What a framework reads or is told is the framework's word; a platform only sets it.
+    let mut frameworks = Vec::new();
+    sources(&root.join("src/rules/framework"), &mut frameworks);
+    let frameworks: Vec<String> = frameworks.iter().map(|path| code(path)).collect();
+    let of_frameworks: BTreeSet<&str> = frameworks.iter().flat_map(|code| variables(code)).collect();
+    let mut seen = 0;
+    for file in files {
+        let own = root.join(format!("src/rules/cluster/{file}.rs"));
+        let text = code(&own);
+        let quoted: Vec<String> =
+            variables(&text).difference(&of_frameworks).map(|variable| format!("\"{variable}\"")).collect();
+        let words: Vec<&str> = quoted.iter().map(String::as_str).collect();
+        seen += words.len();
+        let mut others = trespasses("", &words);
+        others.retain(|place| !place.starts_with(&format!("src/rules/cluster/{file}.rs:")));
+        assert!(others.is_empty(), "{}", others.join("\n"));
+    }
+    assert!(seen > 40, "only {seen} variables were found");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use super::address::{Address, parse_host};
 use super::input::{Input, address, count, rank};
 use super::spec::{
-    ClusterError, ClusterOptions, ClusterSpec, Explicit, Nproc, Platform, Reading, Warning, quote, role_of_rank,
+    ClusterError, ClusterOptions, ClusterSpec, Explicit, Nproc, PlatformName, Reading, Warning, quote, role_of_rank,
 };
 
 const DEFAULT_PORT: u16 = 29_500;
@@ -23,7 +23,7 @@ pub fn complete(
     if reading.hands_off {
         let host = reading.leader.host.clone();
         let leader = host.map(|host| Address { host, port: reading.leader.port.unwrap_or(DEFAULT_PORT) });
-        return Ok(spec(reading, leader.clone(), leader));
+        return Ok(ClusterSpec { said: reading, leader: leader.clone(), rendezvous: leader });
     }
     overrule(&mut reading, input)?;
     refuse_second_launcher(&reading, input)?;
@@ -39,7 +39,7 @@ pub fn complete(
             None if alone => Some(Address { host: LOOPBACK.to_owned(), port: port(None, input, None)? }),
             explicit => explicit.filter(|_| alone),
         };
-        return Ok(spec(reading, None, rendezvous));
+        return Ok(ClusterSpec { said: reading, leader: None, rendezvous });
     }
     let leader = leader(&reading, input)?;
     if leader.is_none() && reading.process.is_none() {
@@ -59,7 +59,7 @@ pub fn complete(
         warnings.push(Warning::new("leader_unknown", message));
     }
     let rendezvous = leader.clone().map(|leader| own_name(leader, &reading, input));
-    Ok(spec(reading, leader, rendezvous))
+    Ok(ClusterSpec { said: reading, leader, rendezvous })
 }
 
 /// Behind a service name a pod may not reach itself: there, node rank 0 dials its own host name. What listens does so on
@@ -78,7 +78,7 @@ fn overrule(reading: &mut Reading, input: &Input<'_>) -> Result<(), ClusterError
     let place = |explicit: &Option<Explicit>, name: &str| {
         explicit.as_ref().map_or_else(|| name.to_owned(), |e| e.place.clone())
     };
-    let is_bare = reading.platform == Platform::None;
+    let is_bare = reading.platform == PlatformName::NONE;
     if is_bare && node_rank.is_none() && nnodes.is_some_and(|n| n > 1) {
         let message = "is not set, though a number of nodes is: which of them is this? \
                        Set it on every node, from 0 for the leader";
@@ -162,27 +162,6 @@ fn port(platform: Option<u16>, input: &Input<'_>, leader: Option<u16>) -> Result
     Ok(platform.or(leader).unwrap_or(DEFAULT_PORT))
 }
 
-fn spec(reading: Reading, leader: Option<Address>, rendezvous: Option<Address>) -> ClusterSpec {
-    ClusterSpec {
-        platform: reading.platform,
-        role: reading.role,
-        is_chief: reading.is_chief,
-        node_rank: reading.node_rank,
-        num_nodes: reading.num_nodes,
-        process: reading.process,
-        procs_per_node: reading.procs_per_node,
-        hosts: reading.hosts,
-        leader,
-        rendezvous,
-        tf: reading.tf,
-        trial: reading.trial,
-        interface: reading.interface,
-        companions: reading.companions,
-        hands_off: reading.hands_off,
-        traits: reading.traits,
-    }
-}
-
 /// How many processes `--nproc` asks for. Errors: `bad_setting` where there is no GPU to count, `gpu_demand` where the
 /// driver fails.
 pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
@@ -208,11 +187,11 @@ pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
 pub fn process_count_here(asked: Option<u32>, spec: &ClusterSpec) -> Result<Option<u32>, ClusterError> {
     let refuse = |why: &str| Err(ClusterError::new("bad_setting", "--nproc", why));
     match asked {
-        Some(2..) if spec.hands_off => {
+        Some(2..) if spec.said.hands_off => {
             refuse("this is a process of torchrun's already, with a rank of its own; leave --nproc away")
         }
-        Some(_) if !spec.role.trains() => Ok(None),
-        Some(2..) if spec.num_nodes.is_none() || spec.node_rank.is_none() => refuse(
+        Some(_) if !spec.said.role.trains() => Ok(None),
+        Some(2..) if spec.said.num_nodes.is_none() || spec.said.node_rank.is_none() => refuse(
             "the number of nodes is not known, so several processes cannot be told their ranks; \
              set TRAINIT_NNODES and TRAINIT_NODE_RANK, or start torchrun instead",
         ),

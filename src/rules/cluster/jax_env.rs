@@ -1,9 +1,9 @@
 //! JAX's variables: `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID` (Kubeflow's TrainJob), else the JAXJob's names without the
 //! prefix.
 
-use super::Source;
+use super::Platform;
 use super::input::{Input, rank, within};
-use super::spec::{ClusterError, Leader, Platform, Reading, Warning, role_of_rank};
+use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
 
 struct Names {
     world: &'static str,
@@ -31,8 +31,10 @@ const FORMS: [Names; 2] = [
     },
 ];
 
-pub(super) const JAX_ENV: Source = Source::of(
-    &[Platform::JaxEnv],
+const NAME: PlatformName = PlatformName("jax_env");
+
+pub(super) const JAX_ENV: Platform = Platform::of(
+    &[NAME],
     &[
         "JAX_NUM_PROCESSES",
         "JAX_PROCESS_ID",
@@ -65,7 +67,7 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
         return Ok(Some(Reading {
             leader: Leader { host, port, platform_port: None },
             leader_variable: names.address,
-            ..Reading::of(Platform::JaxEnv, role_of_rank(rank), rank, world)
+            ..Reading::of(NAME, role_of_rank(rank), rank, world)
         }));
     }
     Ok(None)

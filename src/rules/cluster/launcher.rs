@@ -2,7 +2,7 @@
 //! only where ranks are packed.
 
 use super::input::{Input, rank, within};
-use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, role_of_rank};
+use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, role_of_rank};
 
 /// The variables in which an MPI launcher tells a process its place.
 pub(super) struct Names {
@@ -18,7 +18,7 @@ pub(super) struct Names {
 
 /// The place as these variables tell it; the leader is not known.
 pub(super) fn place(
-    platform: Platform,
+    platform: PlatformName,
     names: &Names,
     input: &Input<'_>,
     warnings: &mut Vec<Warning>,

@@ -5,11 +5,11 @@
 
 pub mod address;
 pub mod complete;
+pub mod first;
 pub mod hostlist;
 pub mod input;
 pub mod json;
 mod launcher;
-pub mod peers;
 pub mod pools;
 pub mod spec;
 
@@ -17,7 +17,7 @@ mod jax_env;
 mod k8s_indexed;
 mod mpi;
 mod pmi;
-mod sagemaker;
+pub(in crate::rules) mod sagemaker;
 mod slurm;
 mod tf_config;
 mod torch_env;
@@ -26,13 +26,14 @@ mod tpu;
 mod vertex;
 
 use crate::rules::env::{Changes, Env};
+use first::First;
 use input::Input;
-use spec::{ClusterError, ClusterSpec, Platform, Reading, Warning};
+use spec::{ClusterError, ClusterSpec, Fact, PlatformName, Reading, Warning};
 
-/// One source of the cluster.
-pub struct Source {
-    /// What it may turn out to be.
-    pub platforms: &'static [Platform],
+/// One platform: a source of the cluster.
+pub struct Platform {
+    /// What it is called; several where it may turn out to be one or the other.
+    pub names: &'static [PlatformName],
     /// The variables it looks at, `*` for any end; the first stands for it where it is told of. Blank ones are taken from the
     /// child.
     pub variables: &'static [&'static str],
@@ -44,17 +45,30 @@ pub struct Source {
     pub launches: bool,
     /// A framework reads its variable, too, and dies of one that cannot be read, whatever else says where we are.
     pub is_frameworks: bool,
+    /// How it tells who is the first of its job.
+    pub first: First,
+    /// In which variables it tells more of the job, whichever platform the cluster is read from.
+    pub facts: &'static [(Fact, &'static str)],
 }
 
-impl Source {
+impl Platform {
     /// One that nobody but us goes by, with a trainit for each node.
     const fn of(
-        platforms: &'static [Platform],
+        names: &'static [PlatformName],
         variables: &'static [&'static str],
         needs: &'static str,
         read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
-    ) -> Source {
-        Source { platforms, variables, needs, read, launches: false, is_frameworks: false }
+    ) -> Platform {
+        Platform {
+            names,
+            variables,
+            needs,
+            read,
+            launches: false,
+            is_frameworks: false,
+            first: First::Untold,
+            facts: &[],
+        }
     }
 }
 
@@ -62,7 +76,7 @@ impl Source {
 ///
 /// A launcher that has already placed this very process comes first, then platforms with a word of their own that nobody
 /// else sets, then what frameworks and launchers leave in the environment, from the exact to the vague.
-pub const PLATFORMS: &[&Source] = &[
+pub const PLATFORMS: &[&Platform] = &[
     &torchelastic::TORCHELASTIC,
     &sagemaker::SAGEMAKER,
     &vertex::VERTEX,
@@ -75,6 +89,17 @@ pub const PLATFORMS: &[&Source] = &[
     &k8s_indexed::K8S_INDEXED,
     &tpu::TPU,
 ];
+
+/// What `--platform` may say.
+pub fn names() -> impl Iterator<Item = PlatformName> {
+    PLATFORMS.iter().flat_map(|platform| platform.names).copied().chain([PlatformName::NONE])
+}
+
+/// The variable and the value in which a platform tells this.
+pub fn told(fact: Fact, env: &Env) -> Option<(&'static str, &str)> {
+    let mut variables = PLATFORMS.iter().flat_map(|platform| platform.facts).filter(|(of, _)| *of == fact);
+    variables.find_map(|(_, variable)| Some((*variable, env.given(variable)?)))
+}
 
 /// Our own variables of the cluster, which count as unset when blank like those of any source.
 const EXPLICIT: [&str; 3] = ["TRAINIT_NNODES", "TRAINIT_NODE_RANK", "TRAINIT_LEADER"];
@@ -106,7 +131,7 @@ pub fn detect(input: &Input<'_>, also_read: &[&str]) -> Result<Detected, Cluster
         warnings.splice(0..0, drop_blank(input.env, also_read, &mut changes));
     }
     let spec = complete::complete(reading, input, &mut warnings)?;
-    if let Some(at) = at.filter(|_| !spec.hands_off) {
+    if let Some(at) = at.filter(|_| !spec.said.hands_off) {
         warnings.extend(disagreements(&spec, at, input)?);
     }
     Ok(Detected { spec, warnings, changes })
@@ -149,7 +174,7 @@ fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option
 /// Below a launcher that starts one of us for each process, a source of the nodes gives all of them one rank: the
 /// launcher's ranks hold, and the source says where the nodes are.
 fn below_launcher(nodes: Reading, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
-    let places_nodes = nodes.platform != Platform::None && nodes.process.is_none() && nodes.node_rank.is_some();
+    let places_nodes = nodes.platform != PlatformName::NONE && nodes.process.is_none() && nodes.node_rank.is_some();
     if nodes.hands_off || !places_nodes {
         return Ok(nodes);
     }
@@ -174,8 +199,8 @@ fn launched(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Rea
 }
 
 /// Only the named platform's variables count.
-fn forced(platform: Platform, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
-    let Some(source) = PLATFORMS.iter().find(|s| s.platforms.contains(&platform)) else { return Ok(Reading::alone()) };
+fn forced(platform: PlatformName, input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
+    let Some(source) = PLATFORMS.iter().find(|s| s.names.contains(&platform)) else { return Ok(Reading::alone()) };
     (source.read)(input, warnings)?.ok_or_else(|| {
         let message = format!(
             "nothing here describes a cluster of {}, so no rank can be given: that needs {}; set it, or leave --platform away",
@@ -219,7 +244,7 @@ fn disagreements(spec: &ClusterSpec, at: usize, input: &Input<'_>) -> Result<Opt
             Err(error) => pieces.push(format!("{} cannot be read ({})", error.variable, error.message)),
         }
     }
-    let message = || format!("the cluster was read from {}, but {}", spec.platform.word(), pieces.join("; "));
+    let message = || format!("the cluster was read from {}, but {}", spec.said.platform.word(), pieces.join("; "));
     Ok((!pieces.is_empty()).then(|| Warning::new("env_conflict", message())))
 }
 
@@ -227,15 +252,15 @@ fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
     let same = |rank: Option<u32>, world: Option<u32>| {
         other.node_rank == rank && (world == other.num_nodes || world.is_none() || other.num_nodes.is_none())
     };
-    let as_process = spec.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
-    let is_its_word = other.process.is_some() && other.process == spec.process;
-    if same(spec.node_rank, spec.num_nodes) || as_process || is_its_word {
+    let as_process = spec.said.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
+    let is_its_word = other.process.is_some() && other.process == spec.said.process;
+    if same(spec.said.node_rank, spec.said.num_nodes) || as_process || is_its_word {
         return None;
     }
     let place = |rank: Option<u32>, world: Option<u32>| {
         let rank = rank.map_or("no rank".to_owned(), |rank| format!("rank {rank}"));
         world.map_or(rank.clone(), |world| format!("{rank} of {world}"))
     };
-    let (theirs, ours) = (place(other.node_rank, other.num_nodes), place(spec.node_rank, spec.num_nodes));
+    let (theirs, ours) = (place(other.node_rank, other.num_nodes), place(spec.said.node_rank, spec.said.num_nodes));
     Some(format!("and related variables say {theirs} where it is {ours}"))
 }

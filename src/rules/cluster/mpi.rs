@@ -4,10 +4,11 @@
 //! Deliberately absent: `OMPI_COMM_WORLD_NODE_RANK`, a rank in the node, and `SLURM_NODEID`, which mpirun's own step counts
 //! without the node that mpirun runs on.
 
-use super::Source;
+use super::Platform;
+use super::first::First;
 use super::input::Input;
 use super::launcher::{Names, place};
-use super::spec::{ClusterError, Leader, Platform, Reading, Warning};
+use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning};
 
 /// Azure's names for the first node, best first: with a port on several nodes, without on one.
 const AZURE: [&str; 2] = ["AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE"];
@@ -19,10 +20,14 @@ const OPEN_MPI: Names = Names {
     local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
 };
 
-pub(super) const MPI: Source = Source {
+const NAME: PlatformName = PlatformName("mpi");
+const AZURE_ML: PlatformName = PlatformName("azureml");
+
+pub(super) const MPI: Platform = Platform {
     launches: true,
-    ..Source::of(
-        &[Platform::AzureMl, Platform::Mpi],
+    first: First::Rank(&[OPEN_MPI.rank]),
+    ..Platform::of(
+        &[AZURE_ML, NAME],
         &[
             "OMPI_COMM_WORLD_RANK",
             "OMPI_COMM_WORLD_SIZE",
@@ -38,16 +43,16 @@ pub(super) const MPI: Source = Source {
 
 /// Reads the process's place.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
-    let Some(reading) = place(Platform::Mpi, &OPEN_MPI, input, warnings)? else { return Ok(None) };
+    let Some(reading) = place(NAME, &OPEN_MPI, input, warnings)? else { return Ok(None) };
     let named = AZURE.iter().find(|name| input.env.given(name).is_some());
     let (host, port) = match named {
         Some(name) => input.endpoint(name)?.map_or((None, None), |(host, port)| (Some(host), port)),
         None => (None, None),
     };
     let platform = match input.options.platform {
-        Some(forced @ (Platform::AzureMl | Platform::Mpi)) => forced,
-        _ if named.is_some() => Platform::AzureMl,
-        _ => Platform::Mpi,
+        Some(forced @ (AZURE_ML | NAME)) => forced,
+        _ if named.is_some() => AZURE_ML,
+        _ => NAME,
     };
     Ok(Some(Reading { platform, leader: Leader { host, port, platform_port: None }, ..reading }))
 }

@@ -1,22 +1,27 @@
 //! A process of MPICH's, Intel MPI's or Cray's launcher: `PMI_RANK` and `PMI_SIZE`, one trainit for each process.
 //!
-//! Its place on the node has other names: Hydra's (MPICH, Intel MPI) or Cray's. Deliberately absent: `PMIX_RANK`, beside
-//! which no variable has the size of the world (Open MPI and Slurm, which set it, have their own); and what Slurm's srun sets
+//! Its place on the node has other names: Hydra's (MPICH, Intel MPI) or Cray's. Deliberately absent: the world of
+//! `PMIX_RANK`, beside which no variable has its size (Open MPI and Slurm, which set it, have their own); and what Slurm's srun sets
 //! for its tasks, which `SLURM_*` tell in full.
 
-use super::Source;
+use super::Platform;
+use super::first::First;
 use super::input::Input;
 use super::launcher::{Names, place};
-use super::spec::{ClusterError, Platform, Reading, Warning};
+use super::slurm;
+use super::spec::{ClusterError, PlatformName, Reading, Warning};
 
 const HYDRA: Names =
     Names { rank: "PMI_RANK", size: "PMI_SIZE", local_rank: "MPI_LOCALRANKID", local_size: "MPI_LOCALNRANKS" };
 const CRAY: Names = Names { local_rank: "PMI_LOCAL_RANK", local_size: "PMI_LOCAL_SIZE", ..HYDRA };
 
-pub(super) const PMI: Source = Source {
+const NAME: PlatformName = PlatformName("pmi");
+
+pub(super) const PMI: Platform = Platform {
     launches: true,
-    ..Source::of(
-        &[Platform::Pmi],
+    first: First::Rank(&[HYDRA.rank, "PMIX_RANK"]),
+    ..Platform::of(
+        &[NAME],
         &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],
         "PMI_RANK and PMI_SIZE of several processes",
         read,
@@ -25,18 +30,13 @@ pub(super) const PMI: Source = Source {
 
 /// Reads the process's place.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
-    let same = |ours: &str, slurms: &str| {
-        let value = |name: &str| input.env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
-        value(ours).is_some_and(|n| value(slurms) == Some(n))
-    };
     // Hydra's ranks have the variables of the step, or batch script, that mpiexec was called in, too.
     let is_hydras = input.env.given(HYDRA.local_rank).is_some();
-    let is_in_step = input.env.given("SLURM_STEP_ID").is_some() || input.env.given("SLURM_STEP_NODELIST").is_some();
-    if !is_hydras && is_in_step && same(HYDRA.rank, "SLURM_PROCID") && same(HYDRA.size, "SLURM_NTASKS") {
+    if !is_hydras && slurm::gave(input.env, HYDRA.rank, HYDRA.size) {
         return Ok(None);
     }
     let names = [HYDRA, CRAY].into_iter().find(|names| input.env.given(names.local_rank).is_some());
-    let Some(reading) = place(Platform::Pmi, names.as_ref().unwrap_or(&HYDRA), input, warnings)? else {
+    let Some(reading) = place(NAME, names.as_ref().unwrap_or(&HYDRA), input, warnings)? else {
         return Ok(None);
     };
     // What `mpiexec -n 1` has wrapped is alone as far as that goes; others may know of more.

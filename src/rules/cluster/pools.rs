@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::address::{Address, canonical};
 use super::json;
-use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, TfCluster, Warning, quote};
+use super::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, TfCluster, Warning, quote};
 
 /// The service port that Vertex AI and AI Platform open for rendezvous; 2222 belongs to TensorFlow's server.
 pub(super) const RENDEZVOUS_PORT: u16 = 3333;
@@ -188,7 +188,7 @@ fn show(name: &str) -> String {
 
 /// The replicas of a whole cluster by role, in pool order, and which of them this is.
 #[derive(Debug)]
-pub struct Layout {
+pub struct Replicas {
     /// Roles in the order chief, worker, ps or reducer, evaluator; addresses by index.
     pub pools: Vec<(Role, Vec<Address>)>,
     /// This replica's role.
@@ -199,14 +199,14 @@ pub struct Layout {
     pub trial: Option<String>,
 }
 
-impl Layout {
+impl Replicas {
     /// How many replicas have this role.
     pub fn count(&self, role: Role) -> usize {
         self.pools.iter().filter(|(r, _)| *r == role).map(|(_, a)| a.len()).sum()
     }
 
     /// The ranks that follow. A replica that is not listed (an evaluator outside the cluster) is in no rank.
-    pub fn reading(self, platform: Platform, options: &ClusterOptions) -> Reading {
+    pub fn reading(self, platform: PlatformName, options: &ClusterOptions) -> Reading {
         let ranked = |role: Role| role.trains() || options.rank_all_pools;
         let world: Vec<&Address> =
             self.pools.iter().filter(|(role, _)| ranked(*role)).flat_map(|(_, addresses)| addresses).collect();

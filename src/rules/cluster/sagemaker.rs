@@ -9,12 +9,13 @@
 
 use serde_json::Value;
 
-use super::Source;
+use super::Platform;
 use super::address::parse_host;
 use super::input::Input;
 use super::json;
 use super::pools::workers;
-use super::spec::{ClusterError, Leader, Platform, Reading, Role, Warning, quote};
+use super::spec::{ClusterError, Leader, PlatformName, Reading, Role, Warning, quote};
+use crate::rules::env::Env;
 
 const RESOURCES: &str = "/opt/ml/input/config/resourceconfig.json";
 const CHANNELS: &str = "/opt/ml/input/config/inputdataconfig.json";
@@ -35,12 +36,19 @@ struct Found {
     interface: Option<String>,
 }
 
-pub(super) const SAGEMAKER: Source = Source::of(
-    &[Platform::SageMaker],
+const NAME: PlatformName = PlatformName("sagemaker");
+
+pub(super) const SAGEMAKER: Platform = Platform::of(
+    &[NAME],
     &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"],
     "/opt/ml/input/config/resourceconfig.json, or SM_HOSTS and SM_CURRENT_HOST",
     read,
 );
+
+/// Whether this is a container of SageMaker's, as its variables tell.
+pub(in crate::rules) fn is_here(env: &Env) -> bool {
+    env.given("TRAINING_JOB_ARN").is_some() || env.given("SM_CURRENT_HOST").is_some()
+}
 
 /// Reads the file, else the variables.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
@@ -69,7 +77,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         companions,
         tf: Some(workers(&hosts, TENSORFLOW_PORT, rank as u32)),
         hosts: Some(hosts.clone()),
-        ..Reading::of(Platform::SageMaker, Role::Worker, rank as u32, hosts.len() as u32)
+        ..Reading::of(NAME, Role::Worker, rank as u32, hosts.len() as u32)
     }))
 }
 

@@ -1,11 +1,13 @@
 //! Slurm: `SLURM_JOB_ID`, `SLURM_PROCID`, `SLURM_NTASKS`. As many tasks as nodes: one trainit a node. More: one a process.
 //! The batch script itself has the variables of task 0, and is none: nothing is derived there.
 
-use super::Source;
+use super::Platform;
+use super::first::First;
 use super::hostlist;
 use super::input::{Input, count, rank, within};
 use super::pools::workers;
-use super::spec::{ClusterError, Leader, Platform, Process, Reading, Role, Traits, Warning, quote};
+use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Role, Traits, Warning, quote};
+use crate::rules::env::Env;
 use crate::rules::signal::Signal;
 
 /// Lightning's rule for a port that jobs of one node do not share: this, plus the last four digits of the job's number.
@@ -19,24 +21,29 @@ const CHECKPOINT: [Signal; 2] = [Signal::USR1, Signal::USR2];
 /// One of these is there in every task that srun started, whatever its version, and none in the batch script.
 const STEP: [&str; 4] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"];
 
-pub(super) const SLURM: Source = Source::of(
-    &[Platform::Slurm],
-    &[
-        "SLURM_JOB_ID",
-        "SLURM_PROCID",
-        "SLURM_NTASKS",
-        "SLURM_NNODES",
-        "SLURM_JOB_NUM_NODES",
-        "SLURM_NODEID",
-        "SLURM_LOCALID",
-        "SLURM_STEP_NODELIST",
-        "SLURM_JOB_NODELIST",
-        "SLURM_NODELIST",
-        "SLURM_STEP_TASKS_PER_NODE",
-    ],
-    "SLURM_JOB_ID, SLURM_PROCID and SLURM_NTASKS, which srun sets",
-    read,
-);
+const NAME: PlatformName = PlatformName("slurm");
+
+pub(super) const SLURM: Platform = Platform {
+    first: First::Rank(&["SLURM_PROCID"]),
+    ..Platform::of(
+        &[NAME],
+        &[
+            "SLURM_JOB_ID",
+            "SLURM_PROCID",
+            "SLURM_NTASKS",
+            "SLURM_NNODES",
+            "SLURM_JOB_NUM_NODES",
+            "SLURM_NODEID",
+            "SLURM_LOCALID",
+            "SLURM_STEP_NODELIST",
+            "SLURM_JOB_NODELIST",
+            "SLURM_NODELIST",
+            "SLURM_STEP_TASKS_PER_NODE",
+        ],
+        "SLURM_JOB_ID, SLURM_PROCID and SLURM_NTASKS, which srun sets",
+        read,
+    )
+};
 
 /// Reads the task's place.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
@@ -52,7 +59,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
             "this is Slurm's batch script, which is none of the job's {tasks} tasks, so no ranks and addresses are set and the \
              command runs alone; put trainit behind srun, as in: srun trainit run -- COMMAND"
         );
-        if input.options.platform == Some(Platform::Slurm) {
+        if input.options.platform == Some(NAME) {
             return Err(ClusterError::new("missing_task", STEP[0], format!("is not set: {message}")));
         }
         // Whoever says it all by flags knows where they are.
@@ -84,9 +91,17 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         leader_variable: LISTS[0],
         tf: hosts.as_ref().map(|hosts| workers(hosts, TENSORFLOW_PORT, node_rank)),
         hosts,
-        traits: Traits { checkpoint_signals: &CHECKPOINT, ..Traits::default() },
-        ..Reading::of(Platform::Slurm, Role::Worker, node_rank, nodes)
+        traits: Traits { checkpoint_signals: &CHECKPOINT, known_to_jax: true, ..Traits::default() },
+        ..Reading::of(NAME, Role::Worker, node_rank, nodes)
     }))
+}
+
+/// Whether the place that these two variables tell is that of srun's task.
+pub(super) fn gave(env: &Env, rank: &str, size: &str) -> bool {
+    let number = |name: &str| env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
+    let same = |theirs: &str, ours: &str| number(theirs).is_some_and(|n| number(ours) == Some(n));
+    let is_in_step = ["SLURM_STEP_ID", LISTS[0]].iter().any(|name| env.given(name).is_some());
+    is_in_step && same(rank, "SLURM_PROCID") && same(size, "SLURM_NTASKS")
 }
 
 fn is_batch_script(input: &Input<'_>) -> bool {

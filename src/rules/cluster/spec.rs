@@ -9,58 +9,54 @@ use crate::rules::signal::Signal;
 /// The longest piece of a foreign value that is ever quoted, in characters.
 const MAX_QUOTE: usize = 200;
 
-/// Declares an enum of words with their text.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[allow(missing_docs, reason = "each is the word beside it")]
-        pub enum $name { $($variant),+ }
+/// Whose variables the cluster was read from, by the word that the user knows it by. Each stands in its platform's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PlatformName(pub &'static str);
 
-        impl $name {
-            /// All of them.
-            pub const ALL: &[$name] = &[$($name::$variant),+];
+impl PlatformName {
+    /// Nobody's.
+    pub const NONE: PlatformName = PlatformName("none");
 
-            /// As it is written.
-            pub fn word(self) -> &'static str {
-                match self { $($name::$variant => $word),+ }
-            }
-        }
-    };
-}
-
-words! {
-    /// Whose variables the cluster was read from.
-    Platform {
-        TorchElastic = "torchelastic",
-        SageMaker = "sagemaker",
-        Vertex = "vertex",
-        AiPlatform = "ai_platform",
-        TfConfig = "tf_config",
-        AzureMl = "azureml",
-        Mpi = "mpi",
-        Pmi = "pmi",
-        TorchEnv = "torch_env",
-        JaxEnv = "jax_env",
-        Slurm = "slurm",
-        K8sIndexed = "k8s_indexed",
-        Tpu = "tpu",
-        None = "none",
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        self.0
     }
 }
 
-words! {
-    /// What a replica does. Only chief and workers train.
-    Role {
-        Chief = "chief",
-        Worker = "worker",
-        Ps = "ps",
-        Evaluator = "evaluator",
-        Reducer = "reducer",
-    }
+/// What a platform may tell of the job beside the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    /// The job's id.
+    Job,
+    /// Where it wants checkpoints.
+    CheckpointStore,
+    /// Where it wants the finished model.
+    ModelStore,
+}
+
+/// What a replica does. Only chief and workers train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is its own word")]
+pub enum Role {
+    Chief,
+    Worker,
+    Ps,
+    Evaluator,
+    Reducer,
 }
 
 impl Role {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Role::Chief => "chief",
+            Role::Worker => "worker",
+            Role::Ps => "ps",
+            Role::Evaluator => "evaluator",
+            Role::Reducer => "reducer",
+        }
+    }
+
     /// Whether a replica of this role takes part in the collective.
     pub fn trains(self) -> bool {
         matches!(self, Role::Chief | Role::Worker)
@@ -111,17 +107,19 @@ pub struct Traits {
     pub behind_services: bool,
     /// TensorFlow's addresses are its own word; elsewhere their port is only assumed, and may be somebody else's.
     pub tells_tensorflow: bool,
+    /// JAX reads its variables itself.
+    pub known_to_jax: bool,
     /// Its own runtime places what runs on the nodes: no framework is told of them.
     pub places_nodes: bool,
     /// What it sends some time before the end: passed on, and a reason to commit what is complete.
     pub checkpoint_signals: &'static [Signal],
 }
 
-/// What one source says, before the user's overrides.
+/// What one source says; the user's overrides go over it.
 #[derive(Debug, Clone)]
 pub struct Reading {
     /// The source.
-    pub platform: Platform,
+    pub platform: PlatformName,
     /// What this replica does.
     pub role: Role,
     /// Whether it is the one that writes checkpoints.
@@ -156,7 +154,7 @@ pub struct Reading {
 
 impl Reading {
     /// A replica of which only the place is known.
-    pub fn of(platform: Platform, role: Role, node_rank: u32, num_nodes: u32) -> Reading {
+    pub fn of(platform: PlatformName, role: Role, node_rank: u32, num_nodes: u32) -> Reading {
         Reading {
             platform,
             role,
@@ -179,7 +177,7 @@ impl Reading {
 
     /// One process, no cluster.
     pub fn alone() -> Reading {
-        Reading::of(Platform::None, Role::Chief, 0, 1)
+        Reading::of(PlatformName::NONE, Role::Chief, 0, 1)
     }
 }
 
@@ -191,38 +189,12 @@ pub fn role_of_rank(rank: u32) -> Role {
 /// The one model every framework's environment is derived from.
 #[derive(Debug, Clone)]
 pub struct ClusterSpec {
-    /// Whose variables it was read from.
-    pub platform: Platform,
-    /// What this replica does.
-    pub role: Role,
-    /// True on exactly one training process of the job.
-    pub is_chief: bool,
-    /// Place among the training replicas; `None` on replicas outside the world.
-    pub node_rank: Option<u32>,
-    /// Training replicas; `None` when it cannot be known.
-    pub num_nodes: Option<u32>,
-    /// Set where the platform starts one trainit for each process.
-    pub process: Option<Process>,
-    /// Processes a node that the platform asks for, in the torch launcher's words.
-    pub procs_per_node: Option<String>,
-    /// Training hosts in rank order, without ports.
-    pub hosts: Option<Vec<String>>,
+    /// What the source says, with the user's overrides.
+    pub said: Reading,
     /// Node rank 0 as the job knows it; `None` for one node.
     pub leader: Option<Address>,
     /// Whom this replica dials: the leader, on some platforms its own name for itself; loopback for processes of one node.
     pub rendezvous: Option<Address>,
-    /// TensorFlow's view.
-    pub tf: Option<TfCluster>,
-    /// The hyperparameter trial.
-    pub trial: Option<String>,
-    /// The network interface between the nodes.
-    pub interface: Option<String>,
-    /// Variables that the platform's own image would have set.
-    pub companions: Vec<(String, String)>,
-    /// A launcher has set everything already: nothing is derived or changed.
-    pub hands_off: bool,
-    /// What is peculiar to the platform.
-    pub traits: Traits,
 }
 
 /// An explicit value, still text, with the flag or variable it came from.
@@ -247,7 +219,7 @@ pub enum Nproc {
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     /// Read this platform's variables only.
-    pub platform: Option<Platform>,
+    pub platform: Option<PlatformName>,
     /// Number of nodes, over what the source says.
     pub nnodes: Option<Explicit>,
     /// This node's rank, over what the source says.

@@ -7,21 +7,27 @@
 //! Stricter than TensorFlow where it accepts what then hangs. Deliberately absent: rewriting it, which is
 //! `framework/tensorflow.rs`.
 
-use super::Source;
+use super::Platform;
+use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::{
-    Layout, Pool, RENDEZVOUS_PORT, Task, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
+    Pool, RENDEZVOUS_PORT, Replicas, Task, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
 };
-use super::spec::{ClusterError, ClusterOptions, Leader, Platform, Reading, Role, Traits, Warning};
+use super::spec::{ClusterError, ClusterOptions, Leader, PlatformName, Reading, Role, Traits, Warning};
 use crate::rules::env::Env;
 
 const VARIABLE: &str = "TF_CONFIG";
 const JOBS: [&str; 5] = ["chief", "master", "worker", "ps", "evaluator"];
 
-pub(super) const TF_CONFIG: Source = Source {
+const NAME: PlatformName = PlatformName("tf_config");
+/// AI Platform Training, which sets variables of its own beside it.
+const AI_PLATFORM: PlatformName = PlatformName("ai_platform");
+
+pub(super) const TF_CONFIG: Platform = Platform {
     is_frameworks: true,
-    ..Source::of(&[Platform::AiPlatform, Platform::TfConfig], &["TF_CONFIG"], "TF_CONFIG with a cluster", read)
+    first: First::Task(VARIABLE),
+    ..Platform::of(&[AI_PLATFORM, NAME], &["TF_CONFIG"], "TF_CONFIG with a cluster", read)
 };
 
 /// Reads the variable, if it is given and has a cluster.
@@ -60,21 +66,19 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         ));
         return Ok(Some(sparse(platform, own, task, chiefs)));
     }
-    let mut reading = layout(pools, own, task).reading(platform, input.options);
+    let mut reading = replicas(pools, own, task).reading(platform, input.options);
     reading.traits = traits(platform);
-    if platform == Platform::AiPlatform {
+    if platform == AI_PLATFORM {
         reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
     }
     Ok(Some(reading))
 }
 
-fn platform(env: &Env, options: &ClusterOptions) -> Platform {
+fn platform(env: &Env, options: &ClusterOptions) -> PlatformName {
     match options.platform {
-        Some(named @ (Platform::AiPlatform | Platform::TfConfig)) => named,
-        _ if env.iter().any(|(name, value)| name.starts_with("CLOUD_ML_") && !value.trim().is_empty()) => {
-            Platform::AiPlatform
-        }
-        _ => Platform::TfConfig,
+        Some(named @ (AI_PLATFORM | NAME)) => named,
+        _ if env.iter().any(|(name, value)| name.starts_with("CLOUD_ML_") && !value.trim().is_empty()) => AI_PLATFORM,
+        _ => NAME,
     }
 }
 
@@ -107,7 +111,7 @@ fn without_cluster(task: Option<&str>) -> Result<Option<Warning>, ClusterError> 
 }
 
 /// Only the own place is known.
-fn sparse(platform: Platform, role: Role, task: Task, chiefs: usize) -> Reading {
+fn sparse(platform: PlatformName, role: Role, task: Task, chiefs: usize) -> Reading {
     let rank = match role {
         Role::Chief => Some(0),
         Role::Worker => Some(task.index.saturating_add(chiefs as u32)),
@@ -123,16 +127,16 @@ fn sparse(platform: Platform, role: Role, task: Task, chiefs: usize) -> Reading 
     }
 }
 
-fn traits(platform: Platform) -> Traits {
-    Traits { behind_services: platform == Platform::AiPlatform, tells_tensorflow: true, ..Traits::default() }
+fn traits(platform: PlatformName) -> Traits {
+    Traits { behind_services: platform == AI_PLATFORM, tells_tensorflow: true, ..Traits::default() }
 }
 
-fn layout(pools: Vec<Pool>, own: Role, task: Task) -> Layout {
+fn replicas(pools: Vec<Pool>, own: Role, task: Task) -> Replicas {
     let order = [Role::Chief, Role::Worker, Role::Ps, Role::Evaluator];
     let addresses = |wanted: Role| {
         pools.iter().filter(|p| role(&p.name) == wanted).flat_map(|p| p.tasks.values().cloned()).collect()
     };
-    Layout {
+    Replicas {
         pools: order.into_iter().map(|role| (role, addresses(role))).collect(),
         role: own,
         index: task.index,

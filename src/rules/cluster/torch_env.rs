@@ -2,16 +2,18 @@
 //! and `WORLD_SIZE` (XGBoostJob, Azure ML, PAI, by hand), which are a node's here unless `LOCAL_WORLD_SIZE` says that
 //! they are a process's.
 
-use super::Source;
+use super::Platform;
 use super::input::{Input, host, rank, within};
 use super::pools::workers;
-use super::spec::{ClusterError, Leader, Platform, Process, Reading, Warning, quote, role_of_rank};
+use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, quote, role_of_rank};
 
 /// The usual port of TensorFlow's server.
 const TENSORFLOW_PORT: u16 = 2222;
 
-pub(super) const TORCH_ENV: Source = Source::of(
-    &[Platform::TorchEnv],
+const NAME: PlatformName = PlatformName("torch_env");
+
+pub(super) const TORCH_ENV: Platform = Platform::of(
+    &[NAME],
     &[
         "RANK",
         "WORLD_SIZE",
@@ -65,7 +67,7 @@ fn launcher(input: &Input<'_>, nodes: &str, node_rank: &str) -> Result<Reading, 
         num_nodes: (min == max).then_some(max),
         leader: Leader { host: named.or(endpoint_host), port, platform_port: None },
         leader_variable: "PET_MASTER_ADDR",
-        ..Reading::of(Platform::TorchEnv, role_of_rank(node_rank), node_rank, max)
+        ..Reading::of(NAME, role_of_rank(node_rank), node_rank, max)
     })
 }
 
@@ -83,7 +85,7 @@ fn plain(input: &Input<'_>, own: &str) -> Result<Reading, ClusterError> {
         process: process.map(|(process, _, _)| process),
         leader: Leader { host: input.host("MASTER_ADDR")?, ..Leader::default() },
         leader_variable: "MASTER_ADDR",
-        ..Reading::of(Platform::TorchEnv, role_of_rank(rank), node_rank, num_nodes)
+        ..Reading::of(NAME, role_of_rank(rank), node_rank, num_nodes)
     })
 }
 

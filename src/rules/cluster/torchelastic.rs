@@ -1,11 +1,16 @@
 //! Inside a torchrun worker: everything is set already. Nothing is derived, changed or refused.
 
-use super::Source;
+use super::Platform;
+use super::first::First;
 use super::input::Input;
-use super::spec::{ClusterError, Leader, Platform, Reading, Warning, role_of_rank};
+use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
 
-pub(super) const TORCHELASTIC: Source =
-    Source::of(&[Platform::TorchElastic], &["TORCHELASTIC_RUN_ID"], "TORCHELASTIC_RUN_ID", read);
+const NAME: PlatformName = PlatformName("torchelastic");
+
+pub(super) const TORCHELASTIC: Platform = Platform {
+    first: First::Rank(&["RANK"]),
+    ..Platform::of(&[NAME], &["TORCHELASTIC_RUN_ID"], "TORCHELASTIC_RUN_ID", read)
+};
 
 /// Reads the place that torchrun gave this process; what cannot be read is left unknown.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
@@ -23,6 +28,6 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
         num_nodes: input.count("GROUP_WORLD_SIZE").unwrap_or_default(),
         leader,
         hands_off: true,
-        ..Reading::of(Platform::TorchElastic, role_of_rank(rank), rank, 1)
+        ..Reading::of(NAME, role_of_rank(rank), rank, 1)
     }))
 }

@@ -4,25 +4,31 @@
 //! for trainit's own sake, so that one replica leads and the others have corners of their own in the store. Of several slices
 //! only the first host of the first is named.
 
-use super::Source;
+use super::Platform;
+use super::first::First;
 use super::input::{Input, host, rank, within};
-use super::spec::{ClusterError, Leader, Platform, Reading, Traits, Warning, role_of_rank};
+use super::spec::{ClusterError, Leader, PlatformName, Reading, Traits, Warning, role_of_rank};
 
 /// Where JAX's coordinator listens on a TPU.
 const COORDINATOR_PORT: u16 = 8482;
 
-pub(super) const TPU: Source = Source::of(
-    &[Platform::Tpu],
-    &[
-        "TPU_WORKER_ID",
-        "TPU_WORKER_HOSTNAMES",
-        "MEGASCALE_NUM_SLICES",
-        "MEGASCALE_SLICE_ID",
-        "MEGASCALE_COORDINATOR_ADDRESS",
-    ],
-    "TPU_WORKER_ID, and several hosts in TPU_WORKER_HOSTNAMES",
-    read,
-);
+const NAME: PlatformName = PlatformName("tpu");
+
+pub(super) const TPU: Platform = Platform {
+    first: First::Host(&["TPU_WORKER_ID", "MEGASCALE_SLICE_ID"]),
+    ..Platform::of(
+        &[NAME],
+        &[
+            "TPU_WORKER_ID",
+            "TPU_WORKER_HOSTNAMES",
+            "MEGASCALE_NUM_SLICES",
+            "MEGASCALE_SLICE_ID",
+            "MEGASCALE_COORDINATOR_ADDRESS",
+        ],
+        "TPU_WORKER_ID, and several hosts in TPU_WORKER_HOSTNAMES",
+        read,
+    )
+};
 
 /// Reads the host's place; one host alone is no cluster.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
@@ -61,7 +67,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         leader_variable,
         hosts,
         traits: Traits { places_nodes: true, ..Traits::default() },
-        ..Reading::of(Platform::Tpu, role_of_rank(node_rank), node_rank, all)
+        ..Reading::of(NAME, role_of_rank(node_rank), node_rank, all)
     }))
 }
 

@@ -8,18 +8,29 @@
 //! Deliberately absent: `job`, which may be of any type and hold secrets; it is neither parsed nor copied. Host names are
 //! never compared with our own: they are services' names, a pod has another.
 
-use super::Source;
+use super::Platform;
+use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::{
-    Layout, Pool, RENDEZVOUS_PORT, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
+    Pool, RENDEZVOUS_PORT, Replicas, many_evaluators, read_cluster, read_task, refuse_duplicates, refuse_stranger,
 };
-use super::spec::{ClusterError, Leader, Platform, Reading, Role, Traits, Warning};
+use super::spec::{ClusterError, Fact, Leader, PlatformName, Reading, Role, Traits, Warning};
 
 const VARIABLE: &str = "CLUSTER_SPEC";
 const POOLS: [&str; 4] = ["workerpool0", "workerpool1", "workerpool2", "workerpool3"];
 
-pub(super) const VERTEX: Source = Source::of(&[Platform::Vertex], &["CLUSTER_SPEC"], "CLUSTER_SPEC", read);
+const NAME: PlatformName = PlatformName("vertex");
+
+pub(super) const VERTEX: Platform = Platform {
+    first: First::Task(VARIABLE),
+    facts: &[
+        (Fact::Job, "CLOUD_ML_JOB_ID"),
+        (Fact::CheckpointStore, "AIP_CHECKPOINT_DIR"),
+        (Fact::ModelStore, "AIP_MODEL_DIR"),
+    ],
+    ..Platform::of(&[NAME], &[VARIABLE], VARIABLE, read)
+};
 
 /// Reads the variable, if it is given.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
@@ -64,11 +75,11 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
             None => by_role.push((role, addresses)),
         }
     }
-    let layout = Layout { pools: by_role, role, index: task.index + shift, trial: task.trial };
-    if role == Role::Evaluator && layout.count(Role::Evaluator) > 1 {
+    let replicas = Replicas { pools: by_role, role, index: task.index + shift, trial: task.trial };
+    if role == Role::Evaluator && replicas.count(Role::Evaluator) > 1 {
         warnings.push(many_evaluators(VARIABLE));
     }
-    let mut reading = layout.reading(Platform::Vertex, input.options);
+    let mut reading = replicas.reading(NAME, input.options);
     reading.leader = Leader { platform_port: Some(RENDEZVOUS_PORT), ..reading.leader };
     reading.traits = Traits { behind_services: true, tells_tensorflow: true, ..Traits::default() };
     Ok(Some(reading))

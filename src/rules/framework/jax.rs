@@ -9,7 +9,6 @@
 use super::Framework;
 use super::vars::{Claim, Context, Derived};
 use crate::rules::cluster::address::Address;
-use crate::rules::cluster::spec::Platform;
 
 /// JAX needs it to detect Slurm, and hardly anybody else does.
 const SLURM_STEP: &str = "SLURM_STEP_NODELIST";
@@ -19,9 +18,9 @@ pub(super) const JAX: Framework = Framework::of("jax", &["JAX_LOCAL_DEVICE_IDS"]
 /// The variables of this process or node.
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
-    let is_one_of_a_task = context.spec.process.is_none() && context.process.is_some() && context.shares_node();
-    let is_slurms = context.spec.platform == Platform::Slurm && !is_one_of_a_task;
-    let finds_itself = is_slurms || context.spec.traits.places_nodes;
+    let is_one_of_a_task = context.spec.said.process.is_none() && context.process.is_some() && context.shares_node();
+    let traits = context.spec.said.traits;
+    let finds_itself = (traits.known_to_jax && !is_one_of_a_task) || traits.places_nodes;
     let Some(group) = context.group().filter(|_| !finds_itself) else { return derived };
     if is_one_of_a_task {
         derived.removed.extend(context.env.given(SLURM_STEP).map(|_| SLURM_STEP.to_owned()));

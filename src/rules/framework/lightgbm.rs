@@ -18,7 +18,7 @@ pub(super) const LIGHTGBM: Framework = Framework::of("lightgbm", &[], derive);
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
     let Some(group) = context.group().filter(|g| g.num_nodes > 1 && context.is_one_a_node()) else { return derived };
-    let Some(hosts) = context.spec.hosts.as_ref().filter(|h| h.iter().all(|host| !host.contains(':'))) else {
+    let Some(hosts) = context.spec.said.hosts.as_ref().filter(|h| h.iter().all(|host| !host.contains(':'))) else {
         return derived;
     };
     let Some(ports) = ports(hosts) else { return derived };

@@ -3,6 +3,7 @@
 //! To add a framework: its file, and its line in [`FRAMEWORKS`]. Deliberately absent: reading any platform's variables.
 
 pub mod mpi;
+pub mod peers;
 pub mod vars;
 
 mod jax;
@@ -20,7 +21,7 @@ use crate::rules::cluster::input::Input;
 use crate::rules::cluster::spec::{ClusterError, ClusterSpec, Process, Warning, quote};
 use crate::rules::cluster::{complete, spec};
 use crate::rules::env::{Changes, Env};
-use vars::{Claim, Context, Derived, Var};
+use vars::{Claim, Context, Derived, Elsewhere, Var};
 
 /// The kernel refuses to start a program with a longer NAME=value, its end included (MAX_ARG_STRLEN).
 const LONGEST_BYTES: usize = 128 * 1024;
@@ -35,6 +36,8 @@ pub struct Framework {
     pub derive: fn(&Context<'_>) -> Derived,
     /// What is odd about starting this command there, as far as the framework goes.
     pub odd_start: fn(&Resolved, &Env, &[OsString]) -> Option<Warning>,
+    /// Where its leader listens if nobody does at the rendezvous port.
+    pub leader_elsewhere: fn(&ClusterSpec) -> Option<Elsewhere>,
 }
 
 impl Framework {
@@ -43,7 +46,7 @@ impl Framework {
         variables: &'static [&'static str],
         derive: fn(&Context<'_>) -> Derived,
     ) -> Framework {
-        Framework { name, variables, derive, odd_start: |_, _, _| None }
+        Framework { name, variables, derive, odd_start: |_, _, _| None, leader_elsewhere: |_| None }
     }
 }
 
@@ -102,7 +105,7 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
     let detected = detect(input, &also_read)?;
     let (spec, mut warnings) = (detected.spec, detected.warnings);
     let count = complete::process_count_here(count, &spec)?;
-    if spec.num_nodes.unwrap_or(1).checked_mul(count.unwrap_or(1)).is_none() {
+    if spec.said.num_nodes.unwrap_or(1).checked_mul(count.unwrap_or(1)).is_none() {
         let message = "so many processes on each of so many nodes are more than ranks can count";
         return Err(ClusterError::new("bad_cluster", "--nproc", message));
     }
@@ -116,7 +119,7 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
         if local_rank == 0 {
             warnings.extend(odd);
         }
-        launches.push(Launch { is_chief: spec.is_chief && local_rank == 0, process, changes });
+        launches.push(Launch { is_chief: spec.said.is_chief && local_rank == 0, process, changes });
     }
     let hostfile = mpi::hostfile(&spec, count.unwrap_or(1));
     Ok(Resolved { spec, launches, warnings: by_code(warnings), hostfile })
@@ -124,8 +127,8 @@ pub fn resolve(input: &Input<'_>, only: &[String]) -> Result<Resolved, ClusterEr
 
 /// Which process a child is: of those `--nproc` asks for, or the one that the platform says we are.
 fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<spec::Process> {
-    let Some(count) = count.filter(|_| spec.process.is_none()) else { return spec.process.clone() };
-    let (node_rank, num_nodes) = (spec.node_rank?, spec.num_nodes?);
+    let Some(count) = count.filter(|_| spec.said.process.is_none()) else { return spec.said.process.clone() };
+    let (node_rank, num_nodes) = (spec.said.node_rank?, spec.said.num_nodes?);
     Some(Process {
         local_rank,
         local_size: Some(count),
@@ -139,7 +142,7 @@ fn process(spec: &ClusterSpec, count: Option<u32>, local_rank: u32) -> Option<sp
 fn derive(context: &Context<'_>, only: &[String]) -> (Changes, Vec<Warning>) {
     let (mut changes, mut warnings) = (Changes::default(), Vec::new());
     let (mut kept, mut overruled, mut too_long) = (Vec::new(), Vec::new(), Vec::new());
-    if context.spec.hands_off {
+    if context.spec.said.hands_off {
         return (changes, warnings);
     }
     let wanted = |framework: &&Framework| only.is_empty() || only.iter().any(|name| name == framework.name);

@@ -10,6 +10,10 @@ pub const HOSTFILE_VARIABLE: &str = "TRAINIT_HOSTFILE";
 
 /// The file's content, where several training hosts are known. `slots` are processes a host.
 pub fn hostfile(spec: &ClusterSpec, slots: u32) -> Option<String> {
-    let hosts = spec.hosts.as_ref().filter(|hosts| hosts.len() > 1 && spec.node_rank.is_some() && !spec.hands_off)?;
+    let hosts = spec
+        .said
+        .hosts
+        .as_ref()
+        .filter(|hosts| hosts.len() > 1 && spec.said.node_rank.is_some() && !spec.said.hands_off)?;
     Some(hosts.iter().map(|host| format!("{host} slots={slots}\n")).collect())
 }

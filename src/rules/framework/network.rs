@@ -8,7 +8,7 @@ pub(super) const NETWORK: Framework = Framework::of("network", &[], derive);
 /// The interface's name, unless somebody has chosen one.
 fn derive(context: &Context<'_>) -> Derived {
     let mut derived = Derived::default();
-    if let (Some(interface), Some(_)) = (&context.spec.interface, context.group()) {
+    if let (Some(interface), Some(_)) = (&context.spec.said.interface, context.group()) {
         derived.put("NCCL_SOCKET_IFNAME", interface, Claim::IfUnset);
         derived.put("GLOO_SOCKET_IFNAME", interface, Claim::IfUnset);
     }

@@ -6,15 +6,16 @@
 use super::Framework;
 use serde_json::{Value, json};
 
-use super::vars::{Claim, Context, Derived};
+use super::vars::{Claim, Context, Derived, Elsewhere};
 use crate::rules::cluster::json::{self, Members};
-use crate::rules::cluster::spec::{Platform, TfCluster, Warning};
+use crate::rules::cluster::spec::{ClusterSpec, PlatformName, TfCluster, Warning};
 
 const VARIABLE: &str = "TF_CONFIG";
 /// As JSON.
 const CHIEF: &str = "\"chief\"";
 
-pub(super) const TENSORFLOW: Framework = Framework::of("tensorflow", &["TF_CONFIG"], derive);
+pub(super) const TENSORFLOW: Framework =
+    Framework { leader_elsewhere: first_replica, ..Framework::of("tensorflow", &["TF_CONFIG"], derive) };
 
 /// The variable as TensorFlow 2 takes it.
 fn derive(context: &Context<'_>) -> Derived {
@@ -26,7 +27,7 @@ fn derive(context: &Context<'_>) -> Derived {
             let message = format!("TF_CONFIG is left as it is: TensorFlow goes by it, not by {place}");
             derived.warnings.push(Warning::new("env_conflict", message));
         }
-        let is_ours = spec.num_nodes.is_some() && context.options.platform != Some(Platform::None);
+        let is_ours = spec.said.num_nodes.is_some() && context.options.platform != Some(PlatformName::NONE);
         // Only as text could the rest be kept as it is.
         let is_text = context.env.bytes(VARIABLE).is_some_and(|bytes| std::str::from_utf8(bytes).is_ok());
         if is_ours
@@ -38,8 +39,8 @@ fn derive(context: &Context<'_>) -> Derived {
         }
         return derived;
     }
-    if let Some(tf) = spec.tf.as_ref().filter(|tf| tf.replicas > 1 && context.is_one_a_node())
-        && let Some(text) = write(tf, spec.trial.as_deref())
+    if let Some(tf) = spec.said.tf.as_ref().filter(|tf| tf.replicas > 1 && context.is_one_a_node())
+        && let Some(text) = write(tf, spec.said.trial.as_deref())
     {
         derived.put(VARIABLE, text, Claim::Ours);
     }
@@ -49,7 +50,15 @@ fn derive(context: &Context<'_>) -> Derived {
 /// The explicit value that says otherwise than the source: it knows no addresses to write another TF_CONFIG with.
 fn overruled<'a>(context: &Context<'a>) -> Option<&'a str> {
     let explicit = context.options.node_rank.as_ref().or(context.options.nnodes.as_ref())?;
-    (context.spec.traits.tells_tensorflow && context.spec.tf.is_none()).then_some(explicit.place.as_str())
+    (context.spec.said.traits.tells_tensorflow && context.spec.said.tf.is_none()).then_some(explicit.place.as_str())
+}
+
+/// The leader's entry where the platform itself names TensorFlow's addresses: TensorFlow listens at no other.
+fn first_replica(spec: &ClusterSpec) -> Option<Elsewhere> {
+    let jobs = &spec.said.tf.as_ref().filter(|_| spec.said.traits.tells_tensorflow)?.jobs;
+    let of = |job: &str| jobs.iter().find(|(name, _)| *name == job).and_then(|(_, addresses)| addresses.first());
+    let address = of("chief").or_else(|| of("worker")).cloned()?;
+    Some(Elsewhere { address, whose: "TensorFlow's", variable: VARIABLE })
 }
 
 fn write(tf: &TfCluster, trial: Option<&str>) -> Option<String> {

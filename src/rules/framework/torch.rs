@@ -47,9 +47,9 @@ fn derive(context: &Context<'_>) -> Derived {
 /// gives its workers both anew, and who starts processes alone may go by it.
 fn counts_processes(spec: &ClusterSpec, env: &Env) -> Option<u32> {
     let number = |text: &str| text.trim().parse::<u32>().ok();
-    let (procs, nodes) = (number(spec.procs_per_node.as_deref()?)?, spec.num_nodes?);
+    let (procs, nodes) = (number(spec.said.procs_per_node.as_deref()?)?, spec.said.num_nodes?);
     let is_all = env.given("PET_NNODES").is_some() && number(env.given("WORLD_SIZE")?) == procs.checked_mul(nodes);
-    (is_all && procs > 1 && spec.process.is_none()).then_some(procs)
+    (is_all && procs > 1 && spec.said.process.is_none()).then_some(procs)
 }
 
 /// What to tell of a Python program that is started once a node where the job is to have several processes there: it would
@@ -82,7 +82,7 @@ fn of_node(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
         );
         derived.put("PET_MASTER_PORT", rendezvous.port, context.of_port());
     }
-    if let Some(procs) = &context.spec.procs_per_node {
+    if let Some(procs) = &context.spec.said.procs_per_node {
         derived.put("PET_NPROC_PER_NODE", procs, Claim::IfUnset);
     }
 }

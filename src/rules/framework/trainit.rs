@@ -13,10 +13,10 @@ fn derive(context: &Context<'_>) -> Derived {
         derived.put("TRAINIT_LEADER_ADDR", &leader.host, Claim::Ours);
         derived.put("TRAINIT_LEADER_PORT", leader.port, Claim::Ours);
     }
-    if let Some(trial) = &spec.trial {
+    if let Some(trial) = &spec.said.trial {
         derived.put("TRAINIT_TRIAL", trial, Claim::IfUnset);
     }
-    for (name, value) in &spec.companions {
+    for (name, value) in &spec.said.companions {
         derived.put(name, value, Claim::IfUnset);
     }
     derived

@@ -39,8 +39,8 @@ impl Context<'_> {
     /// The group this replica is in. `None` outside every world, in a world of unknown size, and on a single node that
     /// has one process: there no framework variable is set at all. Nor where the platform's own runtime places the nodes.
     pub fn group(&self) -> Option<Group<'_>> {
-        let (node_rank, num_nodes) = (self.spec.node_rank?, self.spec.num_nodes?);
-        if (num_nodes < 2 || self.spec.traits.places_nodes) && self.process.is_none() {
+        let (node_rank, num_nodes) = (self.spec.said.node_rank?, self.spec.said.num_nodes?);
+        if (num_nodes < 2 || self.spec.said.traits.places_nodes) && self.process.is_none() {
             return None;
         }
         let (rank, world) = self.process.map_or((node_rank, num_nodes), |p| (p.rank, p.world));
@@ -82,7 +82,7 @@ impl Context<'_> {
 
     /// Whether each node has one process, so that what belongs to a node can be given to it.
     pub fn is_one_a_node(&self) -> bool {
-        self.process.is_none_or(|p| !p.node_guessed && Some(p.world) == self.spec.num_nodes)
+        self.process.is_none_or(|p| !p.node_guessed && Some(p.world) == self.spec.said.num_nodes)
     }
 }
 
@@ -103,6 +103,17 @@ pub enum Claim {
     PresetUnless(String),
     /// The user's, given there; if what is set says otherwise, that is worth a warning.
     Said(String),
+}
+
+/// An address at which a framework's leader listens instead of the rendezvous port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Where.
+    pub address: Address,
+    /// Whose it is, in words.
+    pub whose: &'static str,
+    /// The variable that says so.
+    pub variable: &'static str,
 }
 
 /// A variable for the child.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::health::health;
 use super::protocol::{Findings, Overrun};
-use super::{Discovery, Gpu, Health, Source};
+use super::{Discovery, Evidence, Gpu, Health};
 use crate::rules::exit::End;
 
 /// NVML return values that decide something.
@@ -111,11 +111,11 @@ pub fn conclude(report: Report, nodes: Option<Findings>, site: &Site) -> Discove
         };
         gpus.push(gpu);
     }
-    let mut source = if findings.count.is_some() || !gpus.is_empty() { Source::Nvml } else { Source::None };
+    let mut source = if findings.count.is_some() || !gpus.is_empty() { Evidence::Nvml } else { Evidence::None };
     if let Some(nodes) = nodes.filter(|nodes| !nodes.gpus.is_empty() && nodes.gpus.len() >= gpus.len()) {
         let unknown = |gpu| Gpu { health: Health::Unknown, health_reason: problem.clone(), ..gpu };
         gpus = nodes.gpus.into_values().map(|(gpu, _)| unknown(gpu)).collect();
-        source = Source::Procfs;
+        source = Evidence::Procfs;
     }
     let (driver_version, cuda_version) = (findings.driver_version, findings.cuda_version);
     Discovery { gpus, driver_version, cuda_version, source, problem, driver }

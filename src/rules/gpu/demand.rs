@@ -248,7 +248,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Source;
+    use super::super::Evidence;
     use super::*;
 
     fn found(count: u32) -> Discovery {
@@ -263,7 +263,14 @@ mod tests {
         };
         let driver_version = Some("535.104.05".to_owned());
         let gpus = (0..count).map(gpu).collect();
-        Discovery { gpus, driver_version, cuda_version: None, source: Source::Nvml, problem: None, driver: Health::Ok }
+        Discovery {
+            gpus,
+            driver_version,
+            cuda_version: None,
+            source: Evidence::Nvml,
+            problem: None,
+            driver: Health::Ok,
+        }
     }
 
     fn demands(number: Option<Number>, driver: Option<&str>, memory: Option<&str>) -> Demands {

@@ -8,8 +8,8 @@ pub mod answer;
 pub mod cuda;
 pub mod demand;
 pub mod health;
-pub mod keeper;
 pub mod ledger;
+pub mod lifecycle;
 pub mod nodes;
 pub mod protocol;
 pub mod table;
@@ -100,7 +100,7 @@ pub enum Health {
 /// Where the answer came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum Evidence {
     /// The driver's library, in full.
     Nvml,
     /// Device nodes and `/proc/driver/nvidia`: how many and which, no more.
@@ -119,7 +119,7 @@ pub struct Discovery {
     /// The highest CUDA version that the driver runs: `12.4`.
     pub cuda_version: Option<String>,
     /// Where it came from.
-    pub source: Source,
+    pub source: Evidence,
     /// What is wrong, where NVML or GPUs were to be expected; one line.
     pub problem: Option<String>,
     /// The driver itself: bad where it says so, unknown where it hangs or crashes. Without a driver there is nothing wrong.

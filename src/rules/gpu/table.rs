@@ -1,7 +1,7 @@
 //! The GPUs as a table for people. Deliberately absent: colours, and anything a script should read (that is `--json`).
 
 use super::ledger::XidCount;
-use super::{Discovery, Gpu, Health, Source, throttle_names};
+use super::{Discovery, Evidence, Gpu, Health, throttle_names};
 use crate::rules::plain::plain;
 
 const HEADER: [&str; 12] =
@@ -25,7 +25,7 @@ pub fn render(discovery: &Discovery) -> String {
     let about: Vec<String> = [driver, cuda].into_iter().flatten().collect();
     match (discovery.gpus.len(), discovery.source) {
         (0, _) => lines.push("no GPUs".to_owned()),
-        (_, Source::Procfs) => lines.push("from the device nodes, without NVML".to_owned()),
+        (_, Evidence::Procfs) => lines.push("from the device nodes, without NVML".to_owned()),
         _ => {}
     }
     if !about.is_empty() {
@@ -94,7 +94,7 @@ mod tests {
             gpus,
             driver_version: Some("550.54".into()),
             cuda_version: None,
-            source: Source::Nvml,
+            source: Evidence::Nvml,
             problem,
             driver: Health::Ok,
         }

@@ -1,6 +1,6 @@
 //! Reads a watching probe's lines: keeps the last samples, and turns events, losses and counters into findings.
 //!
-//! Deliberately absent: the probe's life ([`super::keeper`]), and whether a finding stops the job.
+//! Deliberately absent: the probe's life ([`super::lifecycle`]), and whether a finding stops the job.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

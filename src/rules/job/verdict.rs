@@ -38,6 +38,11 @@ impl Reason {
             Reason::NotStarted => "not_started",
         }
     }
+
+    /// Whether somebody has to look into it.
+    pub fn is_failure(self) -> bool {
+        !matches!(self, Reason::Finished | Reason::Stopped | Reason::Preempted)
+    }
 }
 
 /// The end of a job, as far as the machine knows it.

@@ -1,4 +1,4 @@
-//! Metrics: one report as bytes, what a write does to the file, who reports, and measurements out of a trainer's output.
+//! Metrics: one report as bytes, what a write does to the file, and measurements out of a trainer's output.
 
 pub mod batch;
 pub mod contract;
@@ -9,7 +9,6 @@ pub mod names;
 pub mod number;
 pub mod pattern;
 pub mod plan;
-pub mod rank;
 pub mod records;
 mod sagemaker;
 pub mod scrape;

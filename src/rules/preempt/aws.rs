@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 
 use super::watch::{Answer, Failures, Heard, Method, Notice, PLAIN_TIMEOUT, Question, Watch, Word, unheard};
 use super::{LocalFacts, Source};
+use crate::rules::cluster::sagemaker;
 use crate::rules::env::Env;
 use crate::rules::when;
 
@@ -49,9 +50,8 @@ fn default_endpoint(env: &Env) -> String {
 /// Nitro machines say it in the vendor's name, older ones in the version of their BIOS.
 fn is_here(env: &Env, facts: &LocalFacts) -> bool {
     let is_off = env.given("AWS_EC2_METADATA_DISABLED").is_some_and(|v| v.eq_ignore_ascii_case("true"));
-    let is_sagemaker = env.given("TRAINING_JOB_ARN").is_some() || env.given("SM_CURRENT_HOST").is_some();
     let is_ec2 = facts.sys_vendor.trim() == "Amazon EC2" || facts.bios_version.to_lowercase().contains("amazon");
-    is_ec2 && !is_off && !is_sagemaker
+    is_ec2 && !is_off && !sagemaker::is_here(env)
 }
 
 /// What is asked in a round, in order.

@@ -9,8 +9,9 @@ use futures_util::{StreamExt, stream};
 use super::mirror::Mirror;
 use super::retention::{commits, lack, read};
 use super::send::sizes;
+use super::sums::{Compared, Found};
 use crate::edge::store::{Store, StoreError, Trouble};
-use crate::rules::checkpoint::manifest::{Item, Manifest, hex};
+use crate::rules::checkpoint::manifest::{Item, Manifest};
 use crate::rules::checkpoint::names::CommitName;
 
 /// Objects that are read at once.
@@ -94,13 +95,13 @@ impl Mirror {
 }
 
 /// What is wrong with a file whose object was read.
-fn differs(item: &Item, found: &Result<Sums, String>) -> Option<String> {
-    match found {
-        Ok(sums) if sums.crc32c != item.crc32c => Some(format!(
+fn differs(item: &Item, read: &Result<Found, String>) -> Option<String> {
+    match read {
+        Ok(found) if found.crc32c != item.crc32c => Some(format!(
             "{} does not match its checksum: crc32c {} in the store, {} when it was committed",
-            item.path, sums.crc32c, item.crc32c
+            item.path, found.crc32c, item.crc32c
         )),
-        Ok(sums) => match (&sums.blake3, &item.blake3) {
+        Ok(found) => match (&found.blake3, &item.blake3) {
             (Some(now), Some(then)) if now != then => Some(format!(
                 "{} does not match its hash: blake3 {now} in the store, {then} when it was committed",
                 item.path
@@ -111,35 +112,24 @@ fn differs(item: &Item, found: &Result<Sums, String>) -> Option<String> {
     }
 }
 
-/// What an object holds; a strong hash where it is to be compared.
-struct Sums {
-    crc32c: String,
-    blake3: Option<String>,
-}
-
 /// Reads an object through; `told` hears of all its bytes, those too that cannot be read. The inner error is this object's
 /// alone.
-async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result<Sums, String>, StoreError> {
+async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result<Found, String>, StoreError> {
     let left = Cell::new(item.size);
     let sum = async {
-        let mut hasher = item.blake3.as_ref().map(|_| Box::<blake3::Hasher>::default());
-        let (mut crc, mut reading) = (0, store.read(&item.key, 0, item.size).await?);
+        let (mut sums, mut reading) = (Compared::with(item), store.read(&item.key, 0, item.size).await?);
         while let Some(bytes) = reading.next().await? {
-            crc = crc32c::crc32c_append(crc, &bytes);
-            if let Some(hasher) = &mut hasher {
-                hasher.update(&bytes);
-            }
+            sums.add(&bytes);
             let more = left.get().min(bytes.len() as u64);
             left.set(left.get() - more);
             told(more);
         }
-        let blake3 = hasher.map(|hasher| hasher.finalize().to_hex().to_string());
-        Ok::<Sums, StoreError>(Sums { crc32c: hex(crc), blake3 })
+        Ok::<Found, StoreError>(sums.found())
     };
     let sum = sum.await;
     told(left.get());
     match sum {
-        Ok(sums) => Ok(Ok(sums)),
+        Ok(found) => Ok(Ok(found)),
         Err(error) => match error.trouble {
             Trouble::Unreachable | Trouble::NoCredentials | Trouble::NotBelieved | Trouble::NoBucket => Err(error),
             _ => Ok(Err(error.to_string())),

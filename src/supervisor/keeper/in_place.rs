@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::mirror::{RESTORING, SMALL, blocking};
+use super::sums::Compared;
 use crate::edge::beneath::{Beneath, forget, read_at, set_time};
 use crate::edge::links;
-use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
+use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest};
 use crate::rules::checkpoint::{Kind, Listing};
 
 /// Bytes read at a time.
@@ -51,22 +52,18 @@ pub(super) fn own(equal: &mut HashSet<String>, listing: &Listing) {
 
 /// Whether a file has the checksum of the manifest, and its strong hash where there is one.
 fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
-    let (mut crc, mut at) = (0, 0);
-    let mut hasher = item.blake3.as_ref().map(|_| Box::<blake3::Hasher>::default());
+    let (mut sums, mut at) = (Compared::with(item), 0);
     while at < item.size {
         let bytes = read_at(file, at, PART as usize)?;
         if bytes.is_empty() {
             break;
         }
-        crc = crc32c::crc32c_append(crc, &bytes);
-        if let Some(hasher) = &mut hasher {
-            hasher.update(&bytes);
-        }
+        sums.add(&bytes);
         at += bytes.len() as u64;
     }
     forget(file);
-    let strong = hasher.map(|hasher| hasher.finalize().to_hex().to_string());
-    Ok(hex(crc) == item.crc32c && strong == item.blake3)
+    let found = sums.found();
+    Ok(found.crc32c == item.crc32c && found.blake3 == item.blake3)
 }
 
 /// Whether a file that was just written has the manifest's strong hash, if there is one. Its parts came in no order, so

@@ -243,7 +243,21 @@ impl Sending<'_> {
 
     fn item_of(&self, entry: &Entry, key: String, sums: Sums) -> Item {
         let blake3 = sums.strong().filter(|_| self.strong).map(|hash| hash.to_hex().to_string());
-        Item { blake3, ..item_of(entry, key, sums) }
+        let (crc32c, chunks) = sums.finish();
+        Item {
+            path: entry.path.clone(),
+            kind: ItemKind::File,
+            size: entry.size,
+            mode: entry.mode,
+            mtime_ns: entry.mtime_ns,
+            key,
+            target: None,
+            etag: None,
+            generation: None,
+            crc32c,
+            chunks,
+            blake3,
+        }
     }
 
     /// Waits until the buffers for so many bytes may be in use.
@@ -293,24 +307,6 @@ fn add_stretch(pools: &Pools, file: &File, mut at: u64, until: u64, mut sums: Su
         at += block.as_ref().len() as u64;
     }
     Ok(sums)
-}
-
-fn item_of(entry: &Entry, key: String, sums: Sums) -> Item {
-    let (crc32c, chunks) = sums.finish();
-    Item {
-        path: entry.path.clone(),
-        kind: ItemKind::File,
-        size: entry.size,
-        mode: entry.mode,
-        mtime_ns: entry.mtime_ns,
-        key,
-        target: None,
-        etag: None,
-        generation: None,
-        crc32c,
-        chunks,
-        blake3: None,
-    }
 }
 
 /// What a file that cannot be read means for what it is a part of.

@@ -1,6 +1,6 @@
 //! The checksums of a file, as its manifest has them.
 
-use crate::rules::checkpoint::manifest::{CHUNK, Chunks, hex};
+use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, hex};
 
 /// Checksums of a file as it goes by, in order.
 #[derive(Default)]
@@ -46,5 +46,35 @@ impl Sums {
             self.chunks.push(hex(self.chunk));
         }
         (whole, Some(Chunks { size: CHUNK, crc32c: self.chunks }))
+    }
+}
+
+/// Checksums of what is to be compared with an item of a manifest, as it goes by in pieces of any length.
+pub(super) struct Compared {
+    crc: u32,
+    strong: Option<Box<blake3::Hasher>>,
+}
+
+/// What there is to compare; a strong hash where the item has one.
+pub(super) struct Found {
+    pub(super) crc32c: String,
+    pub(super) blake3: Option<String>,
+}
+
+impl Compared {
+    pub(super) fn with(item: &Item) -> Compared {
+        Compared { crc: 0, strong: item.blake3.as_ref().map(|_| Box::default()) }
+    }
+
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        if let Some(hasher) = &mut self.strong {
+            hasher.update(bytes);
+        }
+    }
+
+    pub(super) fn found(self) -> Found {
+        let blake3 = self.strong.map(|hasher| hasher.finalize().to_hex().to_string());
+        Found { crc32c: hex(self.crc), blake3 }
     }
 }

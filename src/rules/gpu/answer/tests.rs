@@ -24,7 +24,7 @@ const MISSING: &str = r#"{"t":"error","fn":"dlopen","code":12,"message":"no such
 #[test]
 fn no_library_and_no_device_node_is_simply_no_gpu() {
     let discovery = conclude(ended(&[MISSING]), Some(Findings::default()), &Site::default());
-    assert_eq!((discovery.source, discovery.problem, discovery.gpus.len()), (Source::None, None, 0));
+    assert_eq!((discovery.source, discovery.problem, discovery.gpus.len()), (Evidence::None, None, 0));
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn device_nodes_without_nvml_say_which_variable_to_set() {
     nodes.add(Line::read(br#"{"t":"gpu","index":0,"name":"T4"}"#).unwrap());
     let site = Site { control_node: true, ..Site::default() };
     let discovery = conclude(ended(&[MISSING]), Some(nodes), &site);
-    assert_eq!(discovery.source, Source::Procfs);
+    assert_eq!(discovery.source, Evidence::Procfs);
     let expected = "GPUs are here but NVML is not: set NVIDIA_DRIVER_CAPABILITIES=compute,utility";
     assert!(discovery.problem.unwrap().starts_with(expected));
     assert_eq!(discovery.gpus[0].health, Health::Unknown);

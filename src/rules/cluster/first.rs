@@ -1,31 +1,54 @@
-//! Whether this process is the one of its job that reports (`--rank0-only`): all ranks of a container share one metrics
-//! file. The first that is set decides:
+//! Whether this process is the first of its job, the one that reports (`--rank0-only`): all ranks of a container share one
+//! metrics file. Each platform says how it tells ([`First`]); the first way in which one does decides:
 //!
-//! 1. a rank variable of a launcher: torchrun's, Open MPI's, MPICH's, PMIx's, Slurm's;
-//! 2. the task in `TF_CONFIG`, then in `CLUSTER_SPEC`: the chief, the master or the first of workerpool0 reports; the first
-//!    worker where the cluster has neither chief nor master, as TensorFlow has it;
-//! 3. the TPU's worker and slice.
+//! 1. the rank that a launcher gave this very process;
+//! 2. the task in the cluster's description: the chief, the master or the first of workerpool0; the first worker where the
+//!    cluster has neither chief nor master, as TensorFlow has it;
+//! 3. the host's place.
 //!
-//! Deliberately absent: everything else about a cluster.
+//! Deliberately absent: everything else about a cluster, and any variable's name.
 
 use serde_json::Value;
 
+use super::PLATFORMS;
 use crate::rules::env::Env;
 
-const RANKS: [&str; 5] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"];
+/// How a platform tells who is the first of its job.
+pub enum First {
+    /// Not at all, or in another's words.
+    Untold,
+    /// By the process's rank: the first of these that is given.
+    Rank(&'static [&'static str]),
+    /// By the task in this description of the cluster.
+    Task(&'static str),
+    /// By the host's place: all of these that are given are 0.
+    Host(&'static [&'static str]),
+}
 
-/// Whether this process reports. With no sign of other ranks it does.
-pub fn reports(env: &Env) -> bool {
-    if let Some(rank) = RANKS.iter().find_map(|name| env.given(name)) {
-        return is_zero(rank);
+impl First {
+    fn by_rank(&self, env: &Env) -> Option<bool> {
+        let First::Rank(variables) = self else { return None };
+        variables.iter().find_map(|name| env.given(name)).map(is_zero)
     }
-    ["TF_CONFIG", "CLUSTER_SPEC"]
-        .iter()
-        .filter_map(|name| serde_json::from_str::<Value>(env.given(name)?).ok())
-        .find_map(|spec| is_first(&spec))
-        .unwrap_or_else(|| {
-            ["TPU_WORKER_ID", "MEGASCALE_SLICE_ID"].iter().filter_map(|name| env.given(name)).all(is_zero)
-        })
+
+    fn by_task(&self, env: &Env) -> Option<bool> {
+        let First::Task(variable) = self else { return None };
+        serde_json::from_str(env.given(variable)?).ok().and_then(|spec| is_first_task(&spec))
+    }
+
+    fn by_host(&self, env: &Env) -> bool {
+        let First::Host(variables) = self else { return true };
+        variables.iter().filter_map(|name| env.given(name)).all(is_zero)
+    }
+}
+
+/// Whether this process is it. With no sign of others it is.
+pub fn is_first(env: &Env) -> bool {
+    let ways = || PLATFORMS.iter().map(|platform| &platform.first);
+    // What a framework reads itself is the last in the list, and the last that was written.
+    let by_task = || ways().rev().find_map(|first| first.by_task(env));
+    let by_rank = ways().find_map(|first| first.by_rank(env));
+    by_rank.or_else(by_task).unwrap_or_else(|| ways().all(|first| first.by_host(env)))
 }
 
 fn is_zero(rank: &str) -> bool {
@@ -33,7 +56,7 @@ fn is_zero(rank: &str) -> bool {
 }
 
 /// `None` where the specification names no task.
-fn is_first(spec: &Value) -> Option<bool> {
+fn is_first_task(spec: &Value) -> Option<bool> {
     let task = spec.get("task")?;
     let kind = task.get("type")?.as_str()?;
     let index = match task.get("index") {
@@ -55,7 +78,7 @@ mod tests {
     use super::*;
 
     fn with(pairs: &[(&str, &str)]) -> bool {
-        reports(&Env::from_pairs(pairs.iter().copied()))
+        is_first(&Env::from_pairs(pairs.iter().copied()))
     }
 
     #[test]
@@ -71,7 +94,8 @@ mod tests {
 
     #[test]
     fn only_rank_0_of_every_launcher_reports() {
-        for name in RANKS {
+        let ranks = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"];
+        for name in ranks {
             assert!(with(&[(name, "0")]) && with(&[(name, " 0 ")]), "{name}");
             assert!(!with(&[(name, "1")]) && !with(&[(name, "x")]), "{name}");
         }
@@ -82,6 +106,15 @@ mod tests {
         assert!(with(&[("RANK", "0"), ("SLURM_PROCID", "3")]));
         assert!(!with(&[("RANK", "3"), ("SLURM_PROCID", "0")]));
         assert!(with(&[("RANK", "0"), ("TF_CONFIG", r#"{"task": {"type": "worker", "index": 2}}"#)]));
+    }
+
+    #[test]
+    fn of_two_descriptions_the_one_that_a_framework_reads_decides() {
+        let of = |kind: &str, index: u8| format!(r#"{{"task": {{"type": "{kind}", "index": {index}}}}}"#);
+        let (pool, chief) = (of("workerpool1", 0), of("chief", 0));
+        assert!(with(&[("CLUSTER_SPEC", &pool), ("TF_CONFIG", &chief)]));
+        let (pool, worker) = (of("workerpool0", 0), of("worker", 1));
+        assert!(!with(&[("CLUSTER_SPEC", &pool), ("TF_CONFIG", &worker)]));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Whom a replica waits for before its trainer starts: the leader, or everybody else (replicas start at different times).
 //!
-//! The leader is there when somebody listens at its rendezvous port, or, where the platform names TensorFlow's addresses, at
-//! its own there: TensorFlow listens at no other. The others' trainers may wait themselves, so of them it
+//! The leader is there when somebody listens at its rendezvous port, or where a framework says that its leader listens
+//! instead. The others' trainers may wait themselves, so of them it
 //! is enough that the name resolves and the machine answers, if only that nobody listens yet. Deliberately absent: dialling.
 
-use super::address::Address;
-use super::spec::{ClusterError, ClusterSpec};
+use super::FRAMEWORKS;
+use super::vars::Elsewhere;
+use crate::rules::cluster::address::Address;
+use crate::rules::cluster::spec::{ClusterError, ClusterSpec};
 
 /// Who is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub struct Peer {
     /// Where.
     pub address: Address,
     /// Where somebody may listen instead.
-    pub instead: Option<Address>,
+    pub instead: Option<Elsewhere>,
     /// Whether somebody must listen there.
     pub must_listen: bool,
 }
@@ -30,22 +32,24 @@ pub struct Peer {
 /// The peers of this replica; none where it does not train, is alone, or leads and waits for the leader.
 /// Errors: `missing_leader` and `bad_setting` where nobody says where they are.
 pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterError> {
-    let (Some(own), Some(nodes @ 2..)) = (spec.node_rank, spec.num_nodes) else { return Ok(Vec::new()) };
-    if spec.hands_off || (scope == Scope::Leader && own == 0) {
+    let (Some(own), Some(nodes @ 2..)) = (spec.said.node_rank, spec.said.num_nodes) else { return Ok(Vec::new()) };
+    if spec.said.hands_off || (scope == Scope::Leader && own == 0) {
         return Ok(Vec::new());
     }
     let Some(leader) = &spec.leader else {
         let message = "cannot be followed: nobody says where the leader is; set TRAINIT_LEADER=HOST:PORT";
         return Err(ClusterError::new("missing_leader", "--wait-for-peers", message));
     };
-    let leader = Peer { address: leader.clone(), instead: tensorflows(spec, leader), must_listen: true };
+    let mut elsewhere = FRAMEWORKS.iter().filter_map(|framework| (framework.leader_elsewhere)(spec));
+    let instead = elsewhere.find(|elsewhere| elsewhere.address != *leader);
+    let leader = Peer { address: leader.clone(), instead, must_listen: true };
     if scope == Scope::Leader {
         return Ok(vec![leader]);
     }
-    let Some(hosts) = spec.hosts.as_ref().filter(|hosts| hosts.len() == nodes as usize) else {
+    let Some(hosts) = spec.said.hosts.as_ref().filter(|hosts| hosts.len() == nodes as usize) else {
         let message = format!(
             "cannot be followed: {} tells the leader's address only, not those of all {nodes} nodes; use leader",
-            spec.platform.word()
+            spec.said.platform.word()
         );
         return Err(ClusterError::new("bad_setting", "--peers all", message));
     };
@@ -60,19 +64,12 @@ pub fn to_reach(spec: &ClusterSpec, scope: Scope) -> Result<Vec<Peer>, ClusterEr
     Ok(peers.collect())
 }
 
-/// The leader's entry in the platform's own TF_CONFIG, where that is another.
-fn tensorflows(spec: &ClusterSpec, leader: &Address) -> Option<Address> {
-    let jobs = &spec.tf.as_ref().filter(|_| spec.traits.tells_tensorflow)?.jobs;
-    let of = |job: &str| jobs.iter().find(|(name, _)| *name == job).and_then(|(_, addresses)| addresses.first());
-    of("chief").or_else(|| of("worker")).filter(|address| *address != leader).cloned()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::input::Input;
-    use super::super::spec::{ClusterOptions, Explicit};
     use super::*;
     use crate::rules::cluster::detect;
+    use crate::rules::cluster::input::Input;
+    use crate::rules::cluster::spec::{ClusterOptions, Explicit};
     use crate::rules::env::Env;
 
     fn spec(pairs: &[(&str, &str)], options: &ClusterOptions) -> ClusterSpec {
@@ -119,7 +116,7 @@ mod tests {
             let peers = to_reach(&spec(pairs, &ClusterOptions::default()), Scope::Leader).expect("known");
             peers
                 .into_iter()
-                .map(|peer| (peer.address.to_string(), peer.instead.map(|a| a.to_string())))
+                .map(|peer| (peer.address.to_string(), peer.instead.map(|elsewhere| elsewhere.address.to_string())))
                 .collect::<Vec<_>>()
         };
         let cluster = r#"{"cluster":{"workerpool0":["a:2222"],"workerpool1":["b:2222"]},"task":{"type":"workerpool1","index":0}}"#;

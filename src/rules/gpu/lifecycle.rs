@@ -28,7 +28,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(2);
 /// What the owner of the process has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Start a watching probe, then call [`Keeper::started`].
+    /// Start a watching probe, then call [`Lifecycle::started`].
     Spawn,
     /// Kill this one (its whole process group) with SIGKILL; it is reaped when it is reaped.
     Kill(i32),
@@ -70,9 +70,9 @@ enum State {
     Off,
 }
 
-/// Keeps one probe at a time.
+/// The life of the watching probe, one process at a time.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Lifecycle {
     state: State,
     call_limit: Duration,
     site: Site,
@@ -90,13 +90,13 @@ pub struct Keeper {
     watch: Watch,
 }
 
-impl Keeper {
+impl Lifecycle {
     /// Wants a probe at once. `call_limit` is `--gpu-timeout`, `interval` is `--gpu-interval`.
-    pub fn new(call_limit: Duration, interval: Duration, site: Site, policy: WatchPolicy) -> Keeper {
+    pub fn new(call_limit: Duration, interval: Duration, site: Site, policy: WatchPolicy) -> Lifecycle {
         let state = State::Waiting { next: Duration::ZERO };
         let (first_backoff, watch) = (FIRST_BACKOFF.min(interval), Watch::new(policy));
         let backoff = first_backoff;
-        Keeper {
+        Lifecycle {
             state,
             call_limit,
             site,
@@ -147,7 +147,7 @@ impl Keeper {
         }
     }
 
-    /// When to ask again for an order, or for what is [`Keeper::due`].
+    /// When to ask again for an order, or for what is [`Lifecycle::due`].
     pub fn deadline(&self) -> Option<Duration> {
         let own = match &self.state {
             State::Waiting { next } => Some(*next),
