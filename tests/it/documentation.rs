@@ -84,9 +84,12 @@ fn every_command_line_in_the_documentation_is_understood() {
 /// Flags of other programs that the pages name.
 const OTHERS: &[&str] = &[
     "build-arg",
+    "distribution",
     "gpus",
+    "het-group",
     "hostfile",
     "init",
+    "kill-on-bad-exit",
     "learning-rate",
     "memory",
     "nv",

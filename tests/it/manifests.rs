@@ -273,15 +273,19 @@ fn compose_accepts_the_file_and_waits_for_the_last_commit() {
 }
 
 #[test]
-fn the_batch_file_queues_itself_again_when_it_was_stopped_and_not_when_it_finished() {
+fn the_batch_file_queues_itself_again_when_it_was_stopped_and_neither_when_it_finished_nor_for_ever() {
     let file = root().join("docs/examples/train.sbatch");
     let announced =
         text("docs/examples/train.sbatch").lines().find_map(|l| Some(l.strip_prefix("#SBATCH --signal=")?.to_owned()));
     let read = Command::new("bash").arg("-n").arg(&file).output().unwrap();
     assert!(read.status.success() && read.stderr.is_empty(), "{read:?}");
-    for (trainer, expected, requeued) in
-        [("exit 0", 0, ""), ("kill -USR1 $PPID; sleep 60", 143, "requeue 4711\n"), ("exit 3", 3, "")]
-    {
+    let stopped = "kill -USR1 $PPID; sleep 60";
+    for (trainer, restarts, expected, requeued) in [
+        ("exit 0", "0", 0, ""),
+        (stopped, "0", 143, "requeue 4711\n"),
+        (stopped, "50", 143, ""),
+        ("exit 3", "0", 3, ""),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let stub = |name: &str, script: String| {
             let path = folder.path().join(name);
@@ -301,11 +305,14 @@ fn the_batch_file_queues_itself_again_when_it_was_stopped_and_not_when_it_finish
             .env_clear()
             .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()))
             .env("SLURM_JOB_ID", "4711")
+            .env("SLURM_RESTART_COUNT", restarts)
             .output()
             .unwrap();
         let log = String::from_utf8_lossy(&done.stderr).into_owned();
         assert_eq!(done.status.code(), Some(expected), "{trainer}: {log}");
         assert_eq!(std::fs::read_to_string(folder.path().join("requeued")).unwrap_or_default(), requeued, "{log}");
+        // With 1 the first node that was stopped would take the others' time to save.
+        assert!(text("docs/examples/train.sbatch").contains("\nsrun --kill-on-bad-exit=0 "));
         // What Slurm announces is what trainit was told that it means.
         let announced = announced.as_deref().unwrap();
         assert!(text("docs/examples/train.sbatch").contains(&format!("TRAINIT_PREEMPT_ON={announced}\n")));

@@ -35,8 +35,9 @@ pub fn complete(
     if !several_nodes && reading.process.is_none() {
         // What is unknown or alone needs nobody to dial; only --nproc has processes that must meet.
         let alone = reading.num_nodes == Some(1) && input.options.nproc.is_some();
+        let own = reading.leader.platform_port.filter(|_| reading.traits.shares_nodes);
         let rendezvous = match explicit_leader(input)? {
-            None if alone => Some(Address { host: LOOPBACK.to_owned(), port: port(None, input, None)? }),
+            None if alone => Some(Address { host: LOOPBACK.to_owned(), port: port(own, input, None)? }),
             explicit => explicit.filter(|_| alone),
         };
         return Ok(ClusterSpec { said: reading, leader: None, rendezvous });

@@ -1,10 +1,12 @@
 //! Slurm: `SLURM_JOB_ID`, `SLURM_PROCID`, `SLURM_NTASKS`. As many tasks as nodes: one trainit a node. More: one a process.
 //! The batch script itself has the variables of task 0, and is none: nothing is derived there.
 
+use std::collections::HashSet;
+
 use super::Platform;
 use super::first::First;
 use super::hostlist;
-use super::input::{Input, count, rank, within};
+use super::input::{Input, rank, within};
 use super::pools::workers;
 use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Role, Traits, Warning, quote};
 use crate::rules::env::Env;
@@ -39,6 +41,7 @@ pub(super) const SLURM: Platform = Platform {
             "SLURM_JOB_NODELIST",
             "SLURM_NODELIST",
             "SLURM_STEP_TASKS_PER_NODE",
+            "SLURMD_NODENAME",
         ],
         "SLURM_JOB_ID, SLURM_PROCID and SLURM_NTASKS, which srun sets",
         read,
@@ -48,11 +51,13 @@ pub(super) const SLURM: Platform = Platform {
 /// Reads the task's place.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
-    let (Some(job), Some(id), Some(tasks)) = (given("SLURM_JOB_ID"), given("SLURM_PROCID"), given("SLURM_NTASKS"))
-    else {
-        return Ok(None);
+    let (Some(job), Some(id)) = (given("SLURM_JOB_ID"), given("SLURM_PROCID")) else { return Ok(None) };
+    let said = match input.count("SLURM_NNODES")? {
+        Some(nodes) => Some(nodes),
+        None => input.count("SLURM_JOB_NUM_NODES")?,
     };
-    let (id, tasks) = (rank("SLURM_PROCID", id)?, count("SLURM_NTASKS", tasks)?);
+    let Some(tasks) = tasks(input, said)? else { return Ok(None) };
+    let id = rank("SLURM_PROCID", id)?;
     within("SLURM_PROCID", id, "SLURM_NTASKS", tasks)?;
     if tasks > 1 && id == 0 && is_batch_script(input) {
         let message = format!(
@@ -67,11 +72,8 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         warnings.extend((!is_said).then(|| Warning::new("batch_script", message)));
         return Ok(None);
     }
-    let said = match input.count("SLURM_NNODES")? {
-        Some(nodes) => Some(nodes),
-        None => input.count("SLURM_JOB_NUM_NODES")?,
-    };
-    let hosts = hosts(input, said)?;
+    let listed = hosts(input, said)?;
+    let hosts = listed.as_ref().map(|listed| by_number(input, listed));
     let nodes = said.or(hosts.as_ref().map(|h| h.len() as u32)).unwrap_or(tasks);
     if tasks < nodes {
         let message = format!("{tasks} tasks cannot fill {nodes} nodes (SLURM_NNODES); start one task a node or more");
@@ -80,10 +82,16 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     let (node_rank, process) = if tasks == nodes {
         (input.rank("SLURM_NODEID")?.unwrap_or(id), None)
     } else {
-        let (node, process) = process(input, id, tasks, nodes)?;
+        let place = |node| place(input, listed.as_deref()?, hosts.as_deref()?.get(node as usize)?);
+        let (node, process) = process(input, id, tasks, nodes, &place)?;
         (node, Some(process))
     };
     within("SLURM_NODEID", node_rank, "SLURM_NNODES", nodes)?;
+    let hosts = match hosts.as_deref().and_then(|hosts| disorder(input, hosts, node_rank, process.as_ref())) {
+        None => hosts,
+        Some(_) if leader_is_said(input) => None,
+        Some(message) => return Err(ClusterError::new("bad_hostlist", LISTS[0], message)),
+    };
     Ok(Some(Reading {
         is_chief: process.as_ref().map_or(node_rank, |p| p.rank) == 0,
         process,
@@ -91,7 +99,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         leader_variable: LISTS[0],
         tf: hosts.as_ref().map(|hosts| workers(hosts, TENSORFLOW_PORT, node_rank)),
         hosts,
-        traits: Traits { checkpoint_signals: &CHECKPOINT, known_to_jax: true, ..Traits::default() },
+        traits: Traits { checkpoint_signals: &CHECKPOINT, known_to_jax: true, shares_nodes: true, ..Traits::default() },
         ..Reading::of(NAME, Role::Worker, node_rank, nodes)
     }))
 }
@@ -102,6 +110,12 @@ pub(super) fn gave(env: &Env, rank: &str, size: &str) -> bool {
     let same = |theirs: &str, ours: &str| number(theirs).is_some_and(|n| number(ours) == Some(n));
     let is_in_step = ["SLURM_STEP_ID", LISTS[0]].iter().any(|name| env.given(name).is_some());
     is_in_step && same(rank, "SLURM_PROCID") && same(size, "SLURM_NTASKS")
+}
+
+/// How many tasks srun starts. sbatch counts them only if it was told how many; else they are one a node.
+fn tasks(input: &Input<'_>, nodes: Option<u32>) -> Result<Option<u32>, ClusterError> {
+    let tasks = input.count("SLURM_NTASKS")?;
+    Ok(tasks.or(nodes.filter(|_| is_batch_script(input))))
 }
 
 fn is_batch_script(input: &Input<'_>) -> bool {
@@ -124,8 +138,52 @@ fn hosts(input: &Input<'_>, nodes: Option<u32>) -> Result<Option<Vec<String>>, C
     }
 }
 
+/// The hosts in the order of the nodes' numbers: Slurm sorts a step's list, and counts the nodes of a heterogeneous one
+/// component by component.
+fn by_number(input: &Input<'_>, sorted: &[String]) -> Vec<String> {
+    let component = |n: u32| input.env.given(&format!("SLURM_JOB_NODELIST_HET_GROUP_{n}"));
+    let lists = (0..).map_while(component).filter_map(|list| hostlist::expand(list.trim()).ok());
+    let in_step: HashSet<&String> = sorted.iter().collect();
+    let counted: Vec<String> = lists.flatten().filter(|host| in_step.contains(host)).collect();
+    let is_all = counted.len() == sorted.len() && counted.iter().collect::<HashSet<_>>() == in_step;
+    if is_all { counted } else { sorted.to_vec() }
+}
+
+/// Where this node stands in the step's own list, in whose order its tasks are counted.
+fn place(input: &Input<'_>, listed: &[String], name: &str) -> Option<u32> {
+    let at = |name| Some(listed.iter().position(|host| host == name)? as u32);
+    input.env.given("SLURMD_NODENAME").and_then(at).or_else(|| at(name))
+}
+
+/// Why the first of the list is not where rank 0 runs, as far as this task can tell.
+fn disorder(input: &Input<'_>, hosts: &[String], node: u32, process: Option<&Process>) -> Option<String> {
+    let way_out = "so nobody would know whom to dial; give --leader HOST:PORT, the host of rank 0, or set MASTER_ADDR";
+    if process.is_some_and(|process| process.rank == 0) && node > 0 {
+        return Some(format!("begins with {}, but rank 0 is on node {node} (--distribution), {way_out}", hosts[0]));
+    }
+    let (name, _) = (input.env.given("SLURMD_NODENAME")?, input.env.given("SLURM_NODEID")?);
+    let at = hosts.iter().position(|host| host == name)?;
+    (at != node as usize).then(|| {
+        format!(
+            "has {name} as node {at}, but SLURM_NODEID counts it as node {node}: srun's components do not stand in the \
+             order of their names, {way_out}; started from one batch script (#SBATCH hetjob) they need neither"
+        )
+    })
+}
+
+fn leader_is_said(input: &Input<'_>) -> bool {
+    let given = |name| input.env.given(name).is_some();
+    input.options.leader.is_some() || given("MASTER_ADDR") || given("PET_MASTER_ADDR")
+}
+
 /// One trainit for each process: the place in the node and in the world.
-fn process(input: &Input<'_>, rank: u32, tasks: u32, nodes: u32) -> Result<(u32, Process), ClusterError> {
+fn process(
+    input: &Input<'_>,
+    rank: u32,
+    tasks: u32,
+    nodes: u32,
+    place: &dyn Fn(u32) -> Option<u32>,
+) -> Result<(u32, Process), ClusterError> {
     let missing = |variable: &str| {
         let message = "is not set, though there are more tasks than nodes; start trainit with srun";
         ClusterError::new("missing_task", variable, message)
@@ -133,7 +191,10 @@ fn process(input: &Input<'_>, rank: u32, tasks: u32, nodes: u32) -> Result<(u32,
     let node = input.rank("SLURM_NODEID")?.ok_or_else(|| missing("SLURM_NODEID"))?;
     let local_rank = input.rank("SLURM_LOCALID")?.ok_or_else(|| missing("SLURM_LOCALID"))?;
     let local_size = match (input.env.given("SLURM_STEP_TASKS_PER_NODE"), tasks % nodes) {
-        (Some(text), _) => Some(tasks_of_node("SLURM_STEP_TASKS_PER_NODE", text, node, nodes, tasks)?),
+        (Some(text), _) => {
+            let place = place(node).unwrap_or(node);
+            Some(tasks_of_node("SLURM_STEP_TASKS_PER_NODE", text, place, nodes, tasks)?)
+        }
         (None, 0) => Some(tasks / nodes),
         (None, _) => None,
     };
@@ -143,7 +204,7 @@ fn process(input: &Input<'_>, rank: u32, tasks: u32, nodes: u32) -> Result<(u32,
     Ok((node, Process { local_rank, local_size, rank, world: tasks, node_guessed: false }))
 }
 
-/// The entry of a node in a list like `4(x2),1`. Errors: `bad_cluster`.
+/// The entry at a place in a list like `4(x2),1`. Errors: `bad_cluster`.
 fn tasks_of_node(variable: &str, text: &str, node: u32, nodes: u32, all: u32) -> Result<u32, ClusterError> {
     let bad = || {
         let message =

@@ -103,6 +103,8 @@ pub struct Leader {
 /// What is peculiar to a platform, beside the names and numbers it gives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traits {
+    /// Jobs share a node: the processes of one meet on the platform's port there, too.
+    pub shares_nodes: bool,
     /// Replicas have the names of services, behind which one may not reach itself.
     pub behind_services: bool,
     /// TensorFlow's addresses are its own word; elsewhere their port is only assumed, and may be somebody else's.
