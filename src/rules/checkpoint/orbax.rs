@@ -242,6 +242,8 @@ mod tests {
             .with("metadata/_CHECKPOINT_METADATA", "{}")
             .with("metadata/metadata", "what the manager says of itself");
         assert_eq!(complete_units(&memory), [("my_model".into(), None)]);
+        let both = memory.clone().with("5/_CHECKPOINT_METADATA", "{}").with("5/default/manifest.ocdbt", "x");
+        assert_eq!(complete_units(&both), [("5".into(), Some(5))], "it must not be restored in a step's place");
         let torn = memory.with("my_model/_CHECKPOINT_METADATA", "{");
         assert!(reason(&torn, "my_model").contains("_CHECKPOINT_METADATA"));
         let beside_steps = torn.with("10/_CHECKPOINT_METADATA", "{}").with("10/default/manifest.ocdbt", "x");
