@@ -170,6 +170,13 @@ fn only_a_well_formed_answer_says_anything_and_a_storm_of_others_is_one_remark()
 }
 
 #[test]
+fn a_server_that_has_told_before_is_asked_every_few_seconds_while_it_fails() {
+    let mut events = events();
+    hear(&mut events, &document(1, &[]));
+    assert!((0..50).all(|_| events.heard(None, SOON, 0.5).pause <= Duration::from_secs(5)));
+}
+
+#[test]
 fn a_day_of_watching_by_a_fake_clock_is_a_question_a_second_and_no_word() {
     let (mut events, mut clock, mut asked) = (events(), Duration::ZERO, 0u32);
     while clock < Duration::from_secs(24 * 3600) {
