@@ -310,6 +310,11 @@ mod tests {
         assert_eq!(content(types::FLOAT, &0.25f32.to_le_bytes()), Some(0.25));
         assert_eq!(content(types::INT16, &(-2i16).to_le_bytes()), Some(-2.0));
         assert_eq!(content(types::UINT8, &[200]), Some(200.0));
+        assert_eq!(content(types::DOUBLE, &0.1f64.to_le_bytes()), Some(0.1));
+        assert_eq!(content(types::INT8, &[0xfe]), Some(-2.0));
+        assert_eq!(content(types::INT64, &(-2i64).to_le_bytes()), Some(-2.0));
+        assert_eq!(content(types::UINT16, &[0xff, 0xff]), Some(65535.0));
+        assert_eq!(content(types::UINT32, &[0xff; 4]), Some(4294967295.0));
         assert_eq!(tensor_value(&[varint_field(1, types::FLOAT)]), Some(0.0));
     }
 
