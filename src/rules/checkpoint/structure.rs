@@ -238,6 +238,11 @@ fn pickle_operation(cursor: &mut Cursor) -> Result<bool, Stop> {
         b'M' | 0x83 => 2,
         b'J' | b'j' | b'r' | 0x84 => 4,
         b'G' | 0x95 => 8,
+        // Python 2 wrote so what 32 bits do not hold.
+        b'I' => {
+            cursor.line()?;
+            0
+        }
         b'c' => {
             cursor.line()?;
             cursor.line()?;

@@ -25,13 +25,13 @@ const PICKLES: [&[u8]; 2] = [
 ];
 
 /// What it wrote by protocol 3, pickle.dumps([{1}, 300, 70000, 2**40, b"x", "."], 3), and by protocol 5 of [bytearray(b"ab"), "."];
-/// strings as Python 2 wrote them, and what is longer than 255 bytes.
+/// strings and a long integer as Python 2 wrote them, and what is longer than 255 bytes.
 fn more_pickles() -> [Vec<u8>; 4] {
     let long = |operation: u8| [&[operation], &260u32.to_le_bytes()[..], &[b'y'; 260]].concat();
     [
         b"\x80\x03]q\0(cbuiltins\nset\nq\x01]q\x02K\x01a\x85q\x03Rq\x04M,\x01Jp\x11\x01\0\x8a\x06\0\0\0\0\0\x01C\x01xq\x05X\x01\0\0\0.q\x06e.".to_vec(),
         b"\x80\x05\x95\x15\0\0\0\0\0\0\0]\x94(\x96\x02\0\0\0\0\0\0\0ab\x94\x8c\x01.\x94e.".to_vec(),
-        b"\x80\x02](U\x01aT\x02\0\0\0abX\x01\0\0\0.e.".to_vec(),
+        b"\x80\x02](U\x01aT\x02\0\0\0abI4294967296\nX\x01\0\0\0.e.".to_vec(),
         [b"\x80\x03](", &long(b'B')[..], &long(0x8b), b"X\x01\0\0\0.e."].concat(),
     ]
 }
