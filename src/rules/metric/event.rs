@@ -155,9 +155,6 @@ fn of_type(dtype: u64, bits: u64) -> f64 {
         types::INT16 => f64::from(bits as i16),
         types::INT32 => f64::from(bits as i32),
         types::INT64 => bits as i64 as f64,
-        types::UINT8 => f64::from(bits as u8),
-        types::UINT16 => f64::from(bits as u16),
-        types::UINT32 => f64::from(bits as u32),
         _ => bits as f64,
     }
 }
