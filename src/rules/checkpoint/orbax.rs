@@ -54,7 +54,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     units
 }
 
-/// The directories that were each saved as one, none inside another; empty where that is the checkpoint directory.
+/// The directories that were each saved as one, none inside another; the empty path where that is the checkpoint directory.
 fn roots<'a>(scan: &Scan<'a>) -> BTreeSet<&'a str> {
     let telltales = scan.listing.files().filter(|f| TELLTALES.contains(&f.name()) && !f.path.contains(TEMPORARY));
     let mut roots: BTreeSet<&str> = telltales.map(|f| root_of(scan, parent_of(&f.path))).collect();
@@ -107,7 +107,7 @@ fn below<'a>(scan: &Scan<'a>, directory: &str) -> impl Iterator<Item = &'a str> 
 }
 
 fn is_in(path: &str, directory: &str) -> bool {
-    directory.is_empty() && !path.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// `N` or `prefix_N`, unless that is a day, or what says a step in another way (`step-100`).
