@@ -207,6 +207,10 @@ mod tests {
         let memory = Memory::default().with("checkpoint-5/model.safetensors", safetensors_of(b"1"));
         assert_eq!(complete_units(&memory), []);
         assert!(reason(&memory, "checkpoint-5").contains("trainer_state.json"));
+        let shard = Memory::default().with("checkpoint-5/model-00001-of-00002.safetensors", safetensors_of(b"1"));
+        assert!(reason(&shard, "checkpoint-5").contains("trainer_state.json"));
+        let anybodys = Memory::default().with("checkpoint-5/weights.npz", zip_of(b"w", b""));
+        assert_eq!(complete_units(&anybodys), [("checkpoint-5".into(), Some(5))], "nothing in it is the trainer's");
     }
 
     #[test]

@@ -235,6 +235,7 @@ mod tests {
             (&[("step-2/weights", b"weights")], false),
             (&[("step-2/a.npz", &whole), ("step-2/train.log", b"x")], true),
             (&[("step-1/a.npz", &whole), ("step-1/b.npz", &whole), ("step-2/a.npz", &whole)], false),
+            (&[("step-1/a.npz", &whole), ("step-1/notes.txt", b"x"), ("step-2/a.npz", &whole)], true),
             (&[("D_1.pth", &whole), ("G_1.pth", &whole), ("G_2.pth", &whole)], false),
             (&[("epoch=0-step=1.ckpt", &whole), ("epoch=1-step=2.ckpt", &whole)], true),
         ] {
@@ -382,6 +383,9 @@ mod tests {
         let megatrons = [("iter_0000010/common.pt", "weights"), ("latest_checkpointed_iteration.txt", "20")];
         assert_eq!(of(&megatrons, "iter_0000010"), [pointer("latest_checkpointed_iteration.txt", "10", false)]);
         assert_eq!(of(&megatrons[..1], "iter_0000010"), []);
+        let deepspeeds = [("global_step10/mp_rank_00_model_states.pt", "weights"), ("latest", "global_step20")];
+        assert_eq!(of(&deepspeeds, "global_step10"), [pointer("latest", "global_step10", false)]);
+        assert_eq!(of(&deepspeeds[..1], "global_step10"), []);
         let dlrovers = [("checkpoint-10/rank_0.pt", "weights"), ("dlrover_latest.txt", "20")];
         assert_eq!(of(&dlrovers, "checkpoint-10"), [pointer("dlrover_latest.txt", "10", false)]);
         let composers = [

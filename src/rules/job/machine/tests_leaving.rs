@@ -383,3 +383,12 @@ fn a_gpu_that_fails_while_the_job_is_stopping_changes_no_reason() {
     let end = outcome(feed(&mut machine, 3.0, [ended(0), Event::TreeEmpty]));
     assert_eq!((end.reason, end.exit_code), (Reason::Stopped, 143));
 }
+
+#[test]
+fn what_is_born_while_the_tree_ends_is_told_to_leave_and_after_the_deadline_killed() {
+    let mut machine = running(Policy::default());
+    machine.step(secs(1.0), ended(0));
+    assert_eq!(machine.step(secs(1.5), Event::Due(Timer::Sweep))[0], Action::TermTree);
+    machine.step(secs(26.0), Event::Due(Timer::Grace));
+    assert_eq!(machine.step(secs(26.5), Event::Due(Timer::Sweep))[0], Action::KillTree);
+}

@@ -61,13 +61,17 @@ fn events_of_other_machines_are_not_ours() {
 
 #[test]
 fn without_a_name_it_is_asked_for_again_and_then_every_event_counts() {
-    let mut events = Events::default();
-    events.heard(None, SOON, 0.5);
-    let preempt = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
-    assert_eq!(hear(&mut events, &preempt).words, []);
-    assert_eq!(events.question().path, NAME);
-    events.heard(Some(&answer(404, "")), SOON, 0.5);
-    assert_eq!(notices(&hear(&mut events, &preempt)).len(), 1);
+    let long = "x".repeat(300);
+    for (status, no_name) in [(404, "Not found"), (200, ""), (200, "<html>"), (200, "{}"), (200, "a\nb"), (200, &long)]
+    {
+        let mut events = Events::default();
+        events.heard(None, SOON, 0.5);
+        let preempt = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
+        assert_eq!(hear(&mut events, &preempt).words, []);
+        assert_eq!(events.question().path, NAME);
+        events.heard(Some(&answer(status, no_name)), SOON, 0.5);
+        assert_eq!(notices(&hear(&mut events, &preempt)).len(), 1, "{status} {no_name:?}");
+    }
 }
 
 #[test]
