@@ -126,5 +126,10 @@ mod tests {
         assert_eq!(Signal::parse("SIGWINCH").map(Signal::number), Some(libc::SIGWINCH));
         assert_eq!(Signal::parse("SYS").map(Signal::number), Some(libc::SIGSYS));
         assert_eq!(Signal::parse("RTMIN+1").map(Signal::number), Some(35));
+        assert_eq!(["RTMAX", "RTMAX-1"].map(|name| Signal::parse(name).map(Signal::number)), [Some(64), Some(63)]);
+        let second_names = [("POLL", libc::SIGPOLL), ("IOT", libc::SIGABRT), ("CLD", libc::SIGCHLD)];
+        for (name, number) in second_names {
+            assert_eq!(Signal::parse(name).map(Signal::number), Some(number), "{name}");
+        }
     }
 }

@@ -122,7 +122,8 @@ fn has_end(entry: &Entry, extensions: &[&str]) -> bool {
 mod tests {
     use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, reason};
+    use super::super::tests::{complete_units, complete_units_with, reason};
+    use super::super::unit::Options;
 
     #[test]
     fn each_process_random_state_completes_a_save() {
@@ -130,6 +131,15 @@ mod tests {
             .with("checkpoints/checkpoint_0/model.safetensors", safetensors_of(b"1"))
             .with("checkpoints/checkpoint_1/model.safetensors", safetensors_of(b"1"));
         assert_eq!(complete_units(&memory), [("checkpoints/checkpoint_0".into(), Some(0))]);
+    }
+
+    #[test]
+    fn where_it_is_known_how_many_processes_save_each_has_left_its_random_state() {
+        let memory = saved_with("epoch_1", "scaler.pt", 1);
+        for (world_size, complete) in [(None, 1), (Some(2), 1), (Some(3), 0)] {
+            let options = Options { world_size, ..Options::default() };
+            assert_eq!(complete_units_with(&memory, &options).len(), complete, "{world_size:?}");
+        }
     }
 
     #[test]

@@ -278,6 +278,20 @@ mod tests {
     }
 
     #[test]
+    fn a_url_is_shown_without_what_may_be_a_secret_and_otherwise_as_it_is() {
+        for (url, same) in [
+            ("gs://bucket/a/b", "gs://bucket/a/b"),
+            ("s3://AKIA:hunter2@bucket/x", "s3://...@bucket/x"),
+            ("s3://hunter2@bucket", "s3://...@bucket"),
+            ("az://c/x?sig=hunter2", "az://c/x?..."),
+            ("abfss://c@acc.dfs.core.windows.net/x", "abfss://c@acc.dfs.core.windows.net/x"),
+            ("abfss://c:hunter2@acc.dfs.core.windows.net/x", "abfss://...@acc.dfs.core.windows.net/x"),
+        ] {
+            assert_eq!(shown(url), same);
+        }
+    }
+
+    #[test]
     fn a_secret_in_a_url_is_refused_and_not_repeated() {
         for url in [
             "s3://AKIA:hunter2@bucket/x",

@@ -293,6 +293,7 @@ pub(crate) mod tests {
             ("c.npz", zip64_of(b"weights of many gigabytes")),
             ("d.safetensors", safetensors_of(b"12345678")),
             ("e.h5", hdf5_of(0, b"data", 0)),
+            ("e1.h5", hdf5_of(1, b"data", 0)),
             ("f.weights.h5", hdf5_of(3, b"data", 0)),
             ("g.hdf5", hdf5_of(2, b"data", 512)),
             ("h.json", br#"{"a": [1, 2, {"b": null}]}"#.to_vec()),
@@ -326,6 +327,25 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_zip_file_that_has_lost_a_piece_within_never_passes() {
+        for (name, bytes) in [("a.pt", zip_of(b"weights", b"")), ("c.npz", zip64_of(b"weights"))] {
+            let without = [&bytes[..5], &bytes[6..]].concat();
+            assert!(verdict(name, &without).is_err_and(|why| why.contains("cut short")), "{name}");
+        }
+        let end = &zip_of(b"", b"")[76..];
+        assert!(verdict("a.pt", &[b"PK\x03\x04", end].concat()).is_err(), "nothing is before the end record");
+    }
+
+    #[test]
+    fn an_hdf5_file_may_count_from_its_own_beginning_behind_a_user_block() {
+        let file = [vec![0; 512], hdf5_of(2, b"data", 0)].concat();
+        assert!(verdict("g.h5", &file).is_err(), "it counts from the first byte, and is longer");
+        let mut based = file;
+        based[512 + 12..512 + 20].copy_from_slice(&512u64.to_le_bytes());
+        assert_eq!(verdict("g.h5", &based), Ok(()));
+    }
+
+    #[test]
     fn a_pickle_of_old_torch_and_a_file_of_unknown_type_pass_unless_empty_or_zeros() {
         assert_eq!(verdict("old.pt", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."), Ok(()));
         assert_eq!(verdict("weights.custom", b"x"), Ok(()));
@@ -343,12 +363,21 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn overlapping_tensors_are_refused() {
-        let header = br#"{"a":{"data_offsets":[0,4]},"b":{"data_offsets":[2,8]}}"#;
-        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-        bytes.extend_from_slice(header);
-        bytes.extend_from_slice(&[0; 8]);
-        assert!(verdict("x.safetensors", &bytes).is_err_and(|why| why.contains("overlap")));
+    fn tensors_lie_in_any_order_and_may_be_empty_but_never_overlap() {
+        let tensors = |header: &str| {
+            let length = (header.len() as u64).to_le_bytes();
+            verdict("x.safetensors", &[&length, header.as_bytes(), &[0; 8]].concat())
+        };
+        assert_eq!(
+            tensors(r#"{"a":{"data_offsets":[4,8]},"b":{"data_offsets":[0,4]},"c":{"data_offsets":[4,4]}}"#),
+            Ok(())
+        );
+        for overlapping in
+            [r#"{"a":{"data_offsets":[0,4]},"b":{"data_offsets":[2,8]}}"#, r#"{"a":{"data_offsets":[9,8]}}"#]
+        {
+            assert!(tensors(overlapping).is_err_and(|why| why.contains("overlap")), "{overlapping}");
+        }
+        assert!(verdict("x.safetensors", &[0xff; 16]).is_err(), "a header without end");
     }
 
     proptest! {

@@ -280,7 +280,7 @@ fn is_called(unit: &str, names: &[&str]) -> bool {
 mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
-    use super::super::tests::complete_units;
+    use super::super::tests::{complete_units, complete_units_with};
     use super::super::{Options, Scan, recognise};
 
     const SECOND: i64 = 1_000_000_000;
@@ -328,6 +328,22 @@ mod tests {
         assert_eq!(complete_units(&torn), [("epoch_1.pt".into(), Some(1))]);
         let at_once = names.iter().fold(saved(&names), |memory, name| memory.at(name, SECOND));
         assert_eq!(complete_units(&at_once)[0].0, "epoch_1.pt", "times that tell nothing");
+    }
+
+    #[test]
+    fn what_has_no_step_and_is_newer_by_less_than_a_second_does_not_outrank_a_step() {
+        for (apart, newest) in [(SECOND / 2, "model_1.pt"), (2 * SECOND, "last.pt")] {
+            let memory = saved(&["model_1.pt", "last.pt"]).at("model_1.pt", SECOND).at("last.pt", SECOND + apart);
+            assert_eq!(complete_units(&memory)[0].0, newest, "{apart} ns apart");
+        }
+    }
+
+    #[test]
+    fn where_the_user_says_how_a_step_is_read_a_bare_number_is_one() {
+        let memory = saved(&["epoch_1.pt", "epoch_2.pt", "resnet_50.pth"]);
+        assert_eq!(complete_units(&memory)[0].0, "epoch_2.pt");
+        let options = Options { step: regex::Regex::new("_([0-9]+)").ok(), ..Options::default() };
+        assert_eq!(complete_units_with(&memory, &options)[0].0, "resnet_50.pth");
     }
 
     #[test]

@@ -38,6 +38,7 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
 mod tests {
     use super::super::listing::tests::Memory;
     use super::super::tests::complete_units;
+    use super::super::unit::Options;
 
     #[test]
     fn a_file_under_its_final_name_is_finished_with_its_arrays() {
@@ -46,5 +47,11 @@ mod tests {
         assert_eq!(complete_units(&memory), [("checkpoint_10".into(), Some(10))]);
         let memory = memory.with("checkpoint_30_gda/commit_success.txt", "x");
         assert_eq!(complete_units(&memory)[0], ("checkpoint_30".into(), Some(30)));
+        assert_eq!(complete_units(&memory.clone().with("checkpoint_30", "")), [("checkpoint_10".into(), Some(10))]);
+        let (listing, options) = (memory.listing(), Options::default());
+        let found = super::find(&super::Scan { listing: &listing, peek: &memory, options: &options });
+        let paths =
+            ["checkpoint_30", "checkpoint_30_gda", "checkpoint_30_gda/a", "checkpoint_30_gda/commit_success.txt"];
+        assert_eq!(found[1].paths, paths, "its arrays go with it");
     }
 }

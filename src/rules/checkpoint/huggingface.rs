@@ -164,7 +164,7 @@ fn resumable(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), 
 mod tests {
     use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, reason};
+    use super::super::tests::{complete_units, complete_units_with, reason};
     use super::*;
     use crate::rules::checkpoint::Options;
 
@@ -196,6 +196,9 @@ mod tests {
         for file in ["trainer_state.json", "model-00002-of-00002.safetensors", "optimizer.pt", "scheduler.pt"] {
             let memory = saved().without(&format!("checkpoint-1000/{file}"));
             assert_eq!(complete_units(&memory), [("checkpoint-500".into(), Some(500))], "{file}");
+            let mut alone = memory;
+            alone.0.retain(|path, _| path.starts_with("checkpoint-1000/"));
+            assert_eq!(complete_units(&alone), [], "{file}, with no other to compare it with");
         }
     }
 
@@ -204,6 +207,10 @@ mod tests {
         let memory = Memory::default().with("checkpoint-5/model.safetensors", safetensors_of(b"1"));
         assert_eq!(complete_units(&memory), []);
         assert!(reason(&memory, "checkpoint-5").contains("trainer_state.json"));
+        let shard = Memory::default().with("checkpoint-5/model-00001-of-00002.safetensors", safetensors_of(b"1"));
+        assert!(reason(&shard, "checkpoint-5").contains("trainer_state.json"));
+        let anybodys = Memory::default().with("checkpoint-5/weights.npz", zip_of(b"w", b""));
+        assert_eq!(complete_units(&anybodys), [("checkpoint-5".into(), Some(5))], "nothing in it is the trainer's");
     }
 
     #[test]
@@ -334,5 +341,18 @@ mod tests {
         let second_nodes = ["rng_state_8.pth", "rng_state_9.pth"];
         let memory = with_all(saved().without("checkpoint-1000/rng_state.pth"), &second_nodes, &zip_of(b"r", b""));
         assert_eq!(complete_units(&memory).len(), 2);
+    }
+
+    #[test]
+    fn where_it_is_known_how_many_processes_save_each_has_left_its_random_states() {
+        let ranks =
+            with_all(saved().without("checkpoint-1000/rng_state.pth"), &["rng_state_0.pth"], &zip_of(b"r", b""));
+        let both = with_all(ranks.clone(), &["rng_state_1.pth"], &zip_of(b"r", b""));
+        let newest = |memory: &Memory, world_size| {
+            let options = Options { world_size, ..Options::default() };
+            complete_units_with(memory, &options).first().and_then(|(_, step)| *step)
+        };
+        assert_eq!([newest(&ranks, None), newest(&ranks, Some(2))], [Some(1000), None]);
+        assert_eq!(newest(&both, Some(2)), Some(1000));
     }
 }

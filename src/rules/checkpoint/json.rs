@@ -190,6 +190,24 @@ mod tests {
         }
     }
 
+    /// The end of a file of which nothing else can be read.
+    struct Tail(&'static [u8]);
+
+    impl Peek for Tail {
+        fn read(&self, _: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+            (from + length as u64 == LIMIT + 1).then(|| self.0[self.0.len() - length..].to_vec())
+        }
+    }
+
+    #[test]
+    fn of_a_huge_one_only_the_end_is_looked_at() {
+        let memory = Memory::of(&[("log.json", "")]);
+        let file = Entry { size: LIMIT + 1, ..memory.listing().file("log.json").expect("is there").clone() };
+        let numbers = b"0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7]}\n";
+        assert_eq!(json(&Tail(numbers), &file), Ok(()));
+        assert!(json(&Tail(&numbers[..numbers.len() - 3]), &file).is_err_and(|why| why.contains("cut short")));
+    }
+
     #[test]
     fn a_long_one_is_read_once_and_in_pieces() {
         let whole = format!("[{}0]", "{\"loss\": NaN}, ".repeat(1 << 16));

@@ -83,6 +83,8 @@ mod tests {
         let memory = Memory::of(&[("s-1/w", "1"), ("s-1/DONE", ""), ("s-2/w", "1"), ("s-3.json", "{}")]);
         let options = Options { marker: Some("DONE".into()), ..Options::default() };
         assert_eq!(complete_units_with(&memory, &options), [("s-1".into(), Some(1))]);
+        let torn = memory.with("s-1/model.pt", &zip_of(b"w", b"")[..40]);
+        assert_eq!(complete_units_with(&torn, &options), [], "what is written last says nothing of a torn file");
     }
 
     #[test]
@@ -131,6 +133,13 @@ mod tests {
         assert_eq!(units, ["exp1/step-10", "exp1/step-20"]);
         let memory = memory.with("exp1/final/DONE", "");
         assert_eq!(complete_units_with(&memory, &options).len(), 1);
+        let alike = Memory::of(&[("step-1/DONE", ""), ("step-1/w", "1"), ("step-10/DONE", ""), ("step-10/w", "1")]);
+        assert_eq!(complete_units_with(&alike, &options).len(), 2, "the one's name begins like the other's");
+        let plain = Memory::of(&[("final/DONE", ""), ("final/w", "1"), ("final/ema/DONE", ""), ("final/ema/w", "1")]);
+        assert_eq!(complete_units_with(&plain, &options), [("final".into(), None)], "one in another is a part of it");
+        let first = Memory::of(&[("step-10/w", "1")]);
+        let scan = super::Scan { listing: &first.listing(), peek: &first, options: &options };
+        assert_eq!(super::find(&scan)[0].unit, "step-10", "before any is marked, what carries a step is unfinished");
     }
 
     #[test]

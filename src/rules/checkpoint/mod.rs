@@ -222,10 +222,20 @@ mod tests {
             (&[("ckpt_2.pt", &whole[..])][..], true),
             (&[("ckpt_2.pt", &legacy[..])], false),
             (&[("step-2.json", b"{}")], true),
+            (&[("step-2/a.pkl", b"\x80\x04].")], true),
+            (&[("step-2/a.pkl", &legacy[..])], false),
+            (
+                &[
+                    ("step-2/.metadata", b"__0_0.distcp"),
+                    ("step-2/__0_0.distcp", b"its layout says when it is through"),
+                ],
+                true,
+            ),
             (&[("step-2/model.bin", b"weights")], false),
             (&[("step-2/weights", b"weights")], false),
             (&[("step-2/a.npz", &whole), ("step-2/train.log", b"x")], true),
             (&[("step-1/a.npz", &whole), ("step-1/b.npz", &whole), ("step-2/a.npz", &whole)], false),
+            (&[("step-1/a.npz", &whole), ("step-1/notes.txt", b"x"), ("step-2/a.npz", &whole)], true),
             (&[("D_1.pth", &whole), ("G_1.pth", &whole), ("G_2.pth", &whole)], false),
             (&[("epoch=0-step=1.ckpt", &whole), ("epoch=1-step=2.ckpt", &whole)], true),
         ] {
@@ -346,6 +356,48 @@ mod tests {
         };
         assert_eq!(sure(["model.pt", "optimizer.pt"]), [true, false, true]);
         assert_eq!(sure(["model_5.pt", "optimizer_5.pt"]), [true; 3], "of one step they are of one save");
+    }
+
+    #[test]
+    fn the_pointers_that_a_framework_looks_for_name_the_checkpoint_that_is_put_there() {
+        let whole = check::tests::zip_of(b"w", b"");
+        let of = |files: &[(&str, &str)], unit: &str| {
+            let text = |text: &str| if text == "weights" { whole.clone() } else { text.as_bytes().to_vec() };
+            let memory = files.iter().fold(Memory::default(), |memory, (name, said)| memory.with(name, text(said)));
+            let (listing, options) = (memory.listing(), Options::default());
+            let scan = Scan { listing: &listing, peek: &memory, options: &options };
+            let found = recognise(&scan).expect("something is recognised");
+            let candidate = found.candidates.iter().find(|c| c.unit == unit).expect("the unit is found");
+            let pointers = pointers(found.layout, &scan, candidate).into_iter();
+            pointers.map(|p| (p.path, p.content, p.symlink)).collect::<Vec<_>>()
+        };
+        let pointer = |path: &str, content: &str, symlink| (path.to_owned(), content.to_owned(), symlink);
+        let state = "model_checkpoint_path: \"m-10\"\nall_model_checkpoint_paths: \"m-10\"\n";
+        let tensorflows = [
+            ("run/m-10.index", "i"),
+            ("run/m-10.data-00000-of-00001", "w"),
+            ("run/checkpoint", "model_checkpoint_path: \"m-20\""),
+        ];
+        assert_eq!(of(&tensorflows, "run/m-10"), [pointer("run/checkpoint", state, false)]);
+        assert_eq!(of(&tensorflows[..2], "run/m-10"), [], "there was none");
+        let megatrons = [("iter_0000010/common.pt", "weights"), ("latest_checkpointed_iteration.txt", "20")];
+        assert_eq!(of(&megatrons, "iter_0000010"), [pointer("latest_checkpointed_iteration.txt", "10", false)]);
+        assert_eq!(of(&megatrons[..1], "iter_0000010"), []);
+        let deepspeeds = [("global_step10/mp_rank_00_model_states.pt", "weights"), ("latest", "global_step20")];
+        assert_eq!(of(&deepspeeds, "global_step10"), [pointer("latest", "global_step10", false)]);
+        assert_eq!(of(&deepspeeds[..1], "global_step10"), []);
+        let dlrovers = [("checkpoint-10/rank_0.pt", "weights"), ("dlrover_latest.txt", "20")];
+        assert_eq!(of(&dlrovers, "checkpoint-10"), [pointer("dlrover_latest.txt", "10", false)]);
+        let composers = [
+            ("ep0-ba10-rank0.pt", "weights"),
+            ("ep0-ba10-rank1.pt", "weights"),
+            ("latest-rank0.pt", "-> ep0-ba20-rank0.pt"),
+            ("latest-rank1.pt", "-> ep0-ba20-rank1.pt"),
+            ("latest-rank2.pt", "-> ep0-ba20-rank2.pt"),
+        ];
+        let ranks =
+            ["0", "1"].map(|rank| pointer(&format!("latest-rank{rank}.pt"), &format!("ep0-ba10-rank{rank}.pt"), true));
+        assert_eq!(of(&composers, "ep0-ba10"), ranks);
     }
 
     #[test]

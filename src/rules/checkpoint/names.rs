@@ -47,11 +47,10 @@ impl Attempt {
     /// Reads what `Display` writes.
     pub fn parse(text: &str) -> Option<Attempt> {
         let (number, tag) = match text.split_once('r') {
-            Some((number, tag)) if tag.len() == 8 => (number, Some(u32::from_str_radix(tag, 16).ok()?)),
-            Some(_) => return None,
+            Some((number, tag)) => (number, Some(u32::from_str_radix(tag, 16).ok()?)),
             None => (text, None),
         };
-        let number = digits(number, 10).filter(|number| *number <= Attempt::LAST)?;
+        let number = number.parse().ok().filter(|number| *number <= Attempt::LAST)?;
         let attempt = Attempt { number, tag };
         (attempt.to_string() == text).then_some(attempt)
     }
@@ -86,7 +85,7 @@ impl Stamp {
     /// Reads what `Display` writes.
     pub fn parse(text: &str) -> Option<Stamp> {
         let (attempt, seq) = text.split_once('-')?;
-        let stamp = Stamp { attempt: Attempt::parse(attempt)?, seq: digits(seq, 6)? };
+        let stamp = Stamp { attempt: Attempt::parse(attempt)?, seq: seq.parse().ok()? };
         (stamp.to_string() == text).then_some(stamp)
     }
 }
@@ -124,8 +123,8 @@ impl CommitName {
         let name = key.strip_prefix(COMMITS)?.strip_prefix('/')?.strip_suffix(".json")?;
         let mut parts = name.split('-');
         let (attempt, seq, step, hash) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-        let stamp = Stamp { attempt: Attempt::parse(attempt)?, seq: digits(seq, 6)? };
-        let commit = CommitName { stamp, step: digits(step, 12)?, hash: hash.to_owned() };
+        let stamp = Stamp { attempt: Attempt::parse(attempt)?, seq: seq.parse().ok()? };
+        let commit = CommitName { stamp, step: step.parse().ok()?, hash: hash.to_owned() };
         let is_hash = hash.len() == 16 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         (is_hash && commit.to_string() == name).then_some(commit)
     }
@@ -134,10 +133,6 @@ impl CommitName {
 /// The first 16 hex digits of the BLAKE3 of some bytes.
 pub fn hash16(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex().chars().take(16).collect()
-}
-
-fn digits(text: &str, at_least: usize) -> Option<u64> {
-    (text.len() >= at_least && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
 /// The key of one file's data: `UNIT/A-S/PATH`, the path within the unit's directory where it is one. What stores

@@ -54,7 +54,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     units
 }
 
-/// The directories that were each saved as one, none inside another; empty where that is the checkpoint directory.
+/// The directories that were each saved as one, none inside another; the empty path where that is the checkpoint directory.
 fn roots<'a>(scan: &Scan<'a>) -> BTreeSet<&'a str> {
     let telltales = scan.listing.files().filter(|f| TELLTALES.contains(&f.name()) && !f.path.contains(TEMPORARY));
     let mut roots: BTreeSet<&str> = telltales.map(|f| root_of(scan, parent_of(&f.path))).collect();
@@ -107,7 +107,7 @@ fn below<'a>(scan: &Scan<'a>, directory: &str) -> impl Iterator<Item = &'a str> 
 }
 
 fn is_in(path: &str, directory: &str) -> bool {
-    directory.is_empty() && !path.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// `N` or `prefix_N`, unless that is a day, or what says a step in another way (`step-100`).
@@ -242,6 +242,8 @@ mod tests {
             .with("metadata/_CHECKPOINT_METADATA", "{}")
             .with("metadata/metadata", "what the manager says of itself");
         assert_eq!(complete_units(&memory), [("my_model".into(), None)]);
+        let both = memory.clone().with("5/_CHECKPOINT_METADATA", "{}").with("5/default/manifest.ocdbt", "x");
+        assert_eq!(complete_units(&both), [("5".into(), Some(5))], "it must not be restored in a step's place");
         let torn = memory.with("my_model/_CHECKPOINT_METADATA", "{");
         assert!(reason(&torn, "my_model").contains("_CHECKPOINT_METADATA"));
         let beside_steps = torn.with("10/_CHECKPOINT_METADATA", "{}").with("10/default/manifest.ocdbt", "x");

@@ -137,6 +137,13 @@ mod tests {
         assert!(!prefers_local(None, age(50, 9), &stamp, age(40, 5)), "nobody knows where it came from");
         assert!(!prefers_local(Some(&two), age(50, 4), &stamp, age(40, 5)), "left over from before going back");
         assert!(!prefers_local(Some(&two), age(30, 9), &stamp, age(40, 5)));
+        assert!(prefers_local(Some(&two), age(50, 5), &stamp, age(40, 5)), "clocks are coarse");
+        let unknown = |newest_ns| Age { step: None, newest_ns };
+        for (local, committed) in [(age(40, 9), age(40, 5)), (unknown(9), age(40, 5)), (unknown(9), unknown(5))] {
+            assert!(prefers_local(Some(&two), local, &stamp, committed), "no step tells: saved over since {local:?}");
+            assert!(!prefers_local(Some(&two), committed, &stamp, committed), "it is what was committed");
+            assert!(!supersedes(committed, committed));
+        }
     }
 
     #[test]

@@ -199,3 +199,27 @@ pub fn process_count_here(asked: Option<u32>, spec: &ClusterSpec) -> Result<Opti
         _ => Ok(asked),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::detect;
+    use super::*;
+    use crate::rules::env::Env;
+
+    #[test]
+    fn what_is_asked_for_of_the_cluster_outdoes_what_its_source_says_of_others() {
+        let told = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}"#;
+        let env = Env::from_pairs([("TF_CONFIG", told)]);
+        let asked = |nnodes: Option<&str>, node_rank: Option<&str>| {
+            let explicit = |text: &str| Explicit { place: "a flag".to_owned(), text: text.to_owned() };
+            let (nnodes, node_rank) = (nnodes.map(explicit), node_rank.map(explicit));
+            let options = ClusterOptions { nnodes, node_rank, ..ClusterOptions::default() };
+            let spec = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec;
+            (spec.num_nodes, spec.node_rank, spec.is_chief, spec.hosts.is_some(), spec.tf.is_some())
+        };
+        assert_eq!(asked(None, None), (Some(2), Some(1), false, true, true));
+        assert_eq!(asked(Some("2"), Some("1")), (Some(2), Some(1), false, true, true), "it says the same");
+        assert_eq!(asked(Some("3"), None), (Some(3), Some(1), false, false, false));
+        assert_eq!(asked(None, Some("0")), (Some(2), Some(0), true, false, false));
+    }
+}

@@ -247,6 +247,23 @@ mod tests {
     }
 
     #[test]
+    fn tasks_are_the_processes_of_their_nodes_and_too_few_of_them_are_refused() {
+        let placed = |tasks: &str, nodes: &str| {
+            let ours = [("SLURM_NTASKS", tasks), ("SLURM_NNODES", nodes), ("SLURM_PROCID", "1"), ("SLURM_NODEID", "0")];
+            let list = format!("gpu[1-{nodes}]");
+            let step = [("SLURM_JOB_ID", "42"), ("SLURM_LOCALID", "1"), ("SLURM_STEP_NODELIST", &list)];
+            let env = crate::rules::env::Env::from_pairs(ours.into_iter().chain(step));
+            let options = super::super::spec::ClusterOptions::default();
+            let found = super::super::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+            let process = found.map_err(|error| error.code)?.spec.process.expect("a process");
+            Ok((process.local_rank, process.local_size, process.rank, process.world))
+        };
+        assert_eq!(placed("8", "2"), Ok((1, Some(4), 1, 8)));
+        assert_eq!(placed("3", "2"), Ok((1, None, 1, 3)), "how many of them are here is not known");
+        assert_eq!(placed("3", "4"), Err("bad_cluster"));
+    }
+
+    #[test]
     fn the_tasks_of_each_node_are_counted_through_the_repeats() {
         let of = |node| tasks_of_node("X", "4(x2),1", node, 3, 9).map_err(|e| e.code);
         assert_eq!([of(0), of(1), of(2), of(3)], [Ok(4), Ok(4), Ok(1), Err("bad_cluster")]);

@@ -112,3 +112,24 @@ fn first<T>(
 ) -> Result<Option<T>, ClusterError> {
     found.map_or_else(other, |found| Ok(Some(found)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::detect;
+    use super::*;
+    use crate::rules::cluster::spec::ClusterOptions;
+    use crate::rules::env::Env;
+
+    #[test]
+    fn who_is_started_once_a_process_is_one_of_its_node_where_all_that_it_is_told_fits_together() {
+        let placed = |local_rank: &str| {
+            let told = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", local_rank), ("LOCAL_WORLD_SIZE", "4")];
+            let env = Env::from_pairs(told.into_iter().chain([("MASTER_ADDR", "m")]));
+            let options = ClusterOptions::default();
+            let spec = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec;
+            (spec.node_rank, spec.num_nodes, spec.process.map(|p| (p.local_rank, p.local_size, p.rank, p.world)))
+        };
+        assert_eq!(placed("1"), (Some(1), Some(2), Some((1, Some(4), 5, 8))));
+        assert_eq!(placed("2"), (Some(5), Some(8), None), "the third of four is no rank 5");
+    }
+}

@@ -134,6 +134,19 @@ mod tests {
     }
 
     #[test]
+    fn the_processes_of_a_node_share_its_processors_unless_somebody_said_otherwise_and_one_is_the_chief() {
+        let threads = |cores, preset: Option<&str>| {
+            let env = Env::from_pairs(preset.map(|threads| ("OMP_NUM_THREADS", threads)));
+            let options = ClusterOptions { nproc: Some(Nproc::Count(2)), cores, ..ClusterOptions::default() };
+            let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+            assert_eq!(resolved.launches.iter().map(|l| l.is_chief).collect::<Vec<_>>(), [true, false]);
+            resolved.launches[1].changes.set.get("OMP_NUM_THREADS").cloned()
+        };
+        assert_eq!([threads(16, None), threads(1, None)], [Some("8".to_owned()), Some("1".to_owned())]);
+        assert_eq!([threads(16, Some("3")), threads(0, None)], [None, None]);
+    }
+
+    #[test]
     fn who_starts_the_processes_is_told_nothing() {
         assert_eq!(told("8", None, &["torchrun", "train.py"]), None);
         assert_eq!(told("8", None, &["python", "-m", "torch.distributed.run", "train.py"]), None);

@@ -74,6 +74,21 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_could_not_be_repaired_is_bad_and_what_waits_for_repair_or_was_counted_is_a_warning() {
+        let failed = Gpu { remap_failed: Some(true), ..Gpu::default() };
+        let pending = Gpu { remap_pending: Some(true), ..Gpu::default() };
+        let errors = Gpu { ecc_uncorrected: Some(2), ..Gpu::default() };
+        assert_eq!([&failed, &pending, &errors].map(|gpu| health(gpu).0), [Health::Bad, Health::Warn, Health::Warn]);
+        let all = Gpu { remap_failed: Some(true), ecc_uncorrected: Some(2), ..pending };
+        let (worst, why) = health(&all);
+        let why = why.expect("it says why");
+        assert!(
+            worst == Health::Bad && ["replaced", "GPU reset", "2 uncorrectable"].iter().all(|w| why.contains(w)),
+            "{why}"
+        );
+    }
+
+    #[test]
     fn a_power_cap_is_normal_under_load_and_heat_is_not() {
         let gpu = |bits| Gpu { throttle_reasons: Some(bits), ..Gpu::default() };
         assert_eq!(health(&gpu(0x4)).0, Health::Ok);

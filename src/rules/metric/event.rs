@@ -155,9 +155,6 @@ fn of_type(dtype: u64, bits: u64) -> f64 {
         types::INT16 => f64::from(bits as i16),
         types::INT32 => f64::from(bits as i32),
         types::INT64 => bits as i64 as f64,
-        types::UINT8 => f64::from(bits as u8),
-        types::UINT16 => f64::from(bits as u16),
-        types::UINT32 => f64::from(bits as u32),
         _ => bits as f64,
     }
 }
@@ -310,6 +307,11 @@ mod tests {
         assert_eq!(content(types::FLOAT, &0.25f32.to_le_bytes()), Some(0.25));
         assert_eq!(content(types::INT16, &(-2i16).to_le_bytes()), Some(-2.0));
         assert_eq!(content(types::UINT8, &[200]), Some(200.0));
+        assert_eq!(content(types::DOUBLE, &0.1f64.to_le_bytes()), Some(0.1));
+        assert_eq!(content(types::INT8, &[0xfe]), Some(-2.0));
+        assert_eq!(content(types::INT64, &(-2i64).to_le_bytes()), Some(-2.0));
+        assert_eq!(content(types::UINT16, &[0xff, 0xff]), Some(65535.0));
+        assert_eq!(content(types::UINT32, &[0xff; 4]), Some(4294967295.0));
         assert_eq!(tensor_value(&[varint_field(1, types::FLOAT)]), Some(0.0));
     }
 

@@ -288,6 +288,13 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_has_told_before_is_asked_every_few_seconds_while_it_fails() {
+        let mut key = key(PREEMPTED);
+        key.heard(Some(&good("FALSE")), SOON, 0.5);
+        assert!((0..50).all(|_| key.heard(None, SOON, 0.5).pause <= Duration::from_secs(5)));
+    }
+
+    #[test]
     fn a_key_that_some_machines_lack_is_not_missed_aloud() {
         for meaning in [MAINTENANCE, UPCOMING] {
             let mut key = key(meaning);
@@ -347,6 +354,13 @@ mod tests {
             assert_eq!(key.heard(Some(&good(then)), SOON, 0.5).words, [], "once");
             assert_eq!(notices(&key.heard(Some(&ends), SOON, 0.5)).len(), 1);
         }
+    }
+
+    #[test]
+    fn what_a_server_says_of_maintenance_is_one_short_line_of_the_log() {
+        let said = format!(r#"{{"status": "PENDING\nerror: forged{}"}}"#, "x".repeat(500));
+        let Some(Value::Soon(why)) = upcoming(&said) else { panic!("it is upcoming") };
+        assert!(why.len() < 200 && !why.contains('\n') && why.contains("pending"), "{why:?}");
     }
 
     #[test]

@@ -118,7 +118,9 @@ fn a_unit_that_is_none_of_its_files_is_refused() {
 #[test]
 fn duplicates_and_paths_that_are_file_and_parent_are_refused() {
     assert!(altered(|v| v["files"][1]["path"] = json!("u/a")).is_err());
-    assert!(altered(|v| v["files"][1]["path"] = json!("u/a/b")).is_err());
+    for below in ["u/a/b", "u/a/b/c/d"] {
+        assert!(altered(|v| v["files"][1]["path"] = json!(below)).is_err(), "{below}");
+    }
     assert!(altered(|v| v["pointers"][0]["path"] = json!("u/a")).is_err());
     assert!(altered(|v| v["pointers"][0]["path"] = json!("u")).is_err());
 }
@@ -135,18 +137,26 @@ fn sizes_that_lie_or_overflow_are_refused() {
 #[test]
 fn chunks_that_do_not_make_the_whole_are_refused_before_anything_is_fetched() {
     let bytes: Vec<u8> = (0..(MIN_CHUNK as usize * 2 + 7)).map(|n| (n % 251) as u8).collect();
-    let mut sums: Vec<String> = bytes.chunks(MIN_CHUNK as usize).map(|chunk| hex(crc32c::crc32c(chunk))).collect();
-    let with = |sums: &[String]| {
+    let of = |size: u64| bytes.chunks(size as usize).map(|chunk| hex(crc32c::crc32c(chunk))).collect::<Vec<String>>();
+    let with = |size: u64, sums: &[String]| {
         altered(|v| {
             v["files"][0]["size"] = json!(bytes.len());
             v["files"][0]["crc32c"] = json!(hex(crc32c::crc32c(&bytes)));
-            v["files"][0]["chunks"] = json!({"size": MIN_CHUNK, "crc32c": sums});
+            v["files"][0]["chunks"] = json!({"size": size, "crc32c": sums});
             v["total_bytes"] = json!(good().total_bytes - good().files[0].size + bytes.len() as u64);
         })
     };
-    assert!(with(&sums).is_ok(), "{:?}", with(&sums));
+    let mut sums = of(MIN_CHUNK);
+    assert!(with(MIN_CHUNK, &sums).is_ok(), "{:?}", with(MIN_CHUNK, &sums));
+    assert!(with(MIN_CHUNK / 2, &of(MIN_CHUNK / 2)).is_err(), "so small that they would never end");
     sums[1] = "00000000".to_owned();
-    assert!(with(&sums).is_err_and(|why| why.contains("do not make its crc32c")));
+    assert!(with(MIN_CHUNK, &sums).is_err_and(|why| why.contains("do not make its crc32c")));
+    for none in ["", "0000000", "ABCDEF01"] {
+        assert!(
+            altered(|v| v["files"][0]["crc32c"] = json!(none)).is_err_and(|why| why.contains("no crc32c")),
+            "{none}"
+        );
+    }
 }
 
 #[test]
@@ -177,6 +187,11 @@ fn links_that_leave_the_unit_are_refused() {
     }
     let pointer = json!({"path": "last.ckpt", "content": "../x", "symlink": true});
     assert!(altered(|v| v["pointers"][0] = pointer).is_err());
+    let inside = json!({"path": "last.ckpt", "content": "u/a", "symlink": true});
+    let of_text = json!({"path": "latest", "content": "../x"});
+    for pointer in [inside, of_text] {
+        assert_eq!(altered(|v| v["pointers"][0] = pointer).err(), None);
+    }
 }
 
 #[test]
@@ -192,6 +207,10 @@ fn links_that_leave_the_unit_only_through_each_other_are_refused_and_circles_end
     };
     assert!(with(&[("u/d/d/up", "../../"), ("u/d/d/out", "up/../etc/passwd")]).is_err_and(|why| why.contains("out")));
     assert!(with(&[("u/d/d/up", "../.."), ("u/d/d/out", "up/../../../x")]).is_err());
+    assert!(
+        with(&[("u/d/d/up", "../.."), ("u/d/d/out", "up/../u2/x")]).is_err(),
+        "its name only begins like the unit's"
+    );
     assert_eq!(with(&[("u/d/d/up", "../../"), ("u/d/d/in", "up/d/x"), ("u/x1", "x2"), ("u/x2", "x1")]).err(), None);
 }
 

@@ -126,6 +126,19 @@ fn an_unclear_xid_with_a_dead_trainer_restarts_once_and_then_leaves() {
         assert_eq!(ledger.xid(now, 0, 170, None)[0].class, Class::Note);
         assert_eq!(died(&mut ledger, now), Some(class));
     }
+    ledger.refill();
+    ledger.xid(300 * SECOND, 0, 170, None);
+    assert_eq!(died(&mut ledger, 300 * SECOND), Some(Class::Restart), "the budget is full again");
+}
+
+#[test]
+fn of_several_gpus_at_a_death_the_worst_decides() {
+    for (first, second) in [(94, 79), (79, 94)] {
+        let mut ledger = ledger(true);
+        ledger.xid(SECOND, 0, first, None);
+        ledger.xid(SECOND, 1, second, None);
+        assert_eq!(died(&mut ledger, 2 * SECOND), Some(Class::Leave), "{first} and {second}");
+    }
 }
 
 #[test]

@@ -333,9 +333,12 @@ fn a_dropped_sigterm_is_no_stop() {
 
 #[test]
 fn exit_codes_are_remapped_at_the_very_end() {
-    let mut machine = running(Policy { remap_exit: vec![(143, 0)], ..Policy::default() });
-    feed(&mut machine, 1.0, [term(), ended(143)]);
-    assert_eq!(outcome(machine.step(secs(1.0), Event::TreeEmpty)).exit_code, 0);
+    let ending = |events: &[Event]| {
+        let mut machine = running(Policy { remap_exit: vec![(143, 0)], ..Policy::default() });
+        feed(&mut machine, 1.0, events.iter().cloned());
+        outcome(machine.step(secs(1.0), Event::TreeEmpty)).exit_code
+    };
+    assert_eq!([ending(&[term(), ended(143)]), ending(&[ended(3)])], [0, 3]);
 }
 
 #[test]

@@ -60,6 +60,23 @@ fn a_hang_is_restarted_and_charged_and_the_next_attempt_is_watched_afresh() {
 }
 
 #[test]
+fn a_heartbeat_is_a_sign_of_life_and_a_higher_step_in_it_makes_the_budget_full() {
+    let mut machine = running(watched(1));
+    for attempt in 1..5u32 {
+        let now = f64::from(attempt) * 1000.0;
+        let beat = Pulse { beat: true, step: Some(u64::from(attempt)), ..SILENT };
+        for at in 1..20 {
+            let look =
+                feed(&mut machine, now - 1000.0 + f64::from(at) * 10.0, [Event::Due(Timer::Pulse), Event::Pulse(beat)]);
+            assert!(matches!(look[..], [Action::Feel, Action::Arm(Timer::Pulse, _)]), "{look:?}");
+        }
+        feed(&mut machine, now - 800.0, [ended(1), Event::TreeEmpty]);
+        assert_eq!(machine.state, State::Waiting, "{attempt}");
+        feed(&mut machine, now, [Event::Due(Timer::Backoff), Event::Spawned { pids: vec![7] }]);
+    }
+}
+
+#[test]
 fn a_hung_trainer_that_leaves_with_0_on_sigabrt_has_not_finished() {
     let mut machine = running(watched(0));
     let (now, _) = silence(&mut machine, 0.1);

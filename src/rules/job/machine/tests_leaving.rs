@@ -283,6 +283,8 @@ fn a_warning_asks_for_a_checkpoint_and_for_nothing_else() {
 fn a_signal_can_announce_the_end_and_is_then_a_notice() {
     let usr1 = Signal::USR1;
     let mut machine = running(Policy { preempt_on: vec![(usr1, secs(120.0))], ..with_store() });
+    let usr2 = machine.step(secs(0.5), Event::Signal { signal: Signal::USR2, sender: Some(1) });
+    assert_eq!(usr2, [leader(Signal::USR2)], "another is passed on as ever");
     let told = machine.step(secs(1.0), Event::Signal { signal: usr1, sender: Some(1) });
     assert!(is_told(&told) && told.contains(&Action::Arm(Timer::Grace, secs(101.0))), "{told:?}");
     feed(&mut machine, 2.0, [ended(0), Event::TreeEmpty]);
@@ -292,10 +294,35 @@ fn a_signal_can_announce_the_end_and_is_then_a_notice() {
 }
 
 #[test]
+fn a_crash_after_a_signal_that_asks_nobody_to_leave_is_restarted() {
+    for is_held in [false, true] {
+        let mut machine = Machine::new(Policy { max_restarts: 1, ..Policy::default() });
+        machine.step(secs(0.0), Event::Started);
+        let (usr1, spawned) =
+            (Event::Signal { signal: Signal::USR1, sender: Some(1) }, Event::Spawned { pids: vec![7] });
+        feed(&mut machine, 0.1, if is_held { [usr1, spawned] } else { [spawned, usr1] });
+        feed(&mut machine, 1.0, [ended(1), Event::TreeEmpty]);
+        assert_eq!(machine.state, State::Waiting, "held before the start: {is_held}");
+    }
+}
+
+#[test]
+fn who_dies_of_ctrl_c_in_a_terminal_of_its_own_is_not_restarted() {
+    for (child_has_terminal, state) in [(true, State::Done), (false, State::Waiting)] {
+        let mut machine = running(Policy { max_restarts: 1, child_has_terminal, ..Policy::default() });
+        let killed = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::INT), oom: false };
+        feed(&mut machine, 1.0, [killed, Event::TreeEmpty]);
+        assert_eq!(machine.state, state);
+    }
+}
+
+#[test]
 fn a_signal_for_a_checkpoint_is_passed_on_as_well() {
     let mut machine = running(Policy { checkpoint_on: vec![Signal::USR1], ..with_store() });
     let actions = machine.step(secs(1.0), Event::Signal { signal: Signal::USR1, sender: Some(1) });
     assert_eq!(actions, [leader(Signal::USR1), Action::Hasten { notice: false }]);
+    let other = machine.step(secs(2.0), Event::Signal { signal: Signal::USR2, sender: Some(1) });
+    assert_eq!(other, [leader(Signal::USR2)]);
 }
 
 #[test]
@@ -346,4 +373,22 @@ fn however_often_a_newer_run_is_heard_of_the_trainer_is_told_to_stop_once() {
     let mut machine = running(Policy { preempt_signal: None, ..with_store() });
     assert_eq!(signals(&feed(&mut machine, 1.0, [term()])), 0);
     assert_eq!(signals(&machine.step(secs(2.0), fenced())), 1, "it knows of nothing");
+}
+
+#[test]
+fn a_gpu_that_fails_while_the_job_is_stopping_changes_no_reason() {
+    let mut machine = running(Policy::default());
+    machine.step(secs(1.0), term());
+    assert_eq!(machine.step(secs(2.0), Event::GpuFailed { detail: "GPU-1 fell off the bus".into() }), []);
+    let end = outcome(feed(&mut machine, 3.0, [ended(0), Event::TreeEmpty]));
+    assert_eq!((end.reason, end.exit_code), (Reason::Stopped, 143));
+}
+
+#[test]
+fn what_is_born_while_the_tree_ends_is_told_to_leave_and_after_the_deadline_killed() {
+    let mut machine = running(Policy::default());
+    machine.step(secs(1.0), ended(0));
+    assert_eq!(machine.step(secs(1.5), Event::Due(Timer::Sweep))[0], Action::TermTree);
+    machine.step(secs(26.0), Event::Due(Timer::Grace));
+    assert_eq!(machine.step(secs(26.5), Event::Due(Timer::Sweep))[0], Action::KillTree);
 }

@@ -194,6 +194,18 @@ fn an_attempt_that_saved_is_none_of_three_quick_failures_without_a_checkpoint() 
 }
 
 #[test]
+fn the_checkpoint_that_the_job_began_with_is_no_progress() {
+    let (policy, mut memory) = (policy(9), Memory::default());
+    memory.starts_from(Some(100));
+    let mut crashes = |code: u8| {
+        memory.progressed(Some(100));
+        memory.judge(&policy, crash(code, Some(100), 1))
+    };
+    assert!(matches!([crashes(7), crashes(8)], [Answer::After(_), Answer::After(_)]));
+    assert!(matches!(crashes(9), Answer::No(why) if why.contains("in a row")));
+}
+
+#[test]
 fn who_went_back_makes_progress_from_there_and_goes_back_again_only_from_beyond() {
     let (policy, mut memory) = (policy(2), Memory::default());
     let stuck = |step, code| Failure { stuck: true, ..crash(code, Some(step), 100) };
@@ -207,6 +219,12 @@ fn who_went_back_makes_progress_from_there_and_goes_back_again_only_from_beyond(
     memory.progressed(Some(25));
     after(memory.judge(&policy, stuck(25, 1)));
     assert!(matches!(memory.judge(&policy, stuck(25, 1)), Answer::Older(_)));
+}
+
+#[test]
+fn who_hung_is_restarted_whatever_code_it_left_with() {
+    let hung = Failure { hung: true, ..crash(127, None, 100) };
+    assert!(matches!(Memory::default().judge(&policy(1), hung), Answer::After(_)));
 }
 
 #[test]

@@ -52,6 +52,23 @@ fn a_token_comes_first_and_goes_with_every_question() {
 }
 
 #[test]
+fn a_server_that_has_told_before_is_asked_every_few_seconds_while_it_fails() {
+    let mut imds = Imds::default();
+    round(&mut imds, &healthy);
+    let mut refused = || imds.heard(Some(&answer(401, "")), SOON, 0.5).pause;
+    assert!((0..50).all(|_| refused() <= Duration::from_secs(5)));
+}
+
+#[test]
+fn what_can_be_no_token_is_never_sent_as_one() {
+    for odd in ["", "<html>", "two words", "a\r\nHost: b", "\u{fc}", &"x".repeat(5000)] {
+        let mut imds = Imds::default();
+        assert!(!imds.heard(Some(&answer(200, odd)), SOON, 0.5).pause.is_zero(), "{odd:?}");
+        assert_eq!(imds.question().path, "/latest/api/token", "{odd:?}");
+    }
+}
+
+#[test]
 fn a_question_that_is_never_answered_well_keeps_nobody_from_asking_the_others() {
     let mut imds = Imds::default();
     let ill = |path: &str| if path.ends_with("rebalance") { answer(500, "") } else { healthy(path) };

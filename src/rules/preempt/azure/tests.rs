@@ -61,13 +61,17 @@ fn events_of_other_machines_are_not_ours() {
 
 #[test]
 fn without_a_name_it_is_asked_for_again_and_then_every_event_counts() {
-    let mut events = Events::default();
-    events.heard(None, SOON, 0.5);
-    let preempt = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
-    assert_eq!(hear(&mut events, &preempt).words, []);
-    assert_eq!(events.question().path, NAME);
-    events.heard(Some(&answer(404, "")), SOON, 0.5);
-    assert_eq!(notices(&hear(&mut events, &preempt)).len(), 1);
+    let long = "x".repeat(300);
+    for (status, no_name) in [(404, "Not found"), (200, ""), (200, "<html>"), (200, "{}"), (200, "a\nb"), (200, &long)]
+    {
+        let mut events = Events::default();
+        events.heard(None, SOON, 0.5);
+        let preempt = document(2, &[event("e1", "Preempt", "vm_0", "Scheduled", AT)]);
+        assert_eq!(hear(&mut events, &preempt).words, []);
+        assert_eq!(events.question().path, NAME);
+        events.heard(Some(&answer(status, no_name)), SOON, 0.5);
+        assert_eq!(notices(&hear(&mut events, &preempt)).len(), 1, "{status} {no_name:?}");
+    }
 }
 
 #[test]
@@ -167,6 +171,13 @@ fn only_a_well_formed_answer_says_anything_and_a_storm_of_others_is_one_remark()
         [answer(400, &preempt), answer(503, &preempt), answer(200, "<html>"), answer(200, "{}"), answer(200, "[]")];
     let words: Vec<Word> = (0..10).flat_map(|_| strange.iter()).flat_map(|a| hear(&mut events, a).words).collect();
     assert!(matches!(words[..], [Word::Remark(_)]), "{words:?}");
+}
+
+#[test]
+fn a_server_that_has_told_before_is_asked_every_few_seconds_while_it_fails() {
+    let mut events = events();
+    hear(&mut events, &document(1, &[]));
+    assert!((0..50).all(|_| events.heard(None, SOON, 0.5).pause <= Duration::from_secs(5)));
 }
 
 #[test]
