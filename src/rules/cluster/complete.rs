@@ -214,7 +214,8 @@ mod tests {
             let explicit = |text: &str| Explicit { place: "a flag".to_owned(), text: text.to_owned() };
             let (nnodes, node_rank) = (nnodes.map(explicit), node_rank.map(explicit));
             let options = ClusterOptions { nnodes, node_rank, ..ClusterOptions::default() };
-            let spec = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec;
+            let spec =
+                detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec.said;
             (spec.num_nodes, spec.node_rank, spec.is_chief, spec.hosts.is_some(), spec.tf.is_some())
         };
         assert_eq!(asked(None, None), (Some(2), Some(1), false, true, true));

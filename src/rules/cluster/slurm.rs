@@ -255,7 +255,7 @@ mod tests {
             let env = crate::rules::env::Env::from_pairs(ours.into_iter().chain(step));
             let options = super::super::spec::ClusterOptions::default();
             let found = super::super::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
-            let process = found.map_err(|error| error.code)?.spec.process.expect("a process");
+            let process = found.map_err(|error| error.code)?.spec.said.process.expect("a process");
             Ok((process.local_rank, process.local_size, process.rank, process.world))
         };
         assert_eq!(placed("8", "2"), Ok((1, Some(4), 1, 8)));

@@ -126,7 +126,8 @@ mod tests {
             let told = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", local_rank), ("LOCAL_WORLD_SIZE", "4")];
             let env = Env::from_pairs(told.into_iter().chain([("MASTER_ADDR", "m")]));
             let options = ClusterOptions::default();
-            let spec = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec;
+            let spec =
+                detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec.said;
             (spec.node_rank, spec.num_nodes, spec.process.map(|p| (p.local_rank, p.local_size, p.rank, p.world)))
         };
         assert_eq!(placed("1"), (Some(1), Some(2), Some((1, Some(4), 5, 8))));
