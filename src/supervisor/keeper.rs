@@ -233,7 +233,7 @@ impl Keeper {
 
     async fn doubt(&mut self, most: Duration) {
         let Some(mirror) = &mut self.mirror else { return };
-        if let Err(error) = mirror.doubt(self.settle.min(most)).await {
+        if let Err(error) = mirror.doubt(self.settle, most).await {
             mirror.note(format!("what the command was writing when it was cut off cannot be looked at: {error}"));
         }
         self.tell_notes();

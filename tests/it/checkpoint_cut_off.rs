@@ -51,3 +51,16 @@ fn after_a_crash_in_a_save_the_next_attempt_goes_on_from_the_one_before_and_from
         assert_eq!(run(&place, &args, &script).output().expect_code(0).out(), format!("at {step}\n"), "{save}");
     }
 }
+
+#[test]
+fn what_an_attempt_resumed_from_is_not_in_doubt_because_it_was_killed_soon_after_and_what_it_saved_itself_is() {
+    let script = r#"cd "$D"; save() { mkdir step-$1; echo w >step-$1/weights.bin; }
+        case $TRAINIT_ATTEMPT in
+            1) save 1; exit 1 ;;
+            2) save 2; exit 137 ;;
+            *) echo at $TRAINIT_RESUME_STEP ;;
+        esac"#;
+    let place = Place::new();
+    let done = run(&place, &["--max-restarts", "2", "--restart-backoff", "500ms"], script).output().expect_code(0);
+    assert_eq!(done.out(), "at 1\n", "{}", done.err());
+}

@@ -22,11 +22,11 @@ impl CutOff {
 }
 
 impl Mirror {
-    /// Passes over what was written less than `settle` before the trainer was cut off and need not be whole. Errors: as
-    /// stat(2), and of the note about it in the directory.
-    pub(super) async fn doubt(&mut self, settle: Duration) -> io::Result<()> {
+    /// Passes over what was written less than `settle`, and no more than `most`, before the trainer was cut off and need not
+    /// be whole. Errors: as stat(2), and of the note about it in the directory.
+    pub(super) async fn doubt(&mut self, settle: Duration, most: Duration) -> io::Result<()> {
         let at = self.cut_off.0.swap(0, Ordering::Relaxed);
-        let since = at.saturating_sub(i64::try_from(settle.as_nanos()).unwrap_or(i64::MAX));
+        let since = at.saturating_sub(i64::try_from(settle.min(most).as_nanos()).unwrap_or(i64::MAX));
         // Who says 0 knows that nobody writes.
         if at == 0 || settle.is_zero() {
             return Ok(());

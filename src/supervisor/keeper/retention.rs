@@ -92,6 +92,16 @@ pub(super) async fn read(store: &Store, name: &CommitName) -> Result<Result<Mani
     }
 }
 
+/// The first of these commits, from this one on, whose manifest can be read, and where it stands.
+async fn readable(store: &Store, names: &[CommitName], from: usize) -> Result<Option<(usize, Manifest)>, StoreError> {
+    for (at, name) in names.iter().enumerate().skip(from) {
+        if let Ok(manifest) = read(store, name).await? {
+            return Ok(Some((at, manifest)));
+        }
+    }
+    Ok(None)
+}
+
 /// What the store does not hold as the manifest has it; `None`: nothing.
 pub(super) async fn lacks(store: &Store, manifest: &Manifest) -> Result<Option<String>, StoreError> {
     let there = sizes(store, manifest.regular()).await?;
@@ -221,19 +231,16 @@ impl Mirror {
                     needed.extend(manifest.files.into_iter().map(|f| f.key));
                 }
             }
-            let mut next = None;
+            let mut next = readable(store, &going, 0).await?;
             for (at, name) in going.iter().enumerate() {
                 // Not one that cannot be read just now: what data were its own, nobody would know any more.
-                let manifest = match next.take() {
-                    Some(manifest) => manifest,
-                    None => read(store, name).await?.ok(),
-                };
-                let mut shared = HashSet::new();
-                if let Some(name) = going.get(at + 1) {
-                    let manifest = next.insert(read(store, name).await?.ok());
-                    shared.extend(manifest.iter().flat_map(Manifest::regular).map(|item| item.key.clone()));
+                let manifest = next.take_if(|(of, _)| *of == at).map(|(_, manifest)| manifest);
+                if manifest.is_some() {
+                    next = readable(store, &going, at + 1).await?;
                 }
                 // What the next has of this one goes with the next: cut off in between, this leaves no torn commit.
+                let shared: HashSet<&str> =
+                    next.iter().flat_map(|(_, next)| next.regular()).map(|item| item.key.as_str()).collect();
                 let stays = |key: &str| needed.contains(key) || shared.contains(key);
                 self.delete(store, name, manifest.as_ref(), stays).await?;
             }

@@ -22,6 +22,9 @@ const JUST_THEN: Duration = Duration::from_millis(500);
 /// A launcher may leave so much later than the process that was killed below it: Open MPI's mpirun takes more than 2 s.
 const LAUNCHERS_DELAY: Duration = Duration::from_secs(3);
 
+/// So much older than it is may a file look: its time is that of the kernel's last tick, or of a share's server.
+const FILES_CLOCK: Duration = Duration::from_millis(100);
+
 /// A shell's or launcher's word for the signal that killed the trainer; MPICH's mpiexec has the bare number of SIGKILL. HUP,
 /// INT and TERM are answered rather than died of.
 fn tells_of_a_kill(code: u8) -> bool {
@@ -34,16 +37,23 @@ impl Machine {
     pub(super) fn doubt(&self, now: Uptime) -> Option<Action> {
         let (end, _) = self.ended.filter(|_| self.policy.checkpoints)?;
         let is_asked = self.stop.is_some() || self.answered_a_request(now);
-        let (at, most) = match (end, self.killing) {
-            (_, Some(killed_at)) => (killed_at, Duration::MAX),
-            (End::Signal(_), _) if !is_asked || self.hung.is_some() => (self.ended_at, Duration::MAX),
-            (End::Code(code), _) if !is_asked && tells_of_a_kill(code) => {
-                (self.ended_at.saturating_sub(LAUNCHERS_DELAY), Duration::MAX)
+        let of_a_launcher = match end {
+            End::Code(code) if !is_asked && tells_of_a_kill(code) => {
+                Some(self.ended_at.saturating_sub(LAUNCHERS_DELAY))
             }
+            _ => None,
+        };
+        let (at, most) = match (end, self.killing) {
+            (_, Some(killed_at)) => (of_a_launcher.map_or(killed_at, |at| at.min(killed_at)), Duration::MAX),
+            (End::Signal(_), _) if !is_asked || self.hung.is_some() => (self.ended_at, Duration::MAX),
             // A shell around the trainer dies of what the trainer answers.
             (End::Signal(_), _) if now.saturating_sub(self.ended_at) < AT_ONCE => (self.ended_at, JUST_THEN),
-            _ => return None,
+            _ => (of_a_launcher?, Duration::MAX),
         };
+        // What it found as it started is not its own.
+        let started = self.started_at.saturating_sub(FILES_CLOCK);
+        let at = at.max(started);
+        let most = most.min(at.saturating_sub(started));
         Some(Action::Doubt { at, most })
     }
 
@@ -202,9 +212,14 @@ mod tests {
         for code in [0, 1, 143, 201] {
             assert_eq!(dies(&mut keeps(), 4.0, ended(code), 5.0), []);
         }
-        assert_eq!(dies(&mut keeps(), 4.0, signalled(Signal::KILL), 5.0), [(secs(4.0), Duration::MAX)]);
+        // As far back as the attempt goes, whose trainer found what is older.
+        let started = |machine: &Machine| machine.started_at.saturating_sub(FILES_CLOCK);
+        let since_its_start = |machine: &Machine, at: f64| (secs(at), secs(at) - started(machine));
+        let start = since_its_start(&keeps(), 4.0);
+        assert_eq!(dies(&mut keeps(), 4.0, signalled(Signal::KILL), 5.0), [start]);
         for of_a_launcher in [137, 139, 9] {
-            assert_eq!(dies(&mut keeps(), 4.0, ended(of_a_launcher), 5.0), [(secs(1.0), Duration::MAX)]);
+            assert_eq!(dies(&mut keeps(), 4.0, ended(of_a_launcher), 5.0), [since_its_start(&keeps(), 1.0)]);
+            assert_eq!(dies(&mut keeps(), 2.0, ended(of_a_launcher), 2.5), [(started(&keeps()), Duration::ZERO)]);
         }
         let stopped = || {
             let mut machine = keeps();
@@ -216,6 +231,15 @@ mod tests {
         assert_eq!(dies(&mut stopped(), 2.0, signalled(Signal::TERM), 9.0), [], "a shell, before its trainer");
         let mut machine = stopped();
         machine.step(secs(26.0), Event::Due(Timer::Grace));
-        assert_eq!(dies(&mut machine, 26.5, signalled(Signal::KILL), 26.6), [(secs(26.0), Duration::MAX)]);
+        assert_eq!(dies(&mut machine, 26.5, signalled(Signal::KILL), 26.6), [since_its_start(&machine, 26.0)]);
+    }
+
+    #[test]
+    fn a_rank_that_outlives_its_launcher_does_not_make_what_was_torn_before_it_whole() {
+        let mut machine = keeps();
+        machine.step(secs(10.0), ended(137));
+        machine.step(secs(35.0), Event::Due(Timer::Grace));
+        let seen = doubts(&machine.step(secs(35.1), Event::TreeEmpty));
+        assert_eq!(seen.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [secs(7.0)]);
     }
 }
