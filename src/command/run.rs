@@ -81,6 +81,8 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.processes = processes(&resolved.launches);
     let keep = keeping.of_node(&resolved, &env);
     settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);
+    let kept = keep.as_ref().and_then(Keep::kept);
+    settings.policy.store = kept.is_some();
     let watch = watched(gpus, &env);
     let (metrics, tuner) = measured(collected, &env);
     let job = Job {
@@ -91,6 +93,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         names: names(settings.policy.processes, settings.rank_prefix),
         hostfile: resolved.hostfile,
         facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), gpu_count, ..ChildFacts::default() },
+        kept,
         death_signal: settings.death_signal,
         mask,
         gpus: watch,

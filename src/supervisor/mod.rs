@@ -40,6 +40,7 @@ use crate::rules::env::{Changes, Env};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Event, Machine, Outcome, Policy, Timer, Uptime};
 use crate::rules::signal::Signal;
+use crate::rules::status::sibling::Kept;
 use crate::telemetry::view;
 use background::Background;
 pub use background::Work;
@@ -74,6 +75,8 @@ pub struct Job {
     pub death_signal: Option<Signal>,
     /// The signal mask from before ours.
     pub mask: Mask,
+    /// Which checkpoints it commits, and where to.
+    pub kept: Option<Kept>,
     /// The GPUs to watch while the command runs, and this host's name for what is said of them.
     pub gpus: Option<(GpuWatch, String)>,
     /// What to look for in its output.

@@ -90,6 +90,7 @@ const OTHERS: &[&str] = &[
     "learning-rate",
     "memory",
     "nv",
+    "no-python",
     "ntasks-per-node",
     "read-only",
     "requeue",
