@@ -2,6 +2,7 @@
 //!
 //! A build without stores has `keeping_without_store.rs` in this file's place.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -11,18 +12,26 @@ use crate::edge::fault::Faults;
 use crate::edge::places;
 use crate::edge::store::Access;
 use crate::rules::checkpoint::Options;
-use crate::rules::checkpoint::address::Nearness;
+use crate::rules::checkpoint::address::{Address, Nearness, shown};
 use crate::rules::checkpoint::pace::Pace;
-use crate::rules::cluster::{self, spec::Fact};
+use crate::rules::cluster::{
+    self,
+    spec::{ClusterSpec, Fact},
+};
 use crate::rules::env::Env;
 use crate::rules::framework::Resolved;
+use crate::rules::status::sibling::Kept;
 use crate::settings::Reader;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::model::{self, Model};
 use crate::supervisor::Keep;
 use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError, Restore, apart};
+use crate::supervisor::keeper::sibling::Sibling;
 use crate::supervisor::keeper::survey::Surveyed;
 use crate::supervisor::keeper::{self, LeftModel};
+
+/// Who keeps the checkpoints where there are several trainits on a node.
+const KEPT_BY: &str = "the trainit of local rank 0 on this node";
 
 /// What was said about checkpoints and the model.
 pub(super) struct Keeping {
@@ -57,7 +66,8 @@ impl Keeping {
         let Some(dir) = self.checkpoints.dir.clone() else { return (Value::Null, 0) };
         let Keeping { checkpoints: mut settings, .. } = self;
         settings.options = beside(settings.options, resolved);
-        let node_rank = resolved.spec.said.node_rank;
+        let node_rank = resolved.spec.keeps_as();
+        let by = resolved.spec.beside_the_first().and_then(|_| settings.store.take()).map(|_| KEPT_BY);
         let store = node_rank.and_then(|node| Some(settings.store.take()?.of_node(node).to_string()));
         let config = mirror_config(Checkpoints { store: None, ..settings.clone() }, node_rank.unwrap_or(0), false, env);
         let (local, problem) = match surveyed(config) {
@@ -68,8 +78,9 @@ impl Keeping {
             unit.problem.is_none() && settings.restore_step.is_none_or(|step| unit.step == Some(step))
         };
         let newest = local.iter().find(is_wanted);
-        let restore = settings.foreseen(store.is_some(), newest.map(|unit| unit.unit.as_str()));
-        let seen = json!({
+        let foreseen = || settings.foreseen(store.is_some(), newest.map(|unit| unit.unit.as_str()));
+        let restore = by.map_or_else(foreseen, |by| format!("from what {by} restores"));
+        let mut seen = json!({
             "directory": dir,
             "store": store,
             "format": local.first().map(|unit| unit.framework),
@@ -79,15 +90,22 @@ impl Keeping {
             "restore": if problem.is_some() { Value::Null } else { restore.into() },
             "problem": problem.as_ref().map(|error| error.message.clone()),
         });
+        if let Some(by) = by {
+            seen["kept_by"] = by.into();
+        }
         (seen, problem.map_or(0, |error| error.code))
     }
 
-    /// What this node keeps; `None`: nothing.
+    /// What this node keeps; `None`: nothing. Of several trainits on it only the first commits, and copies the model.
     pub(super) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
-        let node_rank = resolved.spec.said.node_rank;
+        let (node_rank, local_rank) = (resolved.spec.keeps_as(), resolved.spec.beside_the_first());
         self.checkpoints.options = beside(self.checkpoints.options, resolved);
-        let model = left_model(self.model, node_rank, &self.checkpoints, env);
-        let checkpoints = kept(self.checkpoints, node_rank, env);
+        let model = self.model.filter(|_| local_rank.is_none());
+        let model = left_model(model, node_rank, &self.checkpoints, env);
+        let checkpoints = match local_rank {
+            Some(local_rank) => kept_beside(self.checkpoints, &resolved.spec, local_rank, env),
+            None => kept(self.checkpoints, node_rank, env),
+        };
         (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })
     }
 }
@@ -103,13 +121,44 @@ fn beside(options: Options, resolved: &Resolved) -> Options {
 /// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the
 /// training replicas' checkpoints are not its own.
 fn kept(mut settings: Checkpoints, node_rank: Option<u32>, env: &Env) -> Option<keeper::Checkpoints> {
-    settings.dir.as_ref()?;
+    let dir = settings.dir.as_ref()?;
     if node_rank.is_none() {
         settings.store = None;
     }
+    let kept = settings.store.as_ref().map(|store| known_as(dir, store, node_rank));
     let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
     let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
-    Some(keeper::Checkpoints { mirror, interval, settle })
+    Some(keeper::Checkpoints { mirror, interval, settle, kept, sibling: None })
+}
+
+/// The checkpoints that the node's first trainit keeps: this one asks no store, and waits for that one's restore.
+fn kept_beside(
+    mut settings: Checkpoints,
+    spec: &ClusterSpec,
+    local_rank: u32,
+    env: &Env,
+) -> Option<keeper::Checkpoints> {
+    let Some(store) = settings.store.take() else { return kept(settings, spec.said.node_rank, env) };
+    let dir = settings.dir.clone()?;
+    tracing::info!(
+        "checkpoints are kept by {KEPT_BY}; this one, of local rank {local_rank}, neither \
+         restores nor commits, and starts the command when that one has restored"
+    );
+    let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
+    let sibling = Sibling {
+        kept: known_as(&dir, &store, spec.said.node_rank.filter(|_| !is_guess)),
+        dir,
+        store,
+        tmp: env.given("TMPDIR").map(str::to_owned),
+    };
+    let checkpoints = kept(settings, spec.said.node_rank, env)?;
+    Some(keeper::Checkpoints { sibling: Some(sibling), ..checkpoints })
+}
+
+/// How the trainits of a node know that they mean the same checkpoints.
+fn known_as(dir: &Path, store: &Address, node_rank: Option<u32>) -> Kept {
+    let directory = places::real(dir).to_string_lossy().into_owned();
+    Kept { directory, store: shown(&store.to_string()), node_rank }
 }
 
 /// The model to copy at the end: the chief's alone, or each replica would write over the others'.

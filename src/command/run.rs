@@ -81,8 +81,10 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.processes = processes(&resolved.launches);
     let keep = keeping.of_node(&resolved, &env);
     settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);
+    let kept = keep.as_ref().and_then(Keep::kept);
+    settings.policy.store = kept.is_some();
     let watch = watched(gpus, &env);
-    let (metrics, tuner) = measured(collected, &env);
+    let (metrics, tuner) = measured(collected, resolved.spec.beside_the_first(), &env);
     let job = Job {
         policy: settings.policy.clone(),
         argv: parsed.operands,
@@ -91,6 +93,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         names: names(settings.policy.processes, settings.rank_prefix),
         hostfile: resolved.hostfile,
         facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), gpu_count, ..ChildFacts::default() },
+        kept,
         death_signal: settings.death_signal,
         mask,
         gpus: watch,
@@ -143,9 +146,15 @@ fn seed() -> u64 {
 }
 
 /// What to look for, and what a tuner will look for in it. A tag that nothing reports is warned of here and not missed
-/// again at the end.
-fn measured(collected: Option<Collected>, env: &Env) -> (Option<Metrics>, Tuner) {
+/// again at the end. Of several trainits on a node the first reports, or each step would be there as often as ranks are.
+fn measured(collected: Option<Collected>, local_rank: Option<u32>, env: &Env) -> (Option<Metrics>, Tuner) {
     let mut tuner = settings::metrics::tuner(env);
+    if let (Some(local_rank), true) = (local_rank, collected.is_some()) {
+        tracing::info!(
+            "metrics are collected by the trainit of local rank 0 on this node, and not by this one, of local rank {local_rank}"
+        );
+        return (None, Tuner { trial: None, ..tuner });
+    }
     let metrics = collected.map(metrics);
     if let Some(metrics) = &metrics
         && let Some(warning) = contract::tag_differs(tuner.tag.as_deref(), &metrics.tags())

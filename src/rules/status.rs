@@ -4,6 +4,7 @@
 
 pub mod exposition;
 pub mod page;
+pub mod sibling;
 pub mod tally;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use super::gpu::ledger::XidCount;
 use super::gpu::watch::Sample;
 use super::job::{Told, Uptime};
 use super::plain::plain;
+use sibling::Kept;
 use tally::Tally;
 
 /// Samples of each GPU in an answer: ten minutes at the default interval. The answer has to fit a socket's buffer.
@@ -42,6 +44,8 @@ pub struct Facts<'a> {
     pub wall: Duration,
     /// What has come of the commits.
     pub tally: Tally,
+    /// Where they come from and go to.
+    pub kept: Option<Kept>,
     /// The job's memory.
     pub memory: Memory,
     /// The last value of each metric, as it was reported.
@@ -96,7 +100,7 @@ struct Status<'a> {
     restarts_used: u32,
     restarts_allowed: u32,
     attempt_seconds: Option<f64>,
-    checkpoint: Option<Checkpoint>,
+    checkpoint: Option<Checkpoint<'a>>,
     leaving: Option<Leaving>,
     metrics: Map<String, Value>,
     gpus: Option<Vec<GpuStatus<'a>>>,
@@ -105,7 +109,9 @@ struct Status<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct Checkpoint {
+struct Checkpoint<'a> {
+    #[serde(flatten)]
+    kept: Option<&'a Kept>,
     resumed_step: Option<u64>,
     committed_step: Option<u64>,
     /// The newest checkpoint that this run has committed, whether its name has a step or not.
@@ -148,6 +154,7 @@ pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
     let now = facts.now;
     let rfc3339 = |at| humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + facts.since_1970(at)).to_string();
     let checkpoint = told.has_store.then(|| Checkpoint {
+        kept: facts.kept.as_ref(),
         resumed_step: told.resumed_step,
         committed_step: told.committed_step,
         committed_unit: facts.tally.committed_unit.clone(),

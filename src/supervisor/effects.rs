@@ -28,6 +28,7 @@ use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
 use crate::rules::status::Memory;
+use crate::rules::status::sibling::Kept;
 
 const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 
@@ -121,6 +122,11 @@ impl Effects {
             cgroup: None,
             oom_kills_before: None,
         }
+    }
+
+    /// Which checkpoints this run commits.
+    pub(super) fn kept(&self) -> Option<Kept> {
+        self.job.kept.clone()
     }
 
     pub(super) fn perform(&mut self, now: Uptime, action: &Action) -> Done {

@@ -25,6 +25,7 @@ mod pool;
 pub mod restore;
 pub mod retention;
 mod send;
+pub mod sibling;
 mod sums;
 pub mod survey;
 mod telling;
@@ -40,6 +41,7 @@ use super::background::{Order, Teller};
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::job::{Event, Flushed};
+use crate::rules::status::sibling::Kept;
 use commit::Outcome;
 use doubt::CutOff;
 use inbox::{Haste, Inbox, TO_A_FLUSH, TO_ANY, TO_NONE};
@@ -47,6 +49,7 @@ use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::{publish, words};
 use send::Stop;
+use sibling::Sibling;
 use transfer::log_lines;
 use vigil::Seen;
 
@@ -63,6 +66,8 @@ const SAID_AGAIN: Duration = Duration::from_secs(120);
 /// How long retention may keep the next look waiting, and the end of a job that is done.
 const TURN: Duration = Duration::from_secs(10);
 const LAST_TURN: Duration = Duration::from_secs(60);
+/// How long the trainit that keeps the node's checkpoints is looked for.
+const KEEPER_PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -81,6 +86,11 @@ impl Keep {
         self.model.is_some()
     }
 
+    /// Which checkpoints are committed, and where to; `None`: none are.
+    pub fn kept(&self) -> Option<Kept> {
+        self.checkpoints.as_ref()?.kept.clone()
+    }
+
     /// Carries out orders until the supervisor is gone; between them, looks for new checkpoints.
     pub(super) async fn work(self, orders: UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
         Keeper::new(self, teller, clock).work(orders).await;
@@ -96,6 +106,10 @@ pub struct Checkpoints {
     pub interval: Duration,
     /// A checkpoint must have lain unchanged for this long.
     pub settle: Duration,
+    /// Which they are, for who asks; `None`: they are not committed.
+    pub kept: Option<Kept>,
+    /// The trainit beside this one that keeps them; `None`: this one does, or nobody.
+    pub sibling: Option<Sibling>,
 }
 
 /// What came of the commit after a crash.
@@ -259,7 +273,14 @@ impl Keeper {
         };
         let has_store = checkpoints.mirror.store.is_some();
         let restored = async {
-            let mut mirror = Mirror::open(checkpoints.mirror).await?;
+            let mut config = checkpoints.mirror;
+            if let Some(sibling) = &checkpoints.sibling {
+                config.node = sibling.restored(KEEPER_PATIENCE).await?.unwrap_or(config.node);
+            }
+            let mut mirror = Mirror::open(config).await?;
+            if let Some(sibling) = &checkpoints.sibling {
+                mirror.heed(&sibling.store);
+            }
             mirror.cut_off = Arc::clone(&self.cut_off);
             mirror.haste = Arc::clone(&self.haste);
             mirror.hear_restore(Box::new(log_lines("restoring the checkpoint")));

@@ -5,6 +5,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::background::{Order, Teller};
 use crate::edge::clock::Clock;
+use crate::rules::status::sibling::Kept;
 
 /// What to keep of a run: there is none.
 #[derive(Debug)]
@@ -13,6 +14,11 @@ pub enum Keep {}
 impl Keep {
     /// Whether there is a model to copy when the job has finished.
     pub fn leaves_a_model(&self) -> bool {
+        match *self {}
+    }
+
+    /// Which checkpoints are committed: none.
+    pub fn kept(&self) -> Option<Kept> {
         match *self {}
     }
 

@@ -38,6 +38,7 @@ use crate::rules::env::{Changes, Env};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Outcome, Policy};
 use crate::rules::signal::Signal;
+use crate::rules::status::sibling::Kept;
 use background::Background;
 pub use background::Work;
 pub use gpus::GpuWatch;
@@ -70,6 +71,8 @@ pub struct Job {
     pub death_signal: Option<Signal>,
     /// The signal mask from before ours.
     pub mask: Mask,
+    /// Which checkpoints it commits, and where to.
+    pub kept: Option<Kept>,
     /// The GPUs to watch while the command runs, and this host's name for what is said of them.
     pub gpus: Option<(GpuWatch, String)>,
     /// What to look for in its output.

@@ -86,6 +86,7 @@ impl StatusDesk {
             now,
             wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
             tally: self.tally.clone(),
+            kept: effects.kept(),
             memory: effects.memory(),
             metrics: effects.collectors.as_ref().map(super::Collectors::last_values).unwrap_or_default(),
             gpus: effects.gpus.told(),

@@ -93,6 +93,7 @@ const OTHERS: &[&str] = &[
     "learning-rate",
     "memory",
     "nv",
+    "no-python",
     "ntasks-per-node",
     "read-only",
     "requeue",

@@ -51,6 +51,8 @@ mod init_hard;
 mod init_signals;
 mod inspect;
 #[cfg(feature = "store")]
+mod launched_ranks;
+#[cfg(feature = "store")]
 mod manifests;
 mod metrics_file;
 #[cfg(feature = "store")]

@@ -43,6 +43,23 @@ fn metrics_on_either_stream_reach_the_file_and_the_verdict() {
 }
 
 #[test]
+fn of_several_trainits_on_a_node_the_first_reports_and_another_says_that_it_does_not() {
+    let (_dir, file) = folder();
+    let rank = |rank: &str, patterns: &[&str]| {
+        let run = trainer(&file, patterns, "echo loss: 0.5").env("CLOUD_ML_TRIAL_ID", "7");
+        let run =
+            run.env("PMI_RANK", rank).env("MPI_LOCALRANKID", rank).env("PMI_SIZE", "2").env("MPI_LOCALNRANKS", "2");
+        let done = run.output().expect_code(0);
+        assert_eq!(done.out(), "loss: 0.5\n");
+        (done.err().contains("metrics are collected by the trainit of local rank 0"), warnings(&done, ""))
+    };
+    let quiet = rank("1", &[]);
+    assert_eq!((rank("1", &[LOSS]), quiet.0, file.exists()), ((true, quiet.1), false, false));
+    assert!(!rank("0", &[LOSS]).0);
+    assert_eq!(lines(&file).len(), 1);
+}
+
+#[test]
 fn nothing_is_captured_where_nothing_is_looked_for() {
     let (dir, file) = folder();
     let [out, err, seen] = ["out", "err", "seen"].map(|name| dir.path().join(name));

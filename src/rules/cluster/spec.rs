@@ -217,6 +217,20 @@ pub enum Nproc {
     Gpu,
 }
 
+impl ClusterSpec {
+    /// Our local rank where we are one of several trainits of a node and not its first. What there is once a node (the
+    /// checkpoints, the model, what is reported) is the first one's.
+    pub fn beside_the_first(&self) -> Option<u32> {
+        self.said.process.as_ref().map(|process| process.local_rank).filter(|local_rank| *local_rank > 0)
+    }
+
+    /// Which node's the store's corner is. Where that is only a guess no two first ones have the same rank.
+    pub fn keeps_as(&self) -> Option<u32> {
+        let guessed = self.said.process.as_ref().filter(|process| process.node_guessed);
+        guessed.map(|process| process.rank).or(self.said.node_rank)
+    }
+}
+
 /// What the user asked for, and what the machine says of itself.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {

@@ -3,7 +3,7 @@
 use super::Platform;
 use super::first::First;
 use super::input::Input;
-use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
+use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, role_of_rank};
 
 const NAME: PlatformName = PlatformName("torchelastic");
 
@@ -23,7 +23,16 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
         port: input.port("MASTER_PORT").unwrap_or_default(),
         platform_port: None,
     };
+    let number = |name| input.rank(name).unwrap_or_default();
+    let process = match (number("LOCAL_RANK"), input.count("WORLD_SIZE").unwrap_or_default()) {
+        (Some(local_rank), Some(world)) if rank < world => {
+            let local_size = input.count("LOCAL_WORLD_SIZE").unwrap_or_default();
+            Some(Process { local_rank, local_size, rank, world, node_guessed: false })
+        }
+        _ => None,
+    };
     Ok(Some(Reading {
+        process,
         node_rank: input.rank("GROUP_RANK").unwrap_or_default(),
         num_nodes: input.count("GROUP_WORLD_SIZE").unwrap_or_default(),
         leader,

@@ -32,6 +32,7 @@ fn facts<'a>() -> Facts<'a> {
             behind: Some(40),
             ..Tally::default()
         },
+        kept: None,
         memory: Memory::default(),
         metrics: [("loss".to_owned(), "0.31".to_owned()), ("bad".to_owned(), "nan".to_owned())].into(),
         gpus: None,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,13 +24,33 @@ struct Lineage {
 
 const RECORD: &str = "attempt";
 
+pub(super) fn record(node: u32, address: &Address) -> (String, String) {
+    let (node, address) = (format!("{node:05}"), address.to_string());
+    let store = address.strip_suffix(&format!("/node-{node}")).unwrap_or(&address);
+    let ours = format!("{RECORD}-{}-", hash16(store.as_bytes()));
+    (ours.clone(), format!("{OWN}/{ours}{node}.json"))
+}
+
+/// What nodes have written down of the directory for this store. Each run writes anew, when it has restored.
+pub(super) fn written(dir: &Path, store: &Address) -> BTreeMap<String, Vec<u8>> {
+    let Ok(dir) = Beneath::open(dir) else { return BTreeMap::new() };
+    let ours = record(0, store).0;
+    let names = dir.names(OWN).unwrap_or_default().into_iter().filter(|name| name.starts_with(&ours));
+    let paths = names.map(|name| format!("{OWN}/{name}"));
+    paths.map(|path| (path.clone(), dir.read(&path, SMALL).unwrap_or_default())).collect()
+}
+
 impl Mirror {
     /// How the names of all nodes' begin, and the name of ours.
     fn record(&self, address: &Address) -> (String, String) {
-        let (node, address) = (format!("{:05}", self.config.node), address.to_string());
-        let store = address.strip_suffix(&format!("/node-{node}")).unwrap_or(&address);
-        let ours = format!("{RECORD}-{}-", hash16(store.as_bytes()));
-        (ours.clone(), format!("{OWN}/{ours}{node}.json"))
+        record(self.config.node, address)
+    }
+
+    /// Goes by what the one that keeps this node's checkpoints there has written down.
+    pub(super) fn heed(&mut self, store: &Address) {
+        if let Ok(beneath) = Beneath::open(&self.config.dir) {
+            self.read_lineage(&beneath, &store.of_node(self.config.node));
+        }
     }
 
     pub(super) fn read_lineage(&mut self, beneath: &Beneath, address: &Address) {

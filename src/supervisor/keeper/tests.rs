@@ -112,7 +112,13 @@ fn the_last_commit_is_heard_while_what_was_cut_off_is_looked_at() {
     let runtime = runtime();
     let ((orders, received), (teller, heard), clock) = (unbounded_channel(), Teller::overheard(), Clock::start());
     let second = Duration::from_secs(1);
-    let checkpoints = Checkpoints { mirror: config(place.path()), interval: second * 3600, settle: second };
+    let checkpoints = Checkpoints {
+        mirror: config(place.path()),
+        interval: second * 3600,
+        settle: second,
+        kept: None,
+        sibling: None,
+    };
     let keep = Keep { checkpoints: Some(checkpoints), model: None };
     let hear = async |wanted: fn(&Event) -> bool| {
         loop {

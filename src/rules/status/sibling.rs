@@ -1,0 +1,77 @@
+//! What the trainits of one node make of each other's status: its first keeps the checkpoints, and the others wait for it.
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// Where a run's checkpoints are, as its status has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// The checkpoint directory, without symbolic links.
+    pub directory: String,
+    /// The store of all nodes.
+    pub store: String,
+    /// Whose corner of it; `None`: the asker does not know.
+    pub node_rank: Option<u32>,
+}
+
+/// How far the one that keeps the checkpoints is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// It has not brought them back yet.
+    Restoring,
+    /// What it goes on from is in place.
+    Restored,
+    /// It is leaving.
+    Over,
+}
+
+/// How far the run of this status is, and whose corner it keeps; `None` where that is not what is looked for.
+pub fn stage(status: &Value, wanted: &Kept) -> Option<(Stage, u32)> {
+    let checkpoint = &status["checkpoint"];
+    let node_rank = u32::try_from(checkpoint["node_rank"].as_u64()?).ok()?;
+    let is_it = checkpoint["directory"] == wanted.directory.as_str()
+        && checkpoint["store"] == wanted.store.as_str()
+        && wanted.node_rank.is_none_or(|wanted| wanted == node_rank);
+    let stage = match status["state"].as_str()? {
+        "restoring" => Stage::Restoring,
+        "stopping" | "flushing" | "done" => Stage::Over,
+        _ => Stage::Restored,
+    };
+    is_it.then_some((stage, node_rank))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::job::{STATES, Told};
+    use crate::rules::status::{Facts, answer, parse};
+
+    fn kept(node_rank: Option<u32>) -> Kept {
+        Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank }
+    }
+
+    fn status(state: &'static str, has_store: bool) -> Value {
+        let told = Told { state, has_store, ..Told::default() };
+        parse(&answer(&told, &Facts { kept: Some(kept(Some(2))), ..Facts::default() })).expect("a status")
+    }
+
+    #[test]
+    fn the_one_that_keeps_the_same_checkpoints_of_the_same_node_is_known_by_its_status() {
+        let running = status("running", true);
+        assert_eq!(stage(&running, &kept(Some(2))), Some((Stage::Restored, 2)));
+        assert_eq!(stage(&running, &kept(None)), Some((Stage::Restored, 2)));
+        assert_eq!(stage(&running, &kept(Some(0))), None, "of another node that shares the directory");
+        assert_eq!(stage(&running, &Kept { directory: "/ck2".into(), ..kept(None) }), None);
+        assert_eq!(stage(&running, &Kept { store: "gs://b/y".into(), ..kept(None) }), None);
+        assert_eq!(stage(&status("running", false), &kept(None)), None, "a sibling, which keeps nothing");
+    }
+
+    #[test]
+    fn nothing_is_in_place_before_the_restore_is_through_nor_counts_who_is_leaving() {
+        let stage = |state| stage(&status(state, true), &kept(None)).map(|(stage, _)| stage);
+        let at = |wanted| STATES.into_iter().filter(|state| stage(state) == Some(wanted)).collect::<Vec<_>>();
+        assert_eq!(at(Stage::Restoring), ["restoring"]);
+        assert_eq!(at(Stage::Restored), ["gathering", "launching", "running", "draining", "refreshing", "waiting"]);
+        assert_eq!(at(Stage::Over), ["stopping", "flushing", "done"]);
+    }
+}

@@ -1,0 +1,212 @@
+//! Where a launcher starts one trainit for each process, the node's first keeps the checkpoints. The others wait here until
+//! it has restored them, or their trainers would look too early and begin at another step than its.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::lineage::{record, written};
+use super::mirror::{MirrorError, blocking};
+use crate::edge::clock::Clock;
+use crate::edge::control;
+use crate::edge::run_dir::{self, SOCKET};
+use crate::rules::checkpoint::address::Address;
+use crate::rules::status::parse;
+use crate::rules::status::sibling::{Kept, Stage, stage};
+
+/// Between two questions.
+const PAUSE: Duration = Duration::from_millis(100);
+/// One that has not answered after this long is asked again.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The one that keeps the checkpoints of this node.
+#[derive(Debug, Clone)]
+pub struct Sibling {
+    /// What it is known by.
+    pub kept: Kept,
+    /// The checkpoint directory.
+    pub dir: PathBuf,
+    /// The store of all nodes.
+    pub store: Address,
+    /// The user's TMPDIR: one of the places where runs are found.
+    pub tmp: Option<String>,
+}
+
+/// What nodes have written down, by its place.
+type Records = BTreeMap<String, Vec<u8>>;
+
+/// Where it answers, and what its node had written down of the directory before it was first heard of.
+#[derive(Debug, Clone)]
+struct Known {
+    socket: PathBuf,
+    node: u32,
+    written: Option<Vec<u8>>,
+}
+
+impl Sibling {
+    /// Waits until it has restored. Whose corner of the store it keeps; `None` where it cannot be found within the limit.
+    /// Errors: it ended before it had restored.
+    pub(super) async fn restored(&self, limit: Duration) -> Result<Option<u32>, MirrorError> {
+        let (clock, mut known) = (Clock::start(), None::<Known>);
+        loop {
+            let found = self.look(known.clone()).await;
+            match (found, &known) {
+                (Some((Stage::Restored, at)), _) => return Ok(Some(at.node)),
+                (Some((Stage::Restoring, at)), None) => known = Some(at),
+                (Some((Stage::Restoring, _)), Some(_)) => {}
+                (Some((Stage::Over, _)) | None, Some(at)) => return self.has_ended(at).await,
+                (Some((Stage::Over, _)) | None, None) if clock.now() >= limit => {
+                    self.warn(limit);
+                    return Ok(None);
+                }
+                (Some((Stage::Over, _)) | None, None) => {}
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// The one that is known, or else of all that are here the one that is least far: an older run may be there still.
+    async fn look(&self, known: Option<Known>) -> Option<(Stage, Known)> {
+        let this = self.clone();
+        let looked = blocking(move || {
+            let sockets = || run_dir::all(this.tmp.as_deref()).into_iter().map(|dir| dir.join(SOCKET)).collect();
+            let all: Vec<PathBuf> = known.as_ref().map_or_else(sockets, |known| vec![known.socket.clone()]);
+            let before = if known.is_none() { written(&this.dir, &this.store) } else { BTreeMap::new() };
+            let found = all.into_iter().filter_map(|socket| this.ask(socket, known.as_ref(), &before));
+            Ok(found.min_by_key(|(stage, _)| *stage))
+        });
+        looked.await.ok().flatten()
+    }
+
+    fn ask(&self, socket: PathBuf, known: Option<&Known>, before: &Records) -> Option<(Stage, Known)> {
+        let status = match control::ask(&socket, PATIENCE) {
+            Ok((_, text)) => parse(&text).ok(),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => return None,
+            Err(_) => None,
+        };
+        let Some(status) = status else {
+            // It is there, and too busy for an answer.
+            return known.map(|known| (Stage::Restoring, known.clone()));
+        };
+        let (stage, node) = stage(&status, &self.kept)?;
+        Some((stage, Known { socket, node, written: before.get(&self.record(node)).cloned() }))
+    }
+
+    /// Where that node writes down what it has restored.
+    fn record(&self, node: u32) -> String {
+        record(node, &self.store.of_node(node)).1
+    }
+
+    /// Whether that was after its restore, the directory shows.
+    async fn has_ended(&self, known: &Known) -> Result<Option<u32>, MirrorError> {
+        let this = self.clone();
+        let now = blocking(move || Ok(written(&this.dir, &this.store))).await.unwrap_or_default();
+        if now.get(&self.record(known.node)) != known.written.as_ref() {
+            return Ok(Some(known.node));
+        }
+        Err(MirrorError::store(format!(
+            "the trainit of local rank 0 on this node ended before it had restored the checkpoints in {}; nothing was started; \
+             its log says why",
+            self.dir.display()
+        )))
+    }
+
+    fn warn(&self, limit: Duration) {
+        tracing::warn!(
+            code = "no_keeper",
+            "no trainit of local rank 0 that keeps the checkpoints in {} was to be seen on this node for {} s, so the command \
+             starts from what lies there, and nothing that it saves is committed; start one trainit a node (--nproc starts its \
+             processes), or, where each process has a directory and a store of its own, give --platform none",
+            self.dir.display(),
+            limit.as_secs()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    use super::*;
+    use crate::edge::control::Listener;
+    use crate::edge::wake::wait_readable;
+    use crate::rules::job::Told;
+    use crate::rules::status::{Facts, answer};
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn sibling(place: &Path) -> Sibling {
+        Sibling {
+            kept: Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: None },
+            dir: place.to_owned(),
+            store: Address::Directory(place.join("store")),
+            tmp: place.to_str().map(str::to_owned),
+        }
+    }
+
+    /// A run that answers so, one caller an answer, and is gone then; `last` is done before.
+    fn keeper(place: &Path, states: &'static [&'static str], last: impl FnOnce() + Send + 'static) {
+        let uid = fs::metadata(place).expect("it is there").uid();
+        let dir = place.join(format!("trainit-{uid}-7"));
+        fs::create_dir(&dir).expect("a directory");
+        let listener = Listener::bind(&dir.join(SOCKET)).expect("a socket");
+        std::thread::spawn(move || {
+            for state in states {
+                let caller = loop {
+                    wait_readable(&[listener.as_raw_fd()], Some(LIMIT));
+                    if let Some(caller) = listener.next().expect("no error") {
+                        break caller;
+                    }
+                };
+                let kept = Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: Some(3) };
+                let told = Told { state, has_store: true, ..Told::default() };
+                caller.tell(&answer(&told, &Facts { kept: Some(kept), ..Facts::default() }));
+            }
+            last();
+        });
+    }
+
+    fn writes(place: &Path) -> impl FnOnce() + use<> {
+        let (dir, record) = (place.to_owned(), sibling(place).record(3));
+        move || {
+            fs::create_dir(dir.join(".trainit")).expect("a directory");
+            fs::write(dir.join(record), "{}").expect("a record");
+        }
+    }
+
+    async fn waited(place: &Path) -> Result<Option<u32>, String> {
+        sibling(place).restored(LIMIT).await.map_err(|error| error.message)
+    }
+
+    #[tokio::test]
+    async fn who_restores_is_waited_for_and_then_gone_by() {
+        let place = tempfile::tempdir().expect("a directory");
+        keeper(place.path(), &["restoring", "restoring", "gathering"], || {});
+        assert_eq!(waited(place.path()).await, Ok(Some(3)));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_started_where_it_ends_before_it_has_restored() {
+        let place = tempfile::tempdir().expect("a directory");
+        keeper(place.path(), &["restoring"], || {});
+        let why = waited(place.path()).await.expect_err("it is gone");
+        assert!(why.contains("ended before it had restored"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn one_that_was_through_with_all_between_two_looks_has_restored() {
+        let place = tempfile::tempdir().expect("a directory");
+        keeper(place.path(), &["restoring"], writes(place.path()));
+        assert_eq!(waited(place.path()).await, Ok(Some(3)));
+    }
+
+    #[tokio::test]
+    async fn where_there_is_none_the_wait_ends() {
+        let place = tempfile::tempdir().expect("a directory");
+        assert_eq!(sibling(place.path()).restored(Duration::ZERO).await.ok(), Some(None));
+    }
+}

@@ -1,0 +1,203 @@
+//! One trainit for each process, as `srun`, `mpirun` and `torchrun --no-python` start them: what there is once a node is kept
+//! by its first, and the others wait for its restore.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::checkpoints::{Place, save_in};
+use crate::support::{Finished, Running, Trainit};
+
+type Variables = Vec<(&'static str, String)>;
+
+/// How launchers say that this is one of several processes of the only node, all of which are here.
+const LAUNCHERS: [fn(u32, u32) -> Variables; 4] = [slurm, open_mpi, mpich, torchrun];
+
+fn slurm(rank: u32, world: u32) -> Variables {
+    let (rank, world) = (rank.to_string(), world.to_string());
+    vec![
+        ("SLURM_JOB_ID", "77".into()),
+        ("SLURM_STEP_ID", "0".into()),
+        ("SLURM_PROCID", rank.clone()),
+        ("SLURM_LOCALID", rank),
+        ("SLURM_NTASKS", world),
+        ("SLURM_NNODES", "1".into()),
+        ("SLURM_NODEID", "0".into()),
+        ("SLURM_STEP_NODELIST", "n1".into()),
+    ]
+}
+
+fn four(names: [&'static str; 4], rank: u32, world: u32) -> Variables {
+    let values = [rank, world, rank, world];
+    names.into_iter().zip(values).map(|(name, value)| (name, value.to_string())).collect()
+}
+
+fn open_mpi(rank: u32, world: u32) -> Variables {
+    let names =
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"];
+    four(names, rank, world)
+}
+
+fn mpich(rank: u32, world: u32) -> Variables {
+    four(["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"], rank, world)
+}
+
+fn torchrun(rank: u32, world: u32) -> Variables {
+    let mut variables = four(["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"], rank, world);
+    variables.extend([("TORCHELASTIC_RUN_ID", "x"), ("GROUP_RANK", "0")].map(|(name, value)| (name, value.to_owned())));
+    variables.extend([("GROUP_WORLD_SIZE", "1".to_owned()), ("MASTER_ADDR", "127.0.0.1".to_owned())]);
+    variables
+}
+
+fn with(trainit: Trainit, variables: Variables) -> Trainit {
+    variables.into_iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value))
+}
+
+/// A process of the job, with the checkpoint directory of this name.
+fn rank(place: &Place, local: &str, variables: Variables, script: &str) -> Trainit {
+    let (local, model) = (place.path(local), place.path("model"));
+    let models = format!("file://{}", place.path("models").display());
+    let run = Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
+        .args(["--settle", "0s", "--mirror-interval", "10ms", "--model-store", &models])
+        .args(["--model-dir", model.to_str().unwrap(), "--", "sh", "-c", script, model.to_str().unwrap()]);
+    with(run, variables)
+}
+
+const MODEL: &str = "mkdir -p \"$0\"; echo graph > \"$0/saved_model.pb\"";
+
+/// Says where it goes on, waits to be let go on, and leaves a model.
+fn script(place: &Place, rank: u32) -> String {
+    let go = place.path(&format!("go-{rank}"));
+    if !go.exists() {
+        nix::unistd::mkfifo(&go, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    format!("echo goes on at $TRAINIT_RESUME_STEP from $TRAINIT_RESUME_FROM; read _ < {}; {MODEL}", go.display())
+}
+
+fn let_go_on(place: &Place, rank: u32) {
+    fs::write(place.path(&format!("go-{rank}")), "\n").unwrap();
+}
+
+fn attempts(place: &Place) -> usize {
+    fs::read_dir(place.store().join(".trainit/attempts")).unwrap().count()
+}
+
+/// All processes of a node's job, the first of them last: the others are there before it, and wait.
+fn started(place: &Place, of: fn(u32, u32) -> Variables, world: u32) -> Vec<Running> {
+    let start = |n| rank(place, "checkpoints", of(n, world), &script(place, n)).start();
+    let others: Vec<Running> = (1..world).map(start).collect();
+    for (other, n) in others.iter().zip(1..) {
+        other.after_log(&format!("this one, of local rank {n}, neither restores nor commits"));
+    }
+    std::iter::once(start(0)).chain(others).collect()
+}
+
+#[track_caller]
+fn all_go_on_at(place: &Place, ranks: &[Running], step: u64) {
+    let from = place.local().join(format!("step-{step}"));
+    for rank in ranks {
+        assert_eq!(rank.after_line("goes on"), format!("goes on at {step} from {}\n", from.display()));
+    }
+}
+
+#[track_caller]
+fn finished(place: &Place, ranks: Vec<Running>) -> Vec<Finished> {
+    (0..ranks.len()).for_each(|n| let_go_on(place, n as u32));
+    ranks.into_iter().map(|rank| rank.finish().expect_code(0)).collect()
+}
+
+#[test]
+fn the_processes_of_a_node_keep_one_store_together_and_go_on_at_one_step_whoever_launched_them() {
+    for (of, world) in LAUNCHERS.into_iter().zip([3, 2, 3, 2]) {
+        let place = Place::new();
+        save_in(&place.path("elsewhere"), 30);
+        place.checkpoint_in("push", &place.path("elsewhere")).output().expect_code(0);
+        let ranks = started(&place, of, world);
+        all_go_on_at(&place, &ranks, 30);
+        place.save(40);
+        ranks[0].after_log("checkpoint committed");
+        let done = finished(&place, ranks);
+        assert_eq!(place.steps(), [40, 30]);
+        assert_eq!((place.commits().len(), attempts(&place)), (2, 2), "the push by hand, and one run");
+        let copied = |done: &&Finished| done.err().contains("the model is in");
+        assert_eq!(done.iter().filter(copied).count(), 1);
+        assert!(copied(&&done[0]) && place.path("models/saved_model.pb").exists());
+        assert!(!done[0].err().contains("neither restores nor commits"), "{}", done[0].err());
+    }
+}
+
+#[test]
+fn after_a_kill_on_an_empty_machine_every_process_goes_on_at_the_committed_step() {
+    let place = Place::new();
+    let ranks = started(&place, slurm, 3);
+    ranks.iter().for_each(|rank| assert_eq!(rank.after_line("goes on"), "goes on at from\n"));
+    place.save(7);
+    ranks[0].after_log("checkpoint committed");
+    drop(ranks);
+    fs::remove_dir_all(place.local()).unwrap();
+    let ranks = started(&place, slurm, 3);
+    all_go_on_at(&place, &ranks, 7);
+    finished(&place, ranks);
+    assert_eq!((place.steps(), attempts(&place)), (vec![7], 2));
+}
+
+#[test]
+fn what_the_first_process_leaves_alone_the_others_leave_alone_too() {
+    let place = Place::new();
+    save_in(&place.path("elsewhere"), 30);
+    place.checkpoint_in("push", &place.path("elsewhere")).output().expect_code(0);
+    // Nothing says that this is of the job.
+    place.save(99);
+    let ranks = started(&place, open_mpi, 2);
+    all_go_on_at(&place, &ranks, 30);
+    finished(&place, ranks);
+}
+
+#[test]
+fn a_process_that_waits_for_the_first_ones_restore_leaves_at_once_when_it_is_told_to() {
+    let place = Place::new();
+    let waits = rank(&place, "checkpoints", slurm(1, 2), "echo started").start();
+    waits.after_log("neither restores nor commits");
+    let done = waits.stop().expect_code(143);
+    assert_eq!(done.out(), "");
+}
+
+#[test]
+fn nodes_that_ranks_were_dealt_out_to_in_turn_have_a_corner_of_the_store_each() {
+    let place = Place::new();
+    let dealt = |rank: u32| {
+        let mut variables = open_mpi(rank, 4);
+        variables.retain(|(name, _)| !name.contains("LOCAL"));
+        variables
+            .extend([("OMPI_COMM_WORLD_LOCAL_RANK", "0".to_owned()), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2".to_owned())]);
+        variables
+    };
+    let locals = ["one", "two"].map(|local| place.path(local));
+    let ranks = [0, 1].map(|n| rank(&place, ["one", "two"][n as usize], dealt(n), &script(&place, n)).start());
+    for ((running, local), n) in ranks.iter().zip(&locals).zip(1..) {
+        running.after_line("goes on");
+        save_in(local, n);
+        running.after_log("checkpoint committed");
+    }
+    finished(&place, ranks.into());
+    assert_eq!((place.steps(), attempts(&place)), (vec![1], 1));
+    assert!(place.store().join("node-00001/.trainit/commits").exists());
+}
+
+#[test]
+fn inspect_says_who_keeps_the_checkpoints() {
+    let place = Place::new();
+    let seen = |n: u32| -> Value {
+        let local = place.local();
+        let run = Trainit::new(["inspect", "--json", "--checkpoint-store", &place.url()]);
+        let done = with(run.args(["--checkpoint-dir", local.to_str().unwrap()]), slurm(n, 2)).output().expect_code(0);
+        serde_json::from_str::<Value>(&done.out()).unwrap()["checkpoints"].clone()
+    };
+    let (first, other) = (seen(0), seen(1));
+    assert!(first["store"].is_object() && first.get("kept_by").is_none(), "{first}");
+    assert_eq!(
+        (&other["store"], &other["kept_by"]),
+        (&Value::Null, &"the trainit of local rank 0 on this node".into())
+    );
+    assert_eq!(other["restore"], "from what the trainit of local rank 0 on this node restores");
+}
