@@ -25,6 +25,7 @@ mod pool;
 pub mod restore;
 pub mod retention;
 mod send;
+mod still;
 mod sums;
 pub mod survey;
 mod telling;

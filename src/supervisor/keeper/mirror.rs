@@ -17,6 +17,7 @@ use super::inbox::Haste;
 use super::known::Known;
 use super::nook::sweep;
 use super::restore::{Brought, IN_THE_WAY};
+use super::still::Seen;
 use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
 pub(crate) use crate::edge::blocking::blocking;
@@ -162,8 +163,9 @@ pub struct Mirror {
     pub(super) left_over: RefCell<BTreeMap<CommitName, Vec<String>>>,
     /// The files of the last commit: not to be sent again.
     pub(super) known: Known,
-    /// What was seen at the last look, and since when it has been so.
-    pub(crate) seen: Option<(Vec<Entry>, Duration)>,
+    pub(super) seen: Option<Seen>,
+    /// Whether what goes along with the one that is being committed comes after it.
+    pub(super) is_more_to_come: bool,
     /// Bytes a second of the last commit.
     pub(crate) throughput: Option<f64>,
     /// Whether the first restore is behind us.
@@ -194,6 +196,8 @@ pub(crate) struct Committed {
     /// Every unit that lay there then, and how new it was.
     pub(crate) beside: BTreeMap<String, Age>,
     pub(crate) entries: Vec<Entry>,
+    /// What went along with it.
+    pub(crate) along: Vec<Entry>,
     pub(crate) age: Age,
     pub(crate) stamp: Stamp,
 }
@@ -238,6 +242,7 @@ impl Mirror {
             left_over: RefCell::default(),
             known: Known::default(),
             seen: None,
+            is_more_to_come: false,
             throughput: None,
             begun: false,
             transfer: Transfer::default(),
