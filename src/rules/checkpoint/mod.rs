@@ -6,6 +6,7 @@ pub mod address;
 mod along;
 mod aside;
 mod beside;
+mod catboost;
 pub mod check;
 mod composer;
 mod contest;
@@ -71,6 +72,7 @@ pub const LAYOUTS: &[&Layout] = &[
     &flax::FLAX,
     &xgboost::XGBOOST,
     &torch_file::TORCH_FILE,
+    &catboost::CATBOOST,
     &generic::GENERIC,
 ];
 
