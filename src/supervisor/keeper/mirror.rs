@@ -17,7 +17,6 @@ use super::inbox::Haste;
 use super::known::Known;
 use super::nook::sweep;
 use super::restore::{Brought, IN_THE_WAY};
-use super::still::Seen;
 use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
 pub(crate) use crate::edge::blocking::blocking;
@@ -163,7 +162,8 @@ pub struct Mirror {
     pub(super) left_over: RefCell<BTreeMap<CommitName, Vec<String>>>,
     /// The files of the last commit: not to be sent again.
     pub(super) known: Known,
-    pub(super) seen: Option<Seen>,
+    /// What was seen at the last look, and since when it has been so.
+    pub(crate) seen: Option<(Vec<Entry>, Duration)>,
     /// Whether what goes along with the one that is being committed comes after it.
     pub(super) is_more_to_come: bool,
     /// Bytes a second of the last commit.

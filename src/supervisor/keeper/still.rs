@@ -1,5 +1,5 @@
 //! What is to be committed lies still; and what goes along with it (`last.ckpt` beside `step=30.ckpt`), which is written over
-//! again and again, holds nothing up: where it does not lie still it is left for the next commit.
+//! again and again, holds nothing up: it is taken as it is when the checkpoint has lain still, or left for the next commit.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,14 +11,6 @@ use super::send::Stop;
 use crate::edge::writers;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{Entry, Kind};
-
-/// What was seen at the last look, and since when it has been so.
-#[derive(Debug)]
-pub(crate) struct Seen {
-    entries: Vec<Entry>,
-    along: Vec<Entry>,
-    since: Duration,
-}
 
 impl Local {
     /// Its regular files, and those that go along with it.
@@ -83,16 +75,11 @@ impl Mirror {
     pub(super) async fn settled(&mut self, mut local: Local, settle: Option<Duration>) -> Result<Local, Stop> {
         let Some(settle) = settle else { return Ok(local) };
         let now = self.clock.now();
-        let (since, mut along) = match self.seen.take() {
-            Some(seen) if seen.entries == local.entries => (seen.since, seen.along),
-            _ => (now, Vec::new()),
+        let since = match self.seen.take() {
+            Some((entries, since)) if entries == local.entries => since,
+            _ => now,
         };
-        // What goes along may come later, and lies still for as long itself.
-        let since = if self.holds_alone(&local) && along != local.along { now } else { since };
-        self.seen = Some(Seen { entries: local.entries.clone(), along: local.along.clone(), since });
-        if settle.is_zero() {
-            along.clone_from(&local.along);
-        }
+        self.seen = Some((local.entries.clone(), since));
         if settle > now.saturating_sub(since) {
             self.haste.wait(settle, || self.clock.now().saturating_sub(since)).await;
             if self.haste.is_over() {
@@ -101,7 +88,7 @@ impl Mirror {
             // A newer one may have come meanwhile: this one is safe first, or none ever would be where saves come fast.
             let unit = &local.candidate.unit;
             match self.entries_of(unit).await.map_err(|error| self.unreadable(&error))? {
-                Some((entries, now)) if entries == local.entries => along = now,
+                Some((entries, along)) if entries == local.entries => local.along = along,
                 Some(_) => return Err(Stop::Changed(format!("{unit} is still being written"))),
                 None => return Err(Stop::Changed(format!("{unit} was deleted before it had lain still"))),
             }
@@ -109,7 +96,7 @@ impl Mirror {
         if let Some(who) = writer_of(&local.entries).await {
             return Err(Stop::Changed(format!("{} is being written by {who}", local.candidate.unit)));
         }
-        if along != local.along || writer_of(&local.along).await.is_some() {
+        if writer_of(&local.along).await.is_some() {
             local.along.clear();
         }
         Ok(local)
