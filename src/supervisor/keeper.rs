@@ -26,6 +26,7 @@ pub mod restore;
 pub mod retention;
 mod send;
 pub mod sibling;
+mod still;
 mod sums;
 pub mod survey;
 mod telling;
