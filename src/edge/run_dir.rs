@@ -22,6 +22,8 @@ pub const PREEMPTION: &str = "preemption";
 pub const HEARTBEAT: &str = "heartbeat";
 /// The hosts for MPI.
 pub const HOSTFILE: &str = "hostfile";
+/// Which checkpoints it keeps.
+pub const KEPT: &str = "kept";
 /// Who connects here is told the run's status.
 pub const SOCKET: &str = "socket";
 
@@ -167,7 +169,7 @@ fn clear_if_left(path: &Path) -> bool {
     if lock(&dir).is_err() {
         return false;
     }
-    for name in [PREEMPTION, HEARTBEAT, HOSTFILE, SOCKET] {
+    for name in [PREEMPTION, HEARTBEAT, HOSTFILE, KEPT, SOCKET] {
         for file in [name.to_owned(), format!(".{name}")] {
             let _ = fs::remove_file(path.join(file));
         }

@@ -19,7 +19,7 @@ use super::timers::Timers;
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
-use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, PREEMPTION, RunDir, SOCKET};
+use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, KEPT, PREEMPTION, RunDir, SOCKET};
 use crate::edge::wake::Bell;
 use crate::edge::{clock, reaper, signals, terminal, threads};
 use crate::rules::env::Changes;
@@ -87,6 +87,10 @@ impl Effects {
         job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION));
         job.facts.heartbeat_file = run_dir.as_ref().map(|dir| dir.file(HEARTBEAT));
         job.facts.socket = run_dir.as_ref().filter(|_| status.is_open()).map(|dir| dir.file(SOCKET));
+        if let (Some(dir), Some(kept)) = (&run_dir, &job.kept) {
+            // Who waits for it and does not find it says so.
+            let _ = dir.publish(KEPT, &kept.text());
+        }
         if let (Some(dir), Some(hosts)) = (&run_dir, &job.hostfile) {
             match dir.publish(HOSTFILE, hosts) {
                 Ok(()) => job.changes.iter_mut().for_each(|c| c.set(HOSTFILE_VARIABLE, dir.file(HOSTFILE))),

@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn what_has_no_step_and_is_newer_by_less_than_a_second_does_not_outrank_a_step() {
-        for (apart, newest) in [(SECOND / 2, "model_1.pt"), (2 * SECOND, "last.pt")] {
-            let memory = saved(&["model_1.pt", "last.pt"]).at("model_1.pt", SECOND).at("last.pt", SECOND + apart);
+        for (apart, newest) in [(SECOND / 2, "model_1.pt"), (2 * SECOND, "final.pt")] {
+            let memory = saved(&["model_1.pt", "final.pt"]).at("model_1.pt", SECOND).at("final.pt", SECOND + apart);
             assert_eq!(complete_units(&memory)[0].0, newest, "{apart} ns apart");
         }
     }

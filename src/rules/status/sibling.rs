@@ -1,10 +1,10 @@
 //! What the trainits of one node make of each other's status: its first keeps the checkpoints, and the others wait for it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Where a run's checkpoints are, as its status has it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// Where a run's checkpoints are, as its status has it, and a file that lies beside its socket: nobody is asked for nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// The checkpoint directory, without symbolic links.
     pub directory: String,
@@ -12,6 +12,24 @@ pub struct Kept {
     pub store: String,
     /// Whose corner of it; `None`: the asker does not know.
     pub node_rank: Option<u32>,
+}
+
+impl Kept {
+    /// What lies beside the socket.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads that.
+    pub fn parse(text: &str) -> Option<Kept> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// Whether they are those that are looked for.
+    pub fn is(&self, wanted: &Kept) -> bool {
+        let is_node = wanted.node_rank.is_none_or(|wanted| self.node_rank == Some(wanted));
+        self.directory == wanted.directory && self.store == wanted.store && is_node
+    }
 }
 
 /// How far the one that keeps the checkpoints is.
@@ -27,17 +45,13 @@ pub enum Stage {
 
 /// How far the run of this status is, and whose corner it keeps; `None` where that is not what is looked for.
 pub fn stage(status: &Value, wanted: &Kept) -> Option<(Stage, u32)> {
-    let checkpoint = &status["checkpoint"];
-    let node_rank = u32::try_from(checkpoint["node_rank"].as_u64()?).ok()?;
-    let is_it = checkpoint["directory"] == wanted.directory.as_str()
-        && checkpoint["store"] == wanted.store.as_str()
-        && wanted.node_rank.is_none_or(|wanted| wanted == node_rank);
+    let kept = Kept::deserialize(&status["checkpoint"]).ok()?;
     let stage = match status["state"].as_str()? {
         "restoring" => Stage::Restoring,
         "stopping" | "flushing" | "done" => Stage::Over,
         _ => Stage::Restored,
     };
-    is_it.then_some((stage, node_rank))
+    kept.node_rank.filter(|_| kept.is(wanted)).map(|node_rank| (stage, node_rank))
 }
 
 #[cfg(test)]

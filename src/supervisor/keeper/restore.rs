@@ -131,9 +131,8 @@ impl Mirror {
     /// The newest local checkpoint, where the store is known to hold just that.
     fn still_there(&self, look: &Look) -> Option<Resume> {
         let (local, committed) = (look.newest.as_ref()?, self.committed.as_ref()?);
-        let is_same = self.holds_alone(local) && same_bytes(&local.along, &committed.along);
-        (is_same && look.half.is_empty())
-            .then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
+        let is_it = self.holds_alone(local) && same_bytes(&local.along, &committed.along) && look.half.is_empty();
+        is_it.then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
     }
 
     /// What must be restored is not there.

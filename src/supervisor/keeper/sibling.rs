@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::lineage::{record, written};
 use super::mirror::{MirrorError, blocking};
 use crate::edge::clock::Clock;
 use crate::edge::control;
-use crate::edge::run_dir::{self, SOCKET};
+use crate::edge::files;
+use crate::edge::run_dir::{self, KEPT, SOCKET};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::status::parse;
 use crate::rules::status::sibling::{Kept, Stage, stage};
@@ -19,6 +20,9 @@ use crate::rules::status::sibling::{Kept, Stage, stage};
 const PAUSE: Duration = Duration::from_millis(100);
 /// One that has not answered after this long is asked again.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Two paths, at most.
+const KEPT_BYTES: usize = 65_536;
 
 /// The one that keeps the checkpoints of this node.
 #[derive(Debug, Clone)]
@@ -70,13 +74,21 @@ impl Sibling {
     async fn look(&self, known: Option<Known>) -> Option<(Stage, Known)> {
         let this = self.clone();
         let looked = blocking(move || {
-            let sockets = || run_dir::all(this.tmp.as_deref()).into_iter().map(|dir| dir.join(SOCKET)).collect();
+            let is_it = |dir: &PathBuf| this.is_of(dir);
+            let dirs = || run_dir::all(this.tmp.as_deref()).into_iter().filter(is_it);
+            let sockets = || dirs().map(|dir| dir.join(SOCKET)).collect();
             let all: Vec<PathBuf> = known.as_ref().map_or_else(sockets, |known| vec![known.socket.clone()]);
             let before = if known.is_none() { written(&this.dir, &this.store) } else { BTreeMap::new() };
             let found = all.into_iter().filter_map(|socket| this.ask(socket, known.as_ref(), &before));
             Ok(found.min_by_key(|(stage, _)| *stage))
         });
         looked.await.ok().flatten()
+    }
+
+    /// Whether that is the directory of a run that keeps the same.
+    fn is_of(&self, dir: &Path) -> bool {
+        let text = files::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten();
+        text.and_then(|text| Kept::parse(&text)).is_some_and(|kept| kept.is(&self.kept))
     }
 
     fn ask(&self, socket: PathBuf, known: Option<&Known>, before: &Records) -> Option<(Stage, Known)> {
@@ -129,7 +141,6 @@ mod tests {
     use std::fs;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
-    use std::path::Path;
 
     use super::*;
     use crate::edge::control::Listener;
@@ -154,6 +165,8 @@ mod tests {
         let dir = place.join(format!("trainit-{uid}-7"));
         fs::create_dir(&dir).expect("a directory");
         let listener = Listener::bind(&dir.join(SOCKET)).expect("a socket");
+        let kept = Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: Some(3) };
+        fs::write(dir.join(KEPT), kept.text()).expect("a file");
         std::thread::spawn(move || {
             for state in states {
                 let caller = loop {
@@ -162,9 +175,8 @@ mod tests {
                         break caller;
                     }
                 };
-                let kept = Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: Some(3) };
                 let told = Told { state, has_store: true, ..Told::default() };
-                caller.tell(&answer(&told, &Facts { kept: Some(kept), ..Facts::default() }));
+                caller.tell(&answer(&told, &Facts { kept: Some(kept.clone()), ..Facts::default() }));
             }
             last();
         });
@@ -202,6 +214,22 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         keeper(place.path(), &["restoring"], writes(place.path()));
         assert_eq!(waited(place.path()).await, Ok(Some(3)));
+    }
+
+    #[tokio::test]
+    async fn who_keeps_other_checkpoints_is_not_asked() {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = place.path().join(format!("trainit-{}-8", fs::metadata(place.path()).expect("it is there").uid()));
+        fs::create_dir(&dir).expect("a directory");
+        let stranger = Listener::bind(&dir.join(SOCKET)).expect("a socket");
+        for kept in [None, Some("gs://b/y")] {
+            if let Some(store) = kept {
+                let kept = Kept { directory: "/ck".into(), store: store.into(), node_rank: Some(3) };
+                fs::write(dir.join(KEPT), kept.text()).expect("a file");
+            }
+            assert_eq!(sibling(place.path()).restored(Duration::ZERO).await.ok(), Some(None));
+            assert!(stranger.next().expect("no error").is_none());
+        }
     }
 
     #[tokio::test]
