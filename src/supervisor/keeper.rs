@@ -26,7 +26,6 @@ pub mod restore;
 pub mod retention;
 mod send;
 pub mod sibling;
-mod still;
 mod sums;
 pub mod survey;
 mod telling;

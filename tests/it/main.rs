@@ -18,8 +18,6 @@ mod checkpoint_fence;
 #[cfg(feature = "store")]
 mod checkpoint_hashes;
 #[cfg(feature = "store")]
-mod checkpoint_last;
-#[cfg(feature = "store")]
 mod checkpoint_links;
 #[cfg(feature = "store")]
 mod checkpoint_lives;

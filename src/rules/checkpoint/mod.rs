@@ -3,10 +3,8 @@
 
 mod accelerate;
 pub mod address;
-mod along;
 mod aside;
 mod beside;
-mod catboost;
 pub mod check;
 mod composer;
 mod contest;
@@ -35,7 +33,6 @@ mod parts;
 pub mod plan;
 mod pointing;
 mod roles;
-mod same;
 mod siblings;
 mod strangers;
 mod structure;
@@ -45,7 +42,6 @@ pub mod unit;
 pub mod unrecognised;
 mod xgboost;
 
-pub use along::is_along;
 pub use beside::Beside;
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
@@ -72,7 +68,6 @@ pub const LAYOUTS: &[&Layout] = &[
     &flax::FLAX,
     &xgboost::XGBOOST,
     &torch_file::TORCH_FILE,
-    &catboost::CATBOOST,
     &generic::GENERIC,
 ];
 
@@ -133,8 +128,6 @@ pub struct Found {
     pub candidates: Vec<Candidate>,
     /// What they are compared with.
     pub beside: Beside,
-    /// What is no part of them and goes along with them.
-    along: along::Along,
 }
 
 /// Looks with the layout that was asked for, or with each in turn until one finds something, finished or not. Files that
@@ -154,8 +147,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         contest::without_copies(&mut candidates);
         contest::sort(scan, &mut candidates);
         (layout.order)(scan, &mut candidates);
-        let found = Found { layout, candidates, beside: Beside::default(), along: along::Along::new() };
-        (!found.candidates.is_empty()).then_some(found)
+        if candidates.is_empty() { None } else { Some(Found { layout, candidates, beside: Beside::default() }) }
     });
     let first = found.next()?;
     let is_doubtful = asked.is_none() && contest::is_doubtful(scan, &first);
@@ -169,7 +161,6 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     if chosen.layout.makeup.is_anybodys() {
         chosen.candidates = notes::with_notes(scan, chosen.candidates);
     }
-    along::find(scan, &mut chosen);
     Some(chosen)
 }
 

@@ -2,7 +2,7 @@
 //! the store holds what it held before, or the new commit whole.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -10,16 +10,15 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::guard::AT_ONCE;
 use super::known::{Known, Sent};
-use super::look::Local;
+use super::look::{Local, same_bytes};
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
 use super::pins::{Pins, pin, unchanged, unpin};
 use super::retention::{commits, unless_stuck};
 use super::send::{Pools, Sending, Stop, verify, without_data};
-use super::still::unless_changed;
 use super::transfer::make_durable;
-use crate::edge::clock;
 use crate::edge::store::{Created, Store, Trouble};
-use crate::rules::checkpoint::Entry;
+use crate::edge::{clock, writers};
+use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
 use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key};
 use crate::rules::checkpoint::plan::Age;
@@ -110,10 +109,18 @@ impl Mirror {
                     done => done,
                 }
             }
-            Some(limit) => self.commit_within(limit, settle, progress).await,
+            Some(limit) => match tokio::time::timeout(limit, self.try_commit(settle, limit.into(), progress)).await {
+                Ok(done) => done,
+                Err(_) => self.cut_short(limit).await,
+            },
         };
         if done.is_err() {
-            self.let_go(limit.is_some()).await;
+            // Where something is missing, everything is sent next time.
+            self.known = Known::default();
+            // They would keep the space of what the framework deletes. Where there is no time it goes on beside.
+            let (dir, pins) = (self.config.dir.clone(), self.pins());
+            let unpinned = blocking(move || unpin(&*beneath(&dir)?, &pins));
+            let _ = tokio::time::timeout(limit.map_or(Duration::MAX, |_| LAST_WORD), unpinned).await;
         }
         let again = done.as_ref().is_err_and(Stop::may_pass);
         match done {
@@ -133,16 +140,6 @@ impl Mirror {
         }
     }
 
-    /// What a commit that did not come through holds on to.
-    pub(super) async fn let_go(&mut self, is_pressed: bool) {
-        // Where something is missing, everything is sent next time.
-        self.known = Known::default();
-        // They would keep the space of what the framework deletes. Where there is no time it goes on beside.
-        let (dir, pins) = (self.config.dir.clone(), self.pins());
-        let unpinned = blocking(move || unpin(&*beneath(&dir)?, &pins));
-        let _ = tokio::time::timeout(if is_pressed { LAST_WORD } else { Duration::MAX }, unpinned).await;
-    }
-
     /// A newer run's retention takes files away that we rely on, which looks like a store that lost them.
     async fn failed(&self, message: String, trouble: Trouble, again: bool) -> Outcome {
         let is_away = trouble == Trouble::Unreachable;
@@ -152,7 +149,7 @@ impl Mirror {
         by.map_or(failed, |by| Outcome::Fenced { by })
     }
 
-    pub(super) async fn try_commit(
+    async fn try_commit(
         &mut self,
         settle: Option<Duration>,
         limit: Option<Duration>,
@@ -170,7 +167,7 @@ impl Mirror {
         self.passed = look.passed;
         self.layout = look.layout;
         let beside = look.ages;
-        let Some(mut local) = look.newest else {
+        let Some(local) = look.newest else {
             self.waits(self.waiting);
             self.give_way(left()).await?;
             return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
@@ -183,20 +180,11 @@ impl Mirror {
             return Ok(Outcome::UpToDate { step });
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
-        let is_safe = self.holds_alone(&local);
-        self.waits((!is_safe).then_some((local.age.step, since)));
-        self.is_more_to_come = limit.is_some() && !is_safe && !local.along.is_empty();
-        if self.is_more_to_come {
-            local.along.clear();
-        }
-        let mut local = self.settled(local, settle).await?;
-        let bytes = local.files().map(|e| e.size).sum::<u64>();
-        let up_to_date = || Ok(Outcome::UpToDate { step: local.age.step });
-        if is_safe && settle.is_some() && local.along.is_empty() {
-            return up_to_date();
-        }
-        if let Some(Err(stop)) = left().map(|left| self.is_worth_a_start(&local, bytes, left)) {
-            return if is_safe { up_to_date() } else { Err(stop) };
+        self.waits(Some((local.age.step, since)));
+        let local = self.settled(local, settle).await?;
+        let bytes = local.entries.iter().map(|e| e.size).sum::<u64>();
+        if let Some(left) = left() {
+            self.is_worth_a_start(&local, bytes, left)?;
         }
         // Waiting for the checkpoint to settle is no part of what its commit takes.
         let sending = self.clock.now();
@@ -209,16 +197,8 @@ impl Mirror {
                 self.discard(made.take()).await;
                 return Err(stop);
             }
-            Err(stop) if is_safe && !matches!(stop, Stop::Fenced(_)) => return up_to_date(),
             uploaded => uploaded?,
         };
-        let is_sent = |key: &String| sent.iter().any(|sent| sent.item.key == *key);
-        self.discard(made.take().into_iter().filter(|key| !is_sent(key)).collect()).await;
-        local.along.retain(|entry| sent.iter().any(|sent| sent.entry.path == entry.path));
-        let bytes = local.files().map(|e| e.size).sum::<u64>();
-        if is_safe && local.along.is_empty() {
-            return up_to_date();
-        }
         self.name(&local, &beside, bytes, sent, pins).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
         let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
@@ -249,16 +229,14 @@ impl Mirror {
 
     /// The time was up; but the manifest may just have been on its way, now or as the commit before was cut off, and what
     /// is committed is to be known.
-    pub(super) async fn cut_short(&mut self, limit: Duration) -> Result<Outcome, Stop> {
+    async fn cut_short(&mut self, limit: Duration) -> Result<Outcome, Stop> {
         let names = async { commits(self.store.as_ref()?).await.ok() };
         let names = tokio::time::timeout(LAST_WORD, names).await.ok().flatten().unwrap_or_default();
         if let Some(named) = self.naming.take_if(|ours| names.iter().any(|name| name.stamp == ours.stamp)) {
             self.committed = Some(named);
         }
         let look = tokio::time::timeout(AT_ONCE, self.look(self.config.push_step)).await;
-        let is_all = look.is_ok_and(|look| {
-            look.is_ok_and(|look| look.newest.is_none_or(|local| self.holds(&local) || self.holds_alone(&local)))
-        });
+        let is_all = look.is_ok_and(|look| look.is_ok_and(|look| look.newest.is_none_or(|local| self.holds(&local))));
         match self.committed.as_ref().filter(|_| is_all) {
             Some(committed) => Ok(Outcome::UpToDate { step: committed.age.step }),
             None => Err(Stop::OutOfTime(format!(
@@ -267,6 +245,13 @@ impl Mirror {
                 self.what_stands()
             ))),
         }
+    }
+
+    /// Whether the store holds this one, or a newer.
+    fn holds(&self, local: &Local) -> bool {
+        self.committed.as_ref().is_some_and(|committed| {
+            same_bytes(&committed.entries, &local.entries) || !committed.is_before(&local.candidate.unit, local.age)
+        })
     }
 
     /// What the next run will find.
@@ -282,6 +267,38 @@ impl Mirror {
         Stop::Failed(format!("cannot read the checkpoint directory {}: {error}", self.config.dir.display()))
     }
 
+    /// Waits until it has lain unchanged for `settle`, counting from the first look that saw it so, and nobody has it
+    /// open for writing; `None`: nobody can write any more.
+    async fn settled(&mut self, local: Local, settle: Option<Duration>) -> Result<Local, Stop> {
+        let Some(settle) = settle else { return Ok(local) };
+        let now = self.clock.now();
+        let since = match self.seen.take() {
+            Some((entries, since)) if entries == local.entries => since,
+            _ => now,
+        };
+        self.seen = Some((local.entries.clone(), since));
+        if settle > now.saturating_sub(since) {
+            self.haste.wait(settle, || self.clock.now().saturating_sub(since)).await;
+            if self.haste.is_over() {
+                return Err(Stop::Changed("the command came to its end before it had lain still".to_owned()));
+            }
+            // A newer one may have come meanwhile: this one is safe first, or none ever would be where saves come fast.
+            let unit = &local.candidate.unit;
+            match self.entries_of(unit).await.map_err(|error| self.unreadable(&error))? {
+                Some(entries) if entries == local.entries => {}
+                Some(_) => return Err(Stop::Changed(format!("{unit} is still being written"))),
+                None => return Err(Stop::Changed(format!("{unit} was deleted before it had lain still"))),
+            }
+        }
+        let files: HashSet<_> =
+            local.entries.iter().filter(|e| e.kind == Kind::File).map(|e| (e.device, e.inode)).collect();
+        let writer = blocking(move || Ok(writers::writer_of(&files))).await.ok().flatten();
+        match writer {
+            Some(who) => Err(Stop::Changed(format!("{} is being written by {who}", local.candidate.unit))),
+            None => Ok(local),
+        }
+    }
+
     /// Copies the unit's files, each under a key that no manifest names yet.
     async fn upload(
         &self,
@@ -295,10 +312,8 @@ impl Mirror {
         let faults = &self.config.faults;
         let at = self.config.dir.clone();
         let dir = blocking(move || beneath(&at)).await.map_err(|error| self.unreadable(&error))?;
-        let all: Vec<Entry> = local.files().cloned().collect();
-        let pins = pin(&dir, &self.pins(), &all).await.map_err(|error| self.unreadable(&error))?;
+        let pins = pin(&dir, &self.pins(), &local.entries).await.map_err(|error| self.unreadable(&error))?;
         let touched = unchanged(&dir, &local.entries, &pins, None).await?;
-        let touched_along = unless_changed(unchanged(&dir, &local.along, &pins, None).await)?;
         faults.point(2);
         self.fence(store, &stamp.attempt).await?;
         faults.point(3);
@@ -322,17 +337,17 @@ impl Mirror {
             told: &told,
             made,
         };
-        let files = all.iter().map(|entry| {
+        let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
             let key = data_key(&local.candidate.unit, &stamp, &entry.path);
             let (sending, from) = (&sending, pins.held(entry));
             async move {
                 let sent = sending.send(entry, from, key).await;
                 faults.point(4);
-                if local.along.contains(entry) { unless_changed(sent) } else { sent.map(Some) }
+                sent
             }
         });
-        let files = stream::iter(files).buffer_unordered(sending.habits.at_once);
-        let mut sent: Vec<Sent> = files.try_filter_map(async |sent| Ok(sent)).try_collect().await?;
+        let all = stream::iter(files).buffer_unordered(sending.habits.at_once);
+        let sent: Vec<Sent> = all.try_collect().await?;
         faults.point(5);
         let keys: Vec<String> = sent.iter().map(|sent| sent.item.key.clone()).collect();
         make_durable(store, &keys, bytes, &told).await?;
@@ -340,11 +355,6 @@ impl Mirror {
         faults.point(6);
         unchanged(&dir, &local.entries, &pins, Some(touched)).await?;
         self.is_all(local).await?;
-        // What goes along is written over by the next save, and holds nothing up.
-        let still = unless_changed(unchanged(&dir, &local.along, &pins, touched_along).await)?;
-        if still.is_none() || sent.len() < all.len() {
-            sent.retain(|sent| local.entries.contains(&sent.entry));
-        }
         faults.point(7);
         self.fence(store, &stamp.attempt).await?;
         Ok((sent, pins))
@@ -363,8 +373,7 @@ impl Mirror {
             unit: local.candidate.unit.clone(),
             beside: beside.clone(),
             entries: local.entries.clone(),
-            along: local.along.clone(),
-            age: local.age_in_all(),
+            age: local.age,
             stamp: self.ours()?.1,
         });
         let (store, stamp) = self.ours()?;

@@ -62,8 +62,8 @@ impl Mirror {
         let next = Next {
             unit: local.candidate.unit.clone(),
             step: local.age.step,
-            files: local.candidate.files(&look.listing).count() + local.along.len(),
-            bytes: local.candidate.bytes(&look.listing) + local.along.iter().map(|e| e.size).sum::<u64>(),
+            files: local.candidate.files(&look.listing).count(),
+            bytes: local.candidate.bytes(&look.listing),
             held,
         };
         self.passed = look.passed;
@@ -159,7 +159,7 @@ impl Mirror {
 /// Whether the files are of the same names, sizes and times.
 fn seems_same(manifest: &Manifest, local: &Local) -> bool {
     let theirs: HashSet<(&str, u64, i64)> = manifest.regular().map(|f| (f.path.as_str(), f.size, f.mtime_ns)).collect();
-    let ours = local.entries.iter().chain(&local.along).filter(|e| e.kind == crate::rules::checkpoint::Kind::File);
+    let ours = local.entries.iter().filter(|e| e.kind == crate::rules::checkpoint::Kind::File);
     let ours: HashSet<(&str, u64, i64)> = ours.map(|e| (e.path.as_str(), e.size, e.mtime_ns)).collect();
     ours == theirs
 }

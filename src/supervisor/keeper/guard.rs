@@ -96,7 +96,7 @@ impl Mirror {
     /// Fails where the unit has got more files than were copied. That it is gone is no harm.
     pub(super) async fn is_all(&self, local: &Local) -> Result<(), Stop> {
         let unit = &local.candidate.unit;
-        let (now, _) = self.entries_of(unit).await.map_err(|error| self.unreadable(&error))?.unwrap_or_default();
+        let now = self.entries_of(unit).await.map_err(|error| self.unreadable(&error))?.unwrap_or_default();
         let copied: HashSet<&str> = local.entries.iter().map(|e| e.path.as_str()).collect();
         match now.iter().find(|e| !copied.contains(e.path.as_str())) {
             Some(new) => Err(Stop::Changed(format!("{} came into {unit} while it was copied", new.path))),

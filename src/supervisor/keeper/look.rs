@@ -21,8 +21,6 @@ pub(crate) struct Local {
     pub(crate) layout: &'static Layout,
     pub(crate) candidate: Candidate,
     pub(crate) entries: Vec<Entry>,
-    /// What is no part of it and goes along with it.
-    pub(crate) along: Vec<Entry>,
     pub(crate) pointers: Vec<Pointer>,
     /// The step that the trainer itself calls the best.
     pub(crate) best: Option<u64>,
@@ -89,17 +87,15 @@ impl Mirror {
         self.note(line);
     }
 
-    /// What belongs to the unit now, and what goes along with it; `None`: it is gone.
-    pub(super) async fn entries_of(&self, unit: &str) -> io::Result<Option<(Vec<Entry>, Vec<Entry>)>> {
+    /// What belongs to the unit now; `None`: it is gone.
+    pub(super) async fn entries_of(&self, unit: &str) -> io::Result<Option<Vec<Entry>>> {
         let (dir, options, unit) = (self.config.dir.clone(), self.config.options.clone(), unit.to_owned());
         blocking(move || {
             let (listing, beneath) = (walked(&dir, &options)?, Beneath::open(&dir)?);
             let scan =
                 Scan { listing: &listing, peek: &Files { beneath: &beneath, listing: &listing }, options: &options };
-            let Some(found) = recognise(&scan) else { return Ok(None) };
-            let unit = found.candidates.iter().find(|c| c.unit == unit);
-            let along = |unit| found.along(&scan, unit).cloned().collect();
-            Ok(unit.map(|unit| (unit.entries(&listing).cloned().collect(), along(unit))))
+            let found = recognise(&scan).and_then(|found| found.candidates.into_iter().find(|c| c.unit == unit));
+            Ok(found.map(|candidate| candidate.entries(&listing).cloned().collect()))
         })
         .await
     }
@@ -161,9 +157,8 @@ fn look(
             Ok(()) => {
                 let pointers = pointers(found.layout, &scan, candidate);
                 let best = (found.layout.best_step)(&scan, candidate);
-                let along = found.along(&scan, candidate).cloned().collect();
-                let (layout, candidate) = (found.layout, candidate.clone());
-                look.newest = Some(Local { layout, candidate, entries, along, pointers, best, age });
+                look.newest =
+                    Some(Local { layout: found.layout, candidate: candidate.clone(), entries, pointers, best, age });
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }

@@ -164,8 +164,6 @@ pub struct Mirror {
     pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.
     pub(crate) seen: Option<(Vec<Entry>, Duration)>,
-    /// Whether what goes along with the one that is being committed comes after it.
-    pub(super) is_more_to_come: bool,
     /// Bytes a second of the last commit.
     pub(crate) throughput: Option<f64>,
     /// Whether the first restore is behind us.
@@ -196,8 +194,6 @@ pub(crate) struct Committed {
     /// Every unit that lay there then, and how new it was.
     pub(crate) beside: BTreeMap<String, Age>,
     pub(crate) entries: Vec<Entry>,
-    /// What went along with it.
-    pub(crate) along: Vec<Entry>,
     pub(crate) age: Age,
     pub(crate) stamp: Stamp,
 }
@@ -242,7 +238,6 @@ impl Mirror {
             left_over: RefCell::default(),
             known: Known::default(),
             seen: None,
-            is_more_to_come: false,
             throughput: None,
             begun: false,
             transfer: Transfer::default(),

@@ -21,7 +21,6 @@ use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{CommitName, Stamp};
 use crate::rules::checkpoint::plan::{self, Age, Standing};
 use crate::rules::checkpoint::unrecognised::Unrecognised;
-use crate::rules::checkpoint::{Entry, is_along};
 use crate::rules::exit;
 
 /// What a restore did, or would do.
@@ -131,7 +130,7 @@ impl Mirror {
     /// The newest local checkpoint, where the store is known to hold just that.
     fn still_there(&self, look: &Look) -> Option<Resume> {
         let (local, committed) = (look.newest.as_ref()?, self.committed.as_ref()?);
-        let is_it = self.holds_alone(local) && same_bytes(&local.along, &committed.along) && look.half.is_empty();
+        let is_it = same_bytes(&local.entries, &committed.entries) && look.half.is_empty();
         is_it.then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
     }
 
@@ -394,8 +393,7 @@ impl Mirror {
             entries = look.listing.entries().iter().filter(|e| is_ours(&e.path)).cloned().collect();
         }
         let (unit, stamp) = (manifest.unit.clone(), name.stamp.clone());
-        let (along, entries) = entries.into_iter().partition(|entry: &Entry| is_along(&unit, &entry.path));
-        self.committed = Some(Committed { unit, beside, entries, along, age: age(manifest), stamp });
+        self.committed = Some(Committed { unit, beside, entries, age: age(manifest), stamp });
     }
 
     /// Writes down whose the directory is now, and which local units were left behind by going back; `on_purpose`: from

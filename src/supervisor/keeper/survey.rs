@@ -47,9 +47,7 @@ impl Mirror {
             let scan = Scan { listing: &listing, peek: &files, options: &options };
             let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
             let surveyed = |candidate: &Candidate, problem| {
-                let along: Vec<u64> = found.along(&scan, candidate).map(|file| file.size).collect();
-                let files = candidate.files(&listing).count() + along.len();
-                let bytes = candidate.bytes(&listing) + along.iter().sum::<u64>();
+                let (files, bytes) = (candidate.files(&listing).count(), candidate.bytes(&listing));
                 let Candidate { unit, step, .. } = candidate.clone();
                 let Layout { name: framework, evidence, .. } = found.layout;
                 Surveyed { unit, step, framework, evidence, files, bytes, problem }
