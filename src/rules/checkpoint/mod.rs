@@ -5,6 +5,7 @@ mod accelerate;
 pub mod address;
 mod aside;
 mod beside;
+mod catboost;
 pub mod check;
 mod composer;
 mod contest;
@@ -68,6 +69,7 @@ pub const LAYOUTS: &[&Layout] = &[
     &flax::FLAX,
     &xgboost::XGBOOST,
     &torch_file::TORCH_FILE,
+    &catboost::CATBOOST,
     &generic::GENERIC,
 ];
 
