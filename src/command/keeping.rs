@@ -66,7 +66,7 @@ impl Keeping {
         let Some(dir) = self.checkpoints.dir.clone() else { return (Value::Null, 0) };
         let Keeping { checkpoints: mut settings, .. } = self;
         settings.options = beside(settings.options, resolved);
-        let node_rank = resolved.spec.keeps_as();
+        let node_rank = resolved.spec.said.node_rank;
         let by = resolved.spec.beside_the_first().and_then(|_| settings.store.take()).map(|_| KEPT_BY);
         let store = node_rank.and_then(|node| Some(settings.store.take()?.of_node(node).to_string()));
         let config = mirror_config(Checkpoints { store: None, ..settings.clone() }, node_rank.unwrap_or(0), false, env);
@@ -98,7 +98,7 @@ impl Keeping {
 
     /// What this node keeps; `None`: nothing. Of several trainits on it only the first commits, and copies the model.
     pub(super) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
-        let (node_rank, local_rank) = (resolved.spec.keeps_as(), resolved.spec.beside_the_first());
+        let (node_rank, local_rank) = (resolved.spec.said.node_rank, resolved.spec.beside_the_first());
         self.checkpoints.options = beside(self.checkpoints.options, resolved);
         let model = self.model.filter(|_| local_rank.is_none());
         let model = left_model(model, node_rank, &self.checkpoints, env);
@@ -111,10 +111,11 @@ impl Keeping {
 }
 
 /// With who else may write into the checkpoint directory. How many processes do is known where all are on this node, and we
-/// start each. (A single one may be the launcher of many; other nodes may or may not share the directory.)
+/// or a launcher above start each. (A single one may be the launcher of many; other nodes may or may not share the directory.)
 fn beside(options: Options, resolved: &Resolved) -> Options {
-    let (count, nodes) = (resolved.launches.len(), resolved.spec.said.num_nodes);
-    let world_size = u32::try_from(count).ok().filter(|count| nodes == Some(1) && *count > 1);
+    let (launches, nodes) = (resolved.launches.len(), resolved.spec.said.num_nodes);
+    let launched = resolved.spec.said.process.as_ref().map(|process| process.world);
+    let world_size = launched.or(u32::try_from(launches).ok()).filter(|count| nodes == Some(1) && *count > 1);
     Options { world_size, has_other_nodes: nodes.is_some_and(|nodes| nodes > 1), ..options }
 }
 
@@ -131,28 +132,32 @@ fn kept(mut settings: Checkpoints, node_rank: Option<u32>, env: &Env) -> Option<
     Some(keeper::Checkpoints { mirror, interval, settle, kept, sibling: None })
 }
 
-/// The checkpoints that the node's first trainit keeps: this one asks no store, and waits for that one's restore.
+/// The checkpoints that the node's first trainit keeps, if it is there: this one waits for its restore.
 fn kept_beside(
     mut settings: Checkpoints,
     spec: &ClusterSpec,
     local_rank: u32,
     env: &Env,
 ) -> Option<keeper::Checkpoints> {
-    let Some(store) = settings.store.take() else { return kept(settings, spec.said.node_rank, env) };
-    let dir = settings.dir.clone()?;
+    let (dir, store) = (settings.dir.clone()?, settings.store.clone());
+    let (Some(store), Some(node_rank)) = (store, spec.said.node_rank) else {
+        settings.store = None;
+        return kept(settings, spec.said.node_rank, env);
+    };
     tracing::info!(
         "checkpoints are kept by {KEPT_BY}; this one, of local rank {local_rank}, neither \
          restores nor commits, and starts the command when that one has restored"
     );
+    // Where the node is only a guess it may be another than the first's.
     let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
     let sibling = Sibling {
-        kept: known_as(&dir, &store, spec.said.node_rank.filter(|_| !is_guess)),
+        kept: known_as(&dir, &store, Some(node_rank).filter(|_| !is_guess)),
         dir,
         store,
         tmp: env.given("TMPDIR").map(str::to_owned),
     };
-    let checkpoints = kept(settings, spec.said.node_rank, env)?;
-    Some(keeper::Checkpoints { sibling: Some(sibling), ..checkpoints })
+    // Not to be taken for the first.
+    Some(keeper::Checkpoints { sibling: Some(sibling), kept: None, ..kept(settings, Some(node_rank), env)? })
 }
 
 /// How the trainits of a node know that they mean the same checkpoints.

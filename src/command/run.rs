@@ -82,7 +82,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let keep = keeping.of_node(&resolved, &env);
     settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);
     let kept = keep.as_ref().and_then(Keep::kept);
-    settings.policy.store = kept.is_some();
+    settings.policy.store = keep.as_ref().is_some_and(Keep::has_store);
     let watch = watched(gpus, &env);
     let (metrics, tuner) = measured(collected, resolved.spec.beside_the_first(), &env);
     let job = Job {

@@ -9,7 +9,8 @@ pub fn real(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let found = whole.ancestors().find_map(|above| {
         let rest = whole.strip_prefix(above).ok()?;
-        Some(fs::canonicalize(above).ok()?.join(rest))
+        // Not joined: an empty rest would leave a slash at the end.
+        Some(fs::canonicalize(above).ok()?.components().chain(rest.components()).collect())
     });
     found.unwrap_or(whole)
 }
@@ -30,7 +31,7 @@ mod tests {
         let root = fs::canonicalize(dir.path()).expect("is there");
         fs::create_dir(root.join("a")).expect("mkdir");
         std::os::unix::fs::symlink("a", root.join("link")).expect("symlink");
-        assert_eq!(real(&root.join("link")), root.join("a"));
+        assert_eq!(real(&root.join("link")).as_os_str(), root.join("a").as_os_str());
         assert_eq!(real(&root.join("link/b/c")), root.join("a/b/c"));
     }
 

@@ -67,7 +67,7 @@ const SAID_AGAIN: Duration = Duration::from_secs(120);
 const TURN: Duration = Duration::from_secs(10);
 const LAST_TURN: Duration = Duration::from_secs(60);
 /// How long the trainit that keeps the node's checkpoints is looked for.
-const KEEPER_PATIENCE: Duration = Duration::from_secs(60);
+const KEEPER_PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -84,6 +84,11 @@ impl Keep {
     /// Whether there is a model to copy when the job has finished.
     pub fn leaves_a_model(&self) -> bool {
         self.model.is_some()
+    }
+
+    /// Whether checkpoints are committed, but for those that turn out to be kept by another.
+    pub fn has_store(&self) -> bool {
+        self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.mirror.store.is_some())
     }
 
     /// Which checkpoints are committed, and where to; `None`: none are.
@@ -271,14 +276,19 @@ impl Keeper {
             self.tell_restored(None);
             return false;
         };
-        let has_store = checkpoints.mirror.store.is_some();
         let restored = async {
             let mut config = checkpoints.mirror;
-            if let Some(sibling) = &checkpoints.sibling {
-                config.node = sibling.restored(KEEPER_PATIENCE).await?.unwrap_or(config.node);
+            let beside = match &checkpoints.sibling {
+                Some(sibling) => sibling.restored(KEEPER_PATIENCE).await?.map(|node| (sibling, node)),
+                None => None,
+            };
+            if let Some((_, node)) = beside {
+                config = MirrorConfig { node, store: None, claim: false, ..config };
+                self.teller.tell(Event::KeptBeside);
             }
+            let has_store = config.store.is_some();
             let mut mirror = Mirror::open(config).await?;
-            if let Some(sibling) = &checkpoints.sibling {
+            if let Some((sibling, _)) = beside {
                 mirror.heed(&sibling.store);
             }
             mirror.cut_off = Arc::clone(&self.cut_off);
@@ -288,10 +298,10 @@ impl Keeper {
             let teller = self.teller.clone();
             mirror.hear_found(Box::new(move |committed| teller.tell(Event::Found { committed })));
             let resume = mirror.restore().await?;
-            Ok::<_, MirrorError>((mirror, resume))
+            Ok::<_, MirrorError>((mirror, resume, has_store))
         };
         match restored.await {
-            Ok((mirror, resume)) => {
+            Ok((mirror, resume, has_store)) => {
                 if let Some(number) = mirror.incarnation() {
                     self.teller.incarnation(number);
                 }

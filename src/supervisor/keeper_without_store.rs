@@ -17,6 +17,11 @@ impl Keep {
         match *self {}
     }
 
+    /// Whether checkpoints are committed.
+    pub fn has_store(&self) -> bool {
+        match *self {}
+    }
+
     /// Which checkpoints are committed: none.
     pub fn kept(&self) -> Option<Kept> {
         match *self {}

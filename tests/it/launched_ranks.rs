@@ -163,25 +163,35 @@ fn a_process_that_waits_for_the_first_ones_restore_leaves_at_once_when_it_is_tol
 }
 
 #[test]
-fn nodes_that_ranks_were_dealt_out_to_in_turn_have_a_corner_of_the_store_each() {
-    let place = Place::new();
-    let dealt = |rank: u32| {
-        let mut variables = open_mpi(rank, 4);
-        variables.retain(|(name, _)| !name.contains("LOCAL"));
-        variables
-            .extend([("OMPI_COMM_WORLD_LOCAL_RANK", "0".to_owned()), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2".to_owned())]);
-        variables
-    };
-    let locals = ["one", "two"].map(|local| place.path(local));
-    let ranks = [0, 1].map(|n| rank(&place, ["one", "two"][n as usize], dealt(n), &script(&place, n)).start());
-    for ((running, local), n) in ranks.iter().zip(&locals).zip(1..) {
+fn a_process_with_a_directory_and_a_store_of_its_own_keeps_them_itself() {
+    let (first, other) = (Place::new(), Place::new());
+    let ranks = [&first, &other].into_iter().zip([0, 1]);
+    let ranks: Vec<Running> =
+        ranks.map(|(place, n)| rank(place, "checkpoints", slurm(n, 2), &script(place, n)).start()).collect();
+    ranks[1].after_log("so this one keeps them itself");
+    for (running, place) in ranks.iter().zip([&first, &other]) {
         running.after_line("goes on");
-        save_in(local, n);
+        save_in(&place.local(), 7);
         running.after_log("checkpoint committed");
     }
-    finished(&place, ranks.into());
-    assert_eq!((place.steps(), attempts(&place)), (vec![1], 1));
-    assert!(place.store().join("node-00001/.trainit/commits").exists());
+    for (running, (place, n)) in ranks.into_iter().zip([(&first, 0), (&other, 1)]) {
+        let_go_on(place, n);
+        running.finish().expect_code(0);
+        assert_eq!(place.steps(), [7]);
+    }
+}
+
+#[test]
+fn the_first_is_found_in_a_directory_that_it_has_made_only_now() {
+    let place = Place::new();
+    std::fs::remove_dir(place.local()).unwrap();
+    let first = rank(&place, "checkpoints", slurm(0, 2), &script(&place, 0)).start();
+    first.after_line("goes on");
+    let other = rank(&place, "checkpoints", slurm(1, 2), "echo started").start();
+    let done = other.finish().expect_code(0);
+    assert!(!done.err().contains("keeps them itself"), "{}", done.err());
+    let_go_on(&place, 0);
+    first.finish().expect_code(0);
 }
 
 #[test]

@@ -223,12 +223,6 @@ impl ClusterSpec {
     pub fn beside_the_first(&self) -> Option<u32> {
         self.said.process.as_ref().map(|process| process.local_rank).filter(|local_rank| *local_rank > 0)
     }
-
-    /// Which node's the store's corner is. Where that is only a guess no two first ones have the same rank.
-    pub fn keeps_as(&self) -> Option<u32> {
-        let guessed = self.said.process.as_ref().filter(|process| process.node_guessed);
-        guessed.map(|process| process.rank).or(self.said.node_rank)
-    }
 }
 
 /// What the user asked for, and what the machine says of itself.

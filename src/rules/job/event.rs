@@ -71,6 +71,8 @@ pub enum Event {
         /// Its step; `None` also when the one before was no good after all.
         committed: Option<u64>,
     },
+    /// Another trainit on this node keeps the checkpoints, and has restored them.
+    KeptBeside,
     /// No attempt can be made: the code (125, 204 or 205) and why.
     NotRestored {
         /// The exit code.

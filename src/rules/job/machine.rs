@@ -235,6 +235,10 @@ impl Machine {
             Event::Started => self.begin(),
             Event::Restored { resume, committed } => self.on_restored(now, resume, committed),
             Event::Found { committed } => self.on_found(committed),
+            Event::KeptBeside => {
+                self.policy.store = false;
+                Vec::new()
+            }
             Event::NotRestored { code, detail } => self.on_not_restored(code, detail),
             Event::PeersReached if self.state == State::Gathering => self.spawn(),
             Event::PeersMissing { detail } if self.state == State::Gathering => {

@@ -127,9 +127,9 @@ impl Sibling {
     fn warn(&self, limit: Duration) {
         tracing::warn!(
             code = "no_keeper",
-            "no trainit of local rank 0 that keeps the checkpoints in {} was to be seen on this node for {} s, so the command \
-             starts from what lies there, and nothing that it saves is committed; start one trainit a node (--nproc starts its \
-             processes), or, where each process has a directory and a store of its own, give --platform none",
+            "no trainit of local rank 0 that keeps the checkpoints in {} in this store was to be seen on this node for {} s, so \
+             this one keeps them itself; where all processes of a node share them, start one trainit a node (--nproc starts its \
+             processes)",
             self.dir.display(),
             limit.as_secs()
         );
