@@ -243,7 +243,9 @@ fn what_is_never_kept_at_the_end_is_sent_some_times_and_what_is_denied_once() {
     let bucket = Bucket::start();
     let (_place, going) = ends(&bucket, |r| is_data(r).then_some(Fault::Refuse("403 Forbidden", "AccessDenied")));
     going.finish().expect_code(204);
-    assert_eq!(puts(&bucket, "weights.bin"), 1);
+    // The first to be denied may come before another is on its way.
+    let tries = ["weights.bin", "layers/0.bin", "state.json"].map(|name| puts(&bucket, name));
+    assert!(tries.contains(&1) && tries.iter().all(|tries| *tries <= 1), "{tries:?}");
 }
 
 #[test]
