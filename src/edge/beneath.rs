@@ -172,6 +172,17 @@ impl Beneath {
         Ok(linkat(AT_FDCWD, from, new, name_of(to), AtFlags::empty())?)
     }
 
+    /// A copy of a regular file with its own permissions and this modification time, durable but for its name; its
+    /// directories are made. Errors: EEXIST, else as open(2), write(2).
+    pub fn copy(&self, from: &str, to: &str, mtime_ns: i64) -> io::Result<()> {
+        let (mut old, mut new) = (self.read_file(from)?, self.create_file(to)?);
+        let permissions = old.metadata()?.permissions();
+        io::copy(&mut old, &mut new)?;
+        new.set_permissions(permissions)?;
+        set_time(&new, mtime_ns)?;
+        new.sync_all()
+    }
+
     /// Renames over what is there, the new directories made, and makes it durable. Errors: as rename(2).
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let (old, new) = (self.directory(parent_of(from), false)?, self.directory(parent_of(to), true)?);

@@ -5,6 +5,7 @@
 pub mod audit;
 mod claim;
 pub mod commit;
+mod copies;
 mod doubt;
 mod fall_back;
 mod fetch;

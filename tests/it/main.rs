@@ -17,6 +17,7 @@ mod checkpoint_faults;
 mod checkpoint_fence;
 #[cfg(feature = "store")]
 mod checkpoint_hashes;
+mod checkpoint_last;
 #[cfg(feature = "store")]
 mod checkpoint_links;
 #[cfg(feature = "store")]

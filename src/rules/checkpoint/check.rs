@@ -89,6 +89,11 @@ pub fn torch(peek: &dyn Peek, file: &Entry) -> Verdict {
 
 /// A zip file whose central directory ends where its end record starts.
 pub fn zip(peek: &dyn Peek, file: &Entry) -> Verdict {
+    zip_directory(peek, file).map(drop)
+}
+
+/// Where the central directory of such a file begins, and how long it is.
+pub(super) fn zip_directory(peek: &dyn Peek, file: &Entry) -> Result<(u64, u64), String> {
     let read = |from, length| peek.read(&file.path, from, length).ok_or("it cannot be read");
     if read(0, 4)? != b"PK\x03\x04" {
         return Err("it is no zip file".to_owned());
@@ -102,7 +107,7 @@ pub fn zip(peek: &dyn Peek, file: &Entry) -> Verdict {
     let (size, offset) = (le(&tail, at + 12, 4), le(&tail, at + 16, 4));
     let end = from + at as u64;
     if offset.checked_add(size) == Some(end) {
-        return Ok(());
+        return Ok((offset, size));
     }
     let cut = "its zip directory does not end where the end record starts: cut short or joined";
     if at < 20 || !tail[at - 20..].starts_with(b"PK\x06\x07") {
@@ -114,7 +119,7 @@ pub fn zip(peek: &dyn Peek, file: &Entry) -> Verdict {
         return Err("its zip64 end record is missing: cut short".to_owned());
     }
     let (size, offset) = (le(&record, 40, 8), le(&record, 48, 8));
-    if offset.checked_add(size) == Some(record_at) { Ok(()) } else { Err(cut.to_owned()) }
+    if offset.checked_add(size) == Some(record_at) { Ok((offset, size)) } else { Err(cut.to_owned()) }
 }
 
 /// A safetensors file whose tensors fill it to the last byte without overlap.
@@ -196,7 +201,7 @@ pub fn table(peek: &dyn Peek, file: &Entry) -> Verdict {
 }
 
 /// A little-endian number; bytes past the end count as zero.
-fn le(bytes: &[u8], at: usize, width: usize) -> u64 {
+pub(super) fn le(bytes: &[u8], at: usize, width: usize) -> u64 {
     (0..width).rev().fold(0, |n, i| n << 8 | u64::from(bytes.get(at + i).copied().unwrap_or(0)))
 }
 

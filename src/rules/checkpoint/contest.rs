@@ -254,7 +254,7 @@ pub(super) fn says_step(c: &Candidate) -> bool {
 }
 
 /// `model_best.pth.tar`, `best/model.pt`
-fn is_best(unit: &str) -> bool {
+pub(super) fn is_best(unit: &str) -> bool {
     is_called(unit, &["best"])
 }
 

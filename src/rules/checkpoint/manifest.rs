@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hostile::{bounded, shown};
 pub use super::hostile::{key, path};
+use super::listing::parent_of;
 use super::names::{Attempt, CommitName, Stamp};
 
 /// The one schema.
@@ -20,6 +21,8 @@ pub const CHUNK: u64 = 64 << 20;
 /// Smaller chunks would be a way to make a restore endless.
 const MIN_CHUNK: u64 = 1 << 20;
 const MAX_POINTER: usize = 64 << 10;
+/// Each takes as much room as the unit.
+const MOST_COPIES: usize = 16;
 
 /// What a commit says of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +63,9 @@ pub struct Manifest {
     /// What names the newest checkpoint; restored last.
     #[serde(deserialize_with = "bounded")]
     pub pointers: Vec<PointerItem>,
+    /// Under which names the unit, one file, lies as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded")]
+    pub copies: Vec<CopyItem>,
 }
 
 /// What is read before anything else.
@@ -140,6 +146,19 @@ pub struct PointerItem {
     pub symlink: bool,
 }
 
+/// Another name of a unit that is one file. It has no bytes of its own in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyItem {
+    /// Relative to the checkpoint directory, beside the unit.
+    pub path: String,
+    /// Bytes of the file that held the same save when it was committed; 0: what lay there did not.
+    #[serde(default)]
+    pub size: u64,
+    /// Its modification time, nanoseconds since 1970.
+    #[serde(default)]
+    pub mtime_ns: i64,
+}
+
 /// Eight lower-case hex digits.
 pub fn hex(crc32c: u32) -> String {
     format!("{crc32c:08x}")
@@ -199,6 +218,11 @@ impl Manifest {
         self.regular().map(|f| f.mtime_ns).max().unwrap_or(0)
     }
 
+    /// The unit, where it is one file.
+    pub fn only_file(&self) -> Option<&Item> {
+        self.files.first().filter(|file| self.files.len() == 1 && file.kind == ItemKind::File && file.path == self.unit)
+    }
+
     /// Whether the unit is one directory that holds everything.
     pub fn is_directory(&self) -> bool {
         let inside = format!("{}/", self.unit);
@@ -226,14 +250,15 @@ impl Manifest {
         }
         let mut seen = HashSet::new();
         let mut parents = HashSet::new();
-        for file in self.files.iter().map(|f| &f.path).chain(self.pointers.iter().map(|p| &p.path)) {
+        let beside = self.pointers.iter().map(|p| &p.path).chain(self.copies.iter().map(|c| &c.path));
+        for file in self.files.iter().map(|f| &f.path).chain(beside) {
             path(file)?;
             if !seen.insert(file.as_str()) {
                 return Err(format!("the manifest names {file:?} twice"));
             }
-            let mut parent = super::listing::parent_of(file);
+            let mut parent = parent_of(file);
             while !parent.is_empty() && parents.insert(parent) {
-                parent = super::listing::parent_of(parent);
+                parent = parent_of(parent);
             }
         }
         let directories = self.files.iter().filter(|f| f.kind == ItemKind::Directory);
@@ -255,6 +280,13 @@ impl Manifest {
             if pointer.content.len() > MAX_POINTER || leaves {
                 return Err(format!("the manifest's pointer {:?} is too long or leads outside", pointer.path));
             }
+        }
+        let is_beside = |copy: &CopyItem| parent_of(&copy.path) == parent_of(&self.unit);
+        if !self.copies.is_empty() && self.only_file().is_none() || !self.copies.iter().all(is_beside) {
+            return Err("the manifest has copies of what is not one file, or elsewhere".to_owned());
+        }
+        if self.copies.len() > MOST_COPIES {
+            return Err(format!("the manifest has over {MOST_COPIES} copies of its file"));
         }
         if total == self.total_bytes {
             Ok(())

@@ -12,6 +12,7 @@ mod contest;
 mod dcp;
 mod deepspeed;
 mod dlrover;
+mod fixed_name;
 mod flax;
 mod generic;
 mod hostile;
@@ -34,6 +35,7 @@ mod parts;
 pub mod plan;
 mod pointing;
 mod roles;
+mod same_save;
 mod siblings;
 mod strangers;
 mod structure;
@@ -44,6 +46,7 @@ pub mod unrecognised;
 mod xgboost;
 
 pub use beside::Beside;
+pub use fixed_name::copies;
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
 pub use unit::{Candidate, Options, Scan};
@@ -160,6 +163,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         chosen.candidates = strangers::drawn_in(siblings::of_ranks(siblings::with_others(scan, chosen.candidates)));
         contest::forget_steps(scan, &mut chosen.candidates);
     }
+    fixed_name::without_copies(scan, &mut chosen);
     if chosen.layout.makeup.is_anybodys() {
         chosen.candidates = notes::with_notes(scan, chosen.candidates);
     }

@@ -443,6 +443,7 @@ impl Mirror {
             total_bytes,
             files,
             pointers: pointers.collect(),
+            copies: local.copies.clone(),
         }
     }
 }

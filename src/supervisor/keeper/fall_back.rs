@@ -5,11 +5,14 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::look::{Local, Look};
+use super::copies::Unit;
+use super::fetch::Stop;
+use super::look::Local;
 use super::mirror::{Mirror, MirrorError, Resume, beneath};
 use super::place::{point, set_aside};
 use super::restore::Which;
 use crate::rules::checkpoint::Kind;
+use crate::rules::checkpoint::manifest::CopyItem;
 use crate::rules::checkpoint::names::{Attempt, BAD};
 
 impl Mirror {
@@ -48,15 +51,33 @@ impl Mirror {
             return Ok(None);
         };
         self.committed.take_if(|held| Some(&held.stamp) == committed.as_ref());
-        self.settle_account(&look, Some(&found), false)
-            .await
-            .and_then(|()| self.put_away(&bad, &look, &found))
-            .map_err(|error| self.unusable(&error))?;
+        self.settle_account(&look, Some(&found), false).await.map_err(|error| self.unusable(&error))?;
+        if found.commit.is_none()
+            && let Some(good) = &look.newest
+        {
+            self.name_good(good).await?;
+        }
+        self.put_away(&bad, &found).map_err(|error| self.unusable(&error))?;
         Ok(Some(found))
     }
 
-    /// Moves the bad one aside, unless the good one has taken its place, and lets the pointers name the good one.
-    fn put_away(&self, bad: &Local, look: &Look, found: &Resume) -> io::Result<()> {
+    /// Lets the pointers name the good one, and puts it under its other names.
+    async fn name_good(&self, good: &Local) -> Result<(), MirrorError> {
+        let dir = beneath(&self.config.dir).map_err(|error| self.unusable(&error))?;
+        for pointer in &good.pointers {
+            let put = point(&dir, &pointer.path, &pointer.content, pointer.symlink);
+            put.map_err(|error| self.unusable(&error))?;
+        }
+        let [entry] = &good.entries[..] else { return Ok(()) };
+        let unit = Unit { path: &entry.path, size: entry.size, mtime_ns: entry.mtime_ns };
+        match self.put_copies(&dir, unit, &good.copies).await {
+            Err(Stop::Fatal(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves the bad one aside with its copies, unless the good one has taken its place.
+    fn put_away(&self, bad: &Local, found: &Resume) -> io::Result<()> {
         let dir = beneath(&self.config.dir)?;
         if found.unit != bad.candidate.unit {
             let attempt = self.attempt.as_ref().map_or("local".to_owned(), Attempt::to_string);
@@ -67,15 +88,10 @@ impl Mirror {
                 .filter(|e| e.kind != Kind::Directory || e.path == bad.candidate.unit)
                 .map(|e| if e.path.starts_with(&inside) { bad.candidate.unit.as_str() } else { e.path.as_str() })
                 .collect();
-            for path in paths {
+            let is_its = |copy: &&CopyItem| matches!(dir.look(&copy.path), Ok(Some(there)) if (there.size, there.mtime_ns) == (copy.size, copy.mtime_ns));
+            let copies = bad.copies.iter().filter(is_its).map(|copy| copy.path.as_str());
+            for path in paths.into_iter().chain(copies) {
                 set_aside(&dir, &attempt, path)?;
-            }
-        }
-        if found.commit.is_none()
-            && let Some(good) = &look.newest
-        {
-            for pointer in &good.pointers {
-                point(&dir, &pointer.path, &pointer.content, pointer.symlink)?;
             }
         }
         Ok(())

@@ -10,9 +10,10 @@ use super::mirror::{Mirror, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::edge::{links, walk};
+use crate::rules::checkpoint::manifest::CopyItem;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, complete, linked, pointers, recognise,
+    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, complete, copies, linked, pointers, recognise,
 };
 
 /// A complete local checkpoint.
@@ -22,6 +23,8 @@ pub(crate) struct Local {
     pub(crate) candidate: Candidate,
     pub(crate) entries: Vec<Entry>,
     pub(crate) pointers: Vec<Pointer>,
+    /// Under which names a restore is to put it as well.
+    pub(crate) copies: Vec<CopyItem>,
     /// The step that the trainer itself calls the best.
     pub(crate) best: Option<u64>,
     pub(crate) age: Age,
@@ -157,8 +160,9 @@ fn look(
             Ok(()) => {
                 let pointers = pointers(found.layout, &scan, candidate);
                 let best = (found.layout.best_step)(&scan, candidate);
-                look.newest =
-                    Some(Local { layout: found.layout, candidate: candidate.clone(), entries, pointers, best, age });
+                let copies = copies(&scan, &found, candidate);
+                let candidate = candidate.clone();
+                look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, copies, best, age });
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::copies::Unit;
 use super::fetch::Stop;
 use super::in_place::{equal_files, half, is_in_place, mark, own, settle};
 use super::look::{Look, walked};
@@ -118,6 +119,10 @@ impl Mirror {
         if !settle(&dir, manifest, &equal, listing).await.map_err(local)? {
             return Ok(None);
         }
+        if let Some(unit) = manifest.only_file() {
+            let unit = Unit { path: &unit.path, size: unit.size, mtime_ns: unit.mtime_ns };
+            self.put_copies(&dir, unit, &manifest.copies).await?;
+        }
         self.finish(&dir, name, manifest).map_err(local)?;
         Ok(Some(brought))
     }
@@ -203,7 +208,7 @@ impl Mirror {
 
     /// Moves what lies at the path aside. Each run has its own place for that, and none is ever emptied: it is what the
     /// trainer wrote.
-    fn clear(&self, dir: &Beneath, path: &str) -> io::Result<()> {
+    pub(super) fn clear(&self, dir: &Beneath, path: &str) -> io::Result<()> {
         let attempt = self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string);
         let aside = set_aside(dir, &attempt, path)?;
         self.note(format!(
