@@ -2,10 +2,10 @@
 //! It runs on the background thread; what to do with its news is the machine's to decide. How it is done is in the files
 //! of `keeper/`. A build without stores has `keeper_without_store.rs` in this file's place.
 
+mod again;
 pub mod audit;
 mod claim;
 pub mod commit;
-mod copies;
 mod doubt;
 mod fall_back;
 mod fetch;
@@ -19,6 +19,7 @@ mod lineage;
 mod look;
 pub mod mirror;
 mod model;
+mod names;
 mod nook;
 mod pins;
 mod place;

@@ -422,3 +422,33 @@ fn where_saves_come_faster_than_they_settle_one_after_another_is_committed() {
     );
     run(&place, &["--settle", "300ms"], &script).expect_code(0);
 }
+
+#[test]
+fn a_restart_finds_the_pointer_at_the_checkpoint_it_goes_on_from_whatever_the_crash_left_there() {
+    const TRACKER: &str = "latest_checkpointed_iteration.txt";
+    for (has_store, left) in [
+        (true, "printf 20 >$D/TRACKER"),
+        (true, ": >$D/TRACKER"),
+        (true, "rm $D/TRACKER"),
+        (false, "printf 20 >$D/TRACKER"),
+    ] {
+        let place = Place::new();
+        let whole = place.local().join("iter_0000010/mp_rank_00");
+        fs::create_dir_all(&whole).unwrap();
+        fs::write(whole.join("model_optim_rng.pt"), b"\x80\x02}q\x00.").unwrap();
+        fs::write(place.local().join(TRACKER), "10").unwrap();
+        let script = r#"echo "$TRAINIT_RESUME_STEP, at $(cat $D/TRACKER)"; [ $TRAINIT_ATTEMPT = 1 ] || exit 0
+            mkdir -p $D/iter_0000020/mp_rank_00; printf PK >$D/iter_0000020/mp_rank_00/model_optim_rng.pt; LEFT; exit 1"#;
+        let script = script.replace("LEFT", left).replace("TRACKER", TRACKER);
+        let done = if has_store {
+            place.push();
+            run(&place, &[], &script)
+        } else {
+            let there = place.local();
+            let trainit = Trainit::new(["run", "--restart-backoff", "1ms", "--checkpoint-dir"]).args([&there]);
+            trainit.args(["--", "sh", "-c", &script]).env("D", &there).output()
+        };
+        let done = done.expect_code(0);
+        assert_eq!(done.out(), "10, at 10\n10, at 10\n", "{left}: {}", done.err());
+    }
+}

@@ -1,16 +1,19 @@
 //! What a checkpoint format says of itself: a layout is one file here, and one line in [`super::LAYOUTS`].
 
+use serde::{Deserialize, Serialize};
+
 use super::beside::Beside;
 use super::unit::{Candidate, Scan};
 
 /// A small file or link beside the units that names the newest one; committed with the unit, restored last.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pointer {
     /// Relative to the checkpoint directory.
     pub path: String,
     /// The text of the file, or what the link says.
     pub content: String,
     /// Whether it is a symbolic link.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub symlink: bool,
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hostile::{bounded, shown};
 pub use super::hostile::{key, path};
+use super::layout::Pointer;
 use super::listing::parent_of;
 use super::names::{Attempt, CommitName, Stamp};
 
@@ -62,7 +63,7 @@ pub struct Manifest {
     pub files: Vec<Item>,
     /// What names the newest checkpoint; restored last.
     #[serde(deserialize_with = "bounded")]
-    pub pointers: Vec<PointerItem>,
+    pub pointers: Vec<Pointer>,
     /// Under which names the unit, one file, lies as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded")]
     pub copies: Vec<CopyItem>,
@@ -132,18 +133,6 @@ pub struct Chunks {
     /// Eight lower-case hex digits each.
     #[serde(deserialize_with = "bounded")]
     pub crc32c: Vec<String>,
-}
-
-/// A pointer as committed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PointerItem {
-    /// Relative to the checkpoint directory.
-    pub path: String,
-    /// The file's text, or what the link says.
-    pub content: String,
-    /// Whether it is a symbolic link.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub symlink: bool,
 }
 
 /// Another name of a unit that is one file. It has no bytes of its own in the store.

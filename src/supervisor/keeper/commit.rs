@@ -19,7 +19,7 @@ use super::transfer::make_durable;
 use crate::edge::store::{Created, Store, Trouble};
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::Kind;
-use crate::rules::checkpoint::manifest::{Item, Manifest, PointerItem, SCHEMA};
+use crate::rules::checkpoint::manifest::{Item, Manifest, SCHEMA};
 use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::exit;
@@ -373,6 +373,7 @@ impl Mirror {
             unit: local.candidate.unit.clone(),
             beside: beside.clone(),
             entries: local.entries.clone(),
+            names: local.names.clone(),
             age: local.age,
             stamp: self.ours()?.1,
         });
@@ -421,11 +422,6 @@ impl Mirror {
     }
 
     fn manifest(&self, local: &Local, stamp: &Stamp, files: Vec<Item>, total_bytes: u64) -> Manifest {
-        let pointers = local.pointers.iter().map(|p| PointerItem {
-            path: p.path.clone(),
-            content: p.content.clone(),
-            symlink: p.symlink,
-        });
         Manifest {
             schema: SCHEMA.to_owned(),
             job: self.config.job.clone(),
@@ -442,8 +438,8 @@ impl Mirror {
             best_step: local.best,
             total_bytes,
             files,
-            pointers: pointers.collect(),
-            copies: local.copies.clone(),
+            pointers: local.names.pointers.clone(),
+            copies: local.names.copies.clone(),
         }
     }
 }

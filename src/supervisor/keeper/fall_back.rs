@@ -5,11 +5,9 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::copies::Unit;
-use super::fetch::Stop;
 use super::look::Local;
 use super::mirror::{Mirror, MirrorError, Resume, beneath};
-use super::place::{point, set_aside};
+use super::place::set_aside;
 use super::restore::Which;
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::CopyItem;
@@ -55,25 +53,10 @@ impl Mirror {
         if found.commit.is_none()
             && let Some(good) = &look.newest
         {
-            self.name_good(good).await?;
+            self.name_local(good).await?;
         }
         self.put_away(&bad, &found).map_err(|error| self.unusable(&error))?;
         Ok(Some(found))
-    }
-
-    /// Lets the pointers name the good one, and puts it under its other names.
-    async fn name_good(&self, good: &Local) -> Result<(), MirrorError> {
-        let dir = beneath(&self.config.dir).map_err(|error| self.unusable(&error))?;
-        for pointer in &good.pointers {
-            let put = point(&dir, &pointer.path, &pointer.content, pointer.symlink);
-            put.map_err(|error| self.unusable(&error))?;
-        }
-        let [entry] = &good.entries[..] else { return Ok(()) };
-        let unit = Unit { path: &entry.path, size: entry.size, mtime_ns: entry.mtime_ns };
-        match self.put_copies(&dir, unit, &good.copies).await {
-            Err(Stop::Fatal(error)) => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// Moves the bad one aside with its copies, unless the good one has taken its place.
@@ -89,7 +72,7 @@ impl Mirror {
                 .map(|e| if e.path.starts_with(&inside) { bad.candidate.unit.as_str() } else { e.path.as_str() })
                 .collect();
             let is_its = |copy: &&CopyItem| matches!(dir.look(&copy.path), Ok(Some(there)) if (there.size, there.mtime_ns) == (copy.size, copy.mtime_ns));
-            let copies = bad.copies.iter().filter(is_its).map(|copy| copy.path.as_str());
+            let copies = bad.names.copies.iter().filter(is_its).map(|copy| copy.path.as_str());
             for path in paths.into_iter().chain(copies) {
                 set_aside(&dir, &attempt, path)?;
             }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use super::in_place::half;
 use super::mirror::{Mirror, blocking};
+use super::names::Names;
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::edge::{links, walk};
-use crate::rules::checkpoint::manifest::CopyItem;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Layout, Listing, Options, Pointer, Scan, complete, copies, linked, pointers, recognise,
+    Candidate, Entry, Layout, Listing, Options, Scan, complete, copies, linked, pointers, recognise,
 };
 
 /// A complete local checkpoint.
@@ -22,9 +22,8 @@ pub(crate) struct Local {
     pub(crate) layout: &'static Layout,
     pub(crate) candidate: Candidate,
     pub(crate) entries: Vec<Entry>,
-    pub(crate) pointers: Vec<Pointer>,
-    /// Under which names a restore is to put it as well.
-    pub(crate) copies: Vec<CopyItem>,
+    /// What is to name it where it is put.
+    pub(crate) names: Names,
     /// The step that the trainer itself calls the best.
     pub(crate) best: Option<u64>,
     pub(crate) age: Age,
@@ -158,11 +157,13 @@ fn look(
         let is_judged = !entries.is_empty() && same_bytes(&before.judged, &entries);
         match if is_judged { Ok(()) } else { complete(&found, &scan, candidate) } {
             Ok(()) => {
-                let pointers = pointers(found.layout, &scan, candidate);
+                let names = Names {
+                    pointers: pointers(found.layout, &scan, candidate),
+                    copies: copies(&scan, &found, candidate),
+                };
                 let best = (found.layout.best_step)(&scan, candidate);
-                let copies = copies(&scan, &found, candidate);
                 let candidate = candidate.clone();
-                look.newest = Some(Local { layout: found.layout, candidate, entries, pointers, copies, best, age });
+                look.newest = Some(Local { layout: found.layout, candidate, entries, names, best, age });
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }

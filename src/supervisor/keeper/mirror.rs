@@ -15,6 +15,7 @@ use super::claim::claim;
 use super::doubt::CutOff;
 use super::inbox::Haste;
 use super::known::Known;
+use super::names::Names;
 use super::nook::sweep;
 use super::restore::{Brought, IN_THE_WAY};
 use super::transfer::Transfer;
@@ -194,6 +195,7 @@ pub(crate) struct Committed {
     /// Every unit that lay there then, and how new it was.
     pub(crate) beside: BTreeMap<String, Age>,
     pub(crate) entries: Vec<Entry>,
+    pub(crate) names: Names,
     pub(crate) age: Age,
     pub(crate) stamp: Stamp,
 }

@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
-use super::copies::Unit;
 use super::fetch::Stop;
 use super::in_place::{equal_files, half, is_in_place, mark, own, settle};
 use super::look::{Look, walked};
 use super::mirror::{Mirror, MirrorError, TEMPORARY, blocking};
+use super::names::{Names, Unit};
 use super::nook::{Nook, turn};
 use super::restore::Brought;
 use super::retention::lacks;
@@ -119,24 +119,15 @@ impl Mirror {
         if !settle(&dir, manifest, &equal, listing).await.map_err(local)? {
             return Ok(None);
         }
-        if let Some(unit) = manifest.only_file() {
-            let unit = Unit { path: &unit.path, size: unit.size, mtime_ns: unit.mtime_ns };
-            self.put_copies(&dir, unit, &manifest.copies).await?;
-        }
+        faults.point(26);
+        self.put_names(&dir, Unit::committed(manifest), &Names::committed(manifest)).await?;
         self.finish(&dir, name, manifest).map_err(local)?;
         Ok(Some(brought))
     }
 
-    /// The unit is in place: the pointers, and what we write down.
+    /// The unit is in place, and named: what we write down.
     fn finish(&self, dir: &Beneath, name: &CommitName, manifest: &Manifest) -> io::Result<()> {
         let faults = &self.config.faults;
-        faults.point(26);
-        for pointer in &manifest.pointers {
-            if dir.look(&pointer.path)?.is_some_and(|there| there.kind == Kind::Directory) {
-                self.clear(dir, &pointer.path)?;
-            }
-            point(dir, &pointer.path, &pointer.content, pointer.symlink)?;
-        }
         faults.point(27);
         let restored = serde_json::json!({"commit": name.to_string(), "unit": manifest.unit, "step": manifest.step});
         dir.replace(RESTORED, restored.to_string().as_bytes(), 0o644)?;

@@ -11,8 +11,9 @@ use super::claim::{standing, still_shown};
 use super::fetch::Stop;
 use super::guard::tell_of_standstill;
 use super::in_place::{half, holds, mark};
-use super::look::{Look, same_bytes};
+use super::look::Look;
 use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume};
+use super::names::Names;
 use super::nook::turn;
 use super::retention::{commits, judge, read};
 use crate::edge::beneath::Beneath;
@@ -85,6 +86,7 @@ impl Mirror {
             self.unrecognised = Unrecognised::begin(&look.listing);
         }
         if !first && let Some(resume) = self.still_there(&look) {
+            self.name_newest(&look).await;
             return Ok(Some(resume));
         }
         let never = first && self.config.restore == Restore::Never;
@@ -108,30 +110,11 @@ impl Mirror {
         }
         let on_purpose = never || step.is_some();
         self.settle_account(&look, resume.as_ref(), on_purpose).await.map_err(|error| self.unusable(&error))?;
-        Ok(resume)
-    }
-
-    /// Where the store cannot be reached: the newest local checkpoint, which this run made after what it has committed.
-    /// `None`: there is none, and the store must be asked.
-    pub async fn restore_without_store(&mut self) -> Option<Resume> {
-        let look = self.look(None).await.ok()?;
-        let local = look.newest.filter(|_| self.begun)?;
-        let unit = &local.candidate.unit;
-        if !self.committed.as_ref().is_none_or(|committed| committed.is_before(unit, local.age)) {
-            return None;
+        let is_local = resume.as_ref().is_some_and(|resume| resume.commit.is_none());
+        if is_local && (self.attempt.is_some() || !first) {
+            self.name_newest(&look).await;
         }
-        let place = self.config.store.as_ref()?;
-        self.note(format!(
-            "{place} cannot be reached: the next attempt goes on from {unit}, which is not committed yet"
-        ));
-        Some(self.resume(unit, local.age, None))
-    }
-
-    /// The newest local checkpoint, where the store is known to hold just that.
-    fn still_there(&self, look: &Look) -> Option<Resume> {
-        let (local, committed) = (look.newest.as_ref()?, self.committed.as_ref()?);
-        let is_it = same_bytes(&local.entries, &committed.entries) && look.half.is_empty();
-        is_it.then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
+        Ok(resume)
     }
 
     /// What must be restored is not there.
@@ -393,7 +376,8 @@ impl Mirror {
             entries = look.listing.entries().iter().filter(|e| is_ours(&e.path)).cloned().collect();
         }
         let (unit, stamp) = (manifest.unit.clone(), name.stamp.clone());
-        self.committed = Some(Committed { unit, beside, entries, age: age(manifest), stamp });
+        let names = Names::committed(manifest);
+        self.committed = Some(Committed { unit, beside, entries, names, age: age(manifest), stamp });
     }
 
     /// Writes down whose the directory is now, and which local units were left behind by going back; `on_purpose`: from

@@ -42,7 +42,7 @@ fn good() -> Manifest {
         best_step: None,
         total_bytes: 30,
         files: vec![file("u/a", 10), file("u/b", 20), link],
-        pointers: vec![PointerItem { path: "latest".into(), content: "u".into(), symlink: false }],
+        pointers: vec![Pointer { path: "latest".into(), content: "u".into(), symlink: false }],
         copies: vec![],
     }
 }

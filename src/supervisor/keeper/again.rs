@@ -1,0 +1,56 @@
+//! The restore before another attempt of the same run, where what the crash left is gone on from: nothing is fetched, but what
+//! names the newest may name what the trainer was cut off in.
+
+use super::fetch::Stop;
+use super::look::{Local, Look, same_bytes};
+use super::mirror::{Mirror, MirrorError, Resume, beneath};
+use super::names::Unit;
+
+impl Mirror {
+    /// Where the store cannot be reached: the newest local checkpoint, which this run made after what it has committed.
+    /// `None`: there is none, and the store must be asked.
+    pub async fn restore_without_store(&mut self) -> Option<Resume> {
+        let look = self.look(None).await.ok()?;
+        let local = look.newest.as_ref().filter(|_| self.begun)?;
+        let unit = &local.candidate.unit;
+        if !self.committed.as_ref().is_none_or(|committed| committed.is_before(unit, local.age)) {
+            return None;
+        }
+        let place = self.config.store.as_ref()?;
+        self.note(format!(
+            "{place} cannot be reached: the next attempt goes on from {unit}, which is not committed yet"
+        ));
+        self.name_newest(&look).await;
+        Some(self.resume(unit, local.age, None))
+    }
+
+    /// The newest local checkpoint, where the store is known to hold just that.
+    pub(super) fn still_there(&self, look: &Look) -> Option<Resume> {
+        let (local, committed) = (look.newest.as_ref()?, self.committed.as_ref()?);
+        let is_it = same_bytes(&local.entries, &committed.entries) && look.half.is_empty();
+        is_it.then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
+    }
+
+    /// Lets the pointers name the newest local checkpoint, and puts it under its other names, those too that it had when it
+    /// was committed. Where that cannot be, the trainer is started all the same.
+    pub(super) async fn name_newest(&self, look: &Look) {
+        let Some(local) = &look.newest else { return };
+        if let Err(error) = self.name_local(local).await {
+            self.note(format!(
+                "what names the newest checkpoint may name another than {}: {error}",
+                local.candidate.unit
+            ));
+        }
+    }
+
+    /// The same for one of them. Errors: as [`Mirror::restore`].
+    pub(super) async fn name_local(&self, local: &Local) -> Result<(), MirrorError> {
+        let dir = beneath(&self.config.dir).map_err(|error| self.unusable(&error))?;
+        let before = self.committed.as_ref().filter(|committed| same_bytes(&committed.entries, &local.entries));
+        let names = before.map_or_else(|| local.names.clone(), |committed| local.names.and(&committed.names));
+        match self.put_names(&dir, Unit::local(&local.entries), &names).await {
+            Err(Stop::Fatal(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
