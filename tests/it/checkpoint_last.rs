@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
@@ -25,14 +26,13 @@ fn saved(dir: &Path, name: &str, pickle: &str, tensor: &str) {
     fs::write(dir.join(name), [bytes, directory, end].concat()).unwrap();
 }
 
-/// A place in which there are files to be saved: `N.ckpt` as the numbered one, and `N.last` with other words in its pickle.
+/// A place in which there are files to be saved: `N.ckpt`.
 fn place() -> Place {
     let place = Place::new();
     fs::create_dir(place.path("of")).unwrap();
-    for step in [20, 30, 31] {
+    for step in [10, 20, 30, 31] {
         let tensor = format!("weights of {step} ").repeat(1000);
         saved(&place.path("of"), &format!("{step}.ckpt"), &format!("step {step}"), &tensor);
-        saved(&place.path("of"), &format!("{step}.last"), &format!("step {step}, saved as last.ckpt"), &tensor);
     }
     place
 }
@@ -95,7 +95,7 @@ fn what_was_saved_twice_is_committed_once_and_is_back_under_both_names_on_an_emp
     for is_last_first in [false, true] {
         let place = place();
         let script = |step: u64| {
-            let both = [save(&format!("{step}.ckpt"), &numbered(step)), save(&format!("{step}.last"), "last.ckpt")];
+            let both = [save(&format!("{step}.ckpt"), &numbered(step)), save(&format!("{step}.ckpt"), "last.ckpt")];
             if is_last_first { both.into_iter().rev().collect::<String>() } else { both.concat() }
         };
         let waits = "until [ -e $D/.go ]; do sleep 0.02; done\n";
@@ -114,21 +114,24 @@ fn what_was_saved_twice_is_committed_once_and_is_back_under_both_names_on_an_emp
 #[test]
 fn a_last_that_is_torn_holds_nothing_up_and_is_whole_after_a_restore() {
     let place = place();
-    let script = format!("{}head -c 5000 $S/31.last >$D/last.ckpt; exec sleep 60", save("30.ckpt", &numbered(30)));
+    let script = format!("{}head -c 5000 $S/31.ckpt >$D/last.ckpt; exec sleep 60", save("30.ckpt", &numbered(30)));
     let running = run(&place, &script).start();
-    eventually("a last that is torn", || fs::metadata(place.local().join("last.ckpt")).is_ok_and(|m| m.len() == 5000));
+    let last = place.local().join("last.ckpt");
+    eventually("a last that is torn", || fs::metadata(&last).is_ok_and(|m| m.len() == 5000));
     until(&place, &numbered(30));
     running.signal(libc::SIGKILL);
     running.finish().expect_code(137);
     assert_eq!(newest(&place), Some((numbered(30), 1)));
     let (before, there) = (local(&place, "last.ckpt"), place.local());
+    let file = fs::File::options().append(true).open(&last).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
     // What was torn by the kill is in the way on this disk, and missing on another.
     for is_lost in [false, true] {
         if is_lost {
             fs::remove_dir_all(&there).unwrap();
         }
         assert_eq!(resumed(&place), format!("{} at 30", numbered(30)));
-        assert_eq!(local(&place, "last.ckpt"), of(&place, "30.ckpt"));
+        assert!(local(&place, "last.ckpt") == of(&place, "30.ckpt"));
         let mut aside = fs::read_dir(there.join(".trainit/aside")).into_iter().flatten();
         let is_kept = aside.any(|e| fs::read(e.unwrap().path().join("last.ckpt")).is_ok_and(|kept| kept == before));
         assert_eq!(is_kept, !is_lost);
@@ -138,14 +141,14 @@ fn a_last_that_is_torn_holds_nothing_up_and_is_whole_after_a_restore() {
 #[test]
 fn where_the_disk_is_still_there_a_restart_leaves_both_files_as_they_are() {
     let place = place();
-    fs::write(place.local().join("last.ckpt"), of(&place, "30.last")).unwrap();
+    fs::write(place.local().join("last.ckpt"), of(&place, "30.ckpt")).unwrap();
     fs::write(place.local().join(numbered(30)), of(&place, "30.ckpt")).unwrap();
     place.push();
     assert_eq!(newest(&place), Some((numbered(30), 1)));
     let inode = || fs::metadata(place.local().join("last.ckpt")).unwrap().ino();
     let before = inode();
     assert_eq!(resumed(&place), format!("{} at 30", numbered(30)));
-    assert_eq!((inode(), local(&place, "last.ckpt")), (before, of(&place, "30.last")));
+    assert_eq!((inode(), local(&place, "last.ckpt")), (before, of(&place, "30.ckpt")));
     assert!(!place.local().join(".trainit/aside").exists());
 }
 
@@ -154,16 +157,16 @@ fn a_later_save_under_the_fixed_name_alone_is_a_commit_of_its_own() {
     let place = place();
     fs::write(place.local().join(numbered(30)), of(&place, "30.ckpt")).unwrap();
     let file = fs::File::options().append(true).open(place.local().join(numbered(30))).unwrap();
-    file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
-    fs::write(place.local().join("last.ckpt"), of(&place, "30.last")).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    fs::write(place.local().join("last.ckpt"), of(&place, "30.ckpt")).unwrap();
     place.push();
     assert_eq!(newest(&place), Some((numbered(30), 1)));
-    fs::write(place.local().join("last.ckpt"), of(&place, "31.last")).unwrap();
+    fs::write(place.local().join("last.ckpt"), of(&place, "31.ckpt")).unwrap();
     place.push();
     assert_eq!(newest(&place), Some(("last.ckpt".to_owned(), 2)));
     fs::remove_dir_all(place.local()).unwrap();
     assert_eq!(resumed(&place), "last.ckpt at");
-    assert_eq!(local(&place, "last.ckpt"), of(&place, "31.last"));
+    assert!(local(&place, "last.ckpt") == of(&place, "31.ckpt"));
 }
 
 #[test]
@@ -171,15 +174,20 @@ fn who_goes_back_to_an_older_step_finds_that_under_the_fixed_name() {
     let place = place();
     for step in [20, 30] {
         fs::write(place.local().join(numbered(step)), of(&place, &format!("{step}.ckpt"))).unwrap();
-        fs::write(place.local().join("last.ckpt"), of(&place, &format!("{step}.last"))).unwrap();
+        fs::write(place.local().join("last.ckpt"), of(&place, &format!("{step}.ckpt"))).unwrap();
         place.push();
     }
     let there = place.path("there");
     fs::create_dir(&there).unwrap();
-    fs::write(there.join("last.ckpt"), of(&place, "31.last")).unwrap();
-    place.checkpoint_in("pull", &there).args(["--restore-step", "20"]).output().expect_code(0);
+    let pull = |step: &str| place.checkpoint_in("pull", &there).args(["--restore-step", step]).output().expect_code(0);
+    pull("30");
+    pull("20");
     assert_eq!(fs::read(there.join("last.ckpt")).unwrap(), of(&place, "20.ckpt"));
-    assert_eq!(fs::read(there.join(".trainit/aside/pull-1/last.ckpt")).unwrap(), of(&place, "31.last"));
+    assert!(!there.join(".trainit/aside").exists(), "what lies there under its own name is kept once");
+    // What is whole and no copy of anything may be all that there is of it.
+    fs::write(there.join("last.ckpt"), of(&place, "31.ckpt")).unwrap();
+    pull("30");
+    assert_eq!(fs::read(there.join("last.ckpt")).unwrap(), of(&place, "31.ckpt"));
 }
 
 #[test]
@@ -187,12 +195,14 @@ fn a_restore_that_is_killed_while_it_makes_a_copy_is_done_again() {
     for point in [30, 31] {
         let place = place();
         fs::write(place.local().join(numbered(30)), of(&place, "30.ckpt")).unwrap();
-        fs::write(place.local().join("last.ckpt"), of(&place, "30.last")).unwrap();
+        fs::write(place.local().join("last.ckpt"), of(&place, "30.ckpt")).unwrap();
         place.push();
         let there = place.path("there");
         let pull = || place.checkpoint_in("pull", &there);
         fs::create_dir(&there).unwrap();
-        fs::write(there.join("last.ckpt"), "torn").unwrap();
+        fs::write(there.join("last.ckpt"), &of(&place, "31.ckpt")[..5000]).unwrap();
+        let file = fs::File::options().append(true).open(there.join("last.ckpt")).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
         pull().env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
         pull().output().expect_code(0);
         for name in ["last.ckpt", &numbered(30)] {
@@ -202,28 +212,79 @@ fn a_restore_that_is_killed_while_it_makes_a_copy_is_done_again() {
     }
 }
 
+/// A trainer that goes on from last.ckpt, and can do nothing with what was saved at 30.
+fn picky(place: &Place, has_store: bool) -> Trainit {
+    let script = r#"grep -aq "weights of 30" $D/last.ckpt && exit 3; echo from $TRAINIT_RESUME_STEP"#;
+    let there = place.local();
+    let run = ["run", "--settle", "0", "--restart-backoff", "1ms", "--checkpoint-dir"];
+    let mut trainit = Trainit::new(run).args([&there]);
+    if has_store {
+        trainit = trainit.args(["--checkpoint-store", &place.url()]);
+    }
+    trainit.args(["--", "sh", "-c", script]).env("D", &there)
+}
+
 #[test]
 fn a_poisoned_checkpoint_is_gone_from_its_fixed_name_too_with_a_store_and_without() {
     for has_store in [true, false] {
         let place = place();
         for step in [20, 30] {
             fs::write(place.local().join(numbered(step)), of(&place, &format!("{step}.ckpt"))).unwrap();
-            fs::write(place.local().join("last.ckpt"), of(&place, &format!("{step}.last"))).unwrap();
+            fs::write(place.local().join("last.ckpt"), of(&place, &format!("{step}.ckpt"))).unwrap();
             if has_store {
                 place.push();
             }
         }
-        // The trainer goes on from last.ckpt, and can do nothing with what was saved at 30.
-        let script = r#"grep -aq "weights of 30" $D/last.ckpt && exit 3; echo from $TRAINIT_RESUME_STEP"#;
-        let there = place.local();
-        let mut trainit =
-            Trainit::new(["run", "--settle", "0", "--restart-backoff", "1ms", "--checkpoint-dir"]).args([&there]);
-        if has_store {
-            trainit = trainit.args(["--checkpoint-store", &place.url()]);
-        }
-        let done = trainit.args(["--", "sh", "-c", script]).env("D", &there).output().expect_code(0);
+        let done = picky(&place, has_store).output().expect_code(0);
         assert_eq!(done.out(), "from 20\n", "{}", done.err());
-        assert_eq!(local(&place, "last.ckpt"), of(&place, "20.ckpt"));
-        assert!(!there.join(numbered(30)).exists());
+        assert!(local(&place, "last.ckpt") == of(&place, "20.ckpt"));
+        assert!(!place.local().join(numbered(30)).exists());
     }
+}
+
+#[test]
+fn a_poisoned_last_without_a_step_makes_way_for_the_one_before_it() {
+    for has_store in [true, false] {
+        let place = place();
+        fs::write(place.local().join(numbered(20)), of(&place, "20.ckpt")).unwrap();
+        let file = fs::File::options().append(true).open(place.local().join(numbered(20))).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        fs::write(place.local().join("last.ckpt"), of(&place, "20.ckpt")).unwrap();
+        if has_store {
+            place.push();
+        }
+        fs::write(place.local().join("last.ckpt"), of(&place, "30.ckpt")).unwrap();
+        if has_store {
+            place.push();
+        }
+        let done = picky(&place, has_store).output().expect_code(0);
+        assert_eq!(done.out(), "from 20\n", "{}", done.err());
+        assert!(local(&place, "last.ckpt") == of(&place, "20.ckpt"));
+    }
+}
+
+#[test]
+fn a_name_that_the_trainer_gives_it_after_its_commit_costs_no_bytes() {
+    let place = place();
+    let waits = "until [ -e $D/.go ]; do sleep 0.02; done\n";
+    let script = [&save("30.ckpt", &numbered(30)), waits, &save("30.ckpt", "last.ckpt"), "exec sleep 60"].concat();
+    let running = run(&place, &script).start();
+    until(&place, &numbered(30));
+    fs::write(place.local().join(".go"), "").unwrap();
+    eventually("the same with its other name", || newest(&place) == Some((numbered(30), 2)));
+    lost(&place, running);
+    assert_eq!(place.manifest().1["copies"], serde_json::json!(["last.ckpt"]));
+    assert_eq!(fs::read_dir(place.store().join(numbered(30))).unwrap().count(), 1, "nothing was sent again");
+    let there = place.pull_afresh("there");
+    assert_eq!(fs::read(there.join("last.ckpt")).unwrap(), of(&place, "30.ckpt"));
+}
+
+#[test]
+fn a_small_file_of_text_under_the_fixed_name_is_a_pointer() {
+    let place = place();
+    saved(&place.local(), "model_100.pt", "step 100", "w");
+    fs::write(place.local().join("latest.pt"), "model_100.pt").unwrap();
+    place.push();
+    let there = place.pull_afresh("there");
+    assert_eq!(fs::read_to_string(there.join("latest.pt")).unwrap(), "model_100.pt");
 }

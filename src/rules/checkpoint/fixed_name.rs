@@ -1,90 +1,115 @@
-//! Fixed names: a trainer may save the newest checkpoint once more beside `epoch=3.ckpt` (Lightning's `last.ckpt`,
+//! Other names of one checkpoint: a trainer may save the newest once more beside `epoch=3.ckpt` (Lightning's `last.ckpt`,
 //! fairseq's `checkpoint_last.pt`), and look for that alone when it starts. The one with the step is committed, and a restore
 //! puts it under both names.
 
-use std::collections::BTreeSet;
-
-use super::listing::{Entry, parent_of};
-use super::manifest::CopyItem;
+use super::listing::{Entry, Kind, Peek, parent_of};
 use super::same_save::is_same_save;
 use super::unit::{Candidate, Scan, step_in};
 use super::{Found, Makeup, check, contest};
 
-/// Lengths of one model's saves differ by less than this part.
-const ALIKE: u64 = 64;
-/// So many files beside one are looked into.
-const MOST: usize = 8;
+/// One model's saves, and copies, differ in length by less than this part, and what a directory of names takes.
+const PART: u64 = 16;
+const NAMES: u64 = 4 << 10;
+/// So many of the newest with a step may have a copy.
+const NUMBERED: usize = 3;
+/// So many files are compared with one, and as many names one may have.
+const MOST: usize = 16;
 
-/// Takes what is a copy of the newest with a step for that one: it is no checkpoint of its own, and no newer.
+/// Leaves out what is a copy of one with a step: it is no checkpoint of its own.
 pub(super) fn without_copies(scan: &Scan, found: &mut Found) {
-    let one_file = |c: &Candidate| {
-        Some(&c.unit).filter(|unit| c.paths == [unit.as_str()]).and_then(|unit| scan.listing.file(unit))
-    };
-    let Some(at) = found.candidates.iter().position(|c| c.step.is_some()) else { return };
-    let numbered = &found.candidates[at];
-    let Some(own) = one_file(numbered).filter(|_| found.layout.makeup == Makeup::OneFile) else { return };
-    let is_beside = |c: &&Candidate| c.step.is_none() && parent_of(&c.unit) == parent_of(&own.path);
-    let beside = found.candidates.iter().filter(is_beside).filter_map(one_file).take(MOST);
-    let copies: BTreeSet<String> =
-        beside.filter(|file| is_copy(scan, file, own)).map(|file| file.path.clone()).collect();
-    if let Some(newest) = found.candidates[..at].iter().position(|c| copies.contains(&c.unit)) {
-        found.candidates[newest..=at].rotate_right(1);
+    if found.layout.makeup != Makeup::OneFile {
+        return;
     }
-    found.candidates.retain(|c| !copies.contains(&c.unit));
+    let numbered = found.candidates.iter().filter(|c| c.step.is_some()).take(NUMBERED);
+    let numbered: Vec<&Entry> = numbered.filter_map(|c| one_file(scan, c)).collect();
+    let stepless = found.candidates.iter().filter(|c| c.step.is_none()).filter_map(|c| one_file(scan, c));
+    let of = |file: &Entry| numbered.iter().find(|own| is_copy(scan.peek, file, own)).map(|own| own.path.clone());
+    let copies = stepless.filter_map(|file| Some((file.path.clone(), of(file)?))).take(MOST);
+    found.copies = copies.collect();
+    found.candidates.retain(|c| !found.copies.contains_key(&c.unit));
 }
 
-/// The files beside the unit under whose names a restore puts it, too: its copies, and under a fixed name what is older, or is
-/// being written.
-pub fn copies(scan: &Scan, found: &Found, unit: &Candidate) -> Vec<CopyItem> {
-    let own = scan.listing.file(&unit.unit).filter(|_| found.layout.makeup == Makeup::OneFile);
-    let Some(own) = own.filter(|_| unit.step.is_some() && unit.paths == [unit.unit.as_str()]) else {
-        return Vec::new();
+fn one_file<'a>(scan: &Scan<'a>, c: &Candidate) -> Option<&'a Entry> {
+    scan.listing.file(&c.unit).filter(|file| c.paths == [file.path.as_str()])
+}
+
+/// The paths beside the unit under which a restore puts it, too: its copies, and the fixed name that its own save will come
+/// to, where the save before lies, or is being written over. What is a pointer is none.
+pub fn copies(scan: &Scan, found: &Found, unit: &Candidate) -> Vec<String> {
+    let own = one_file(scan, unit).filter(|_| found.layout.makeup == Makeup::OneFile && unit.step.is_some());
+    let Some(own) = own else { return Vec::new() };
+    let known = found.copies.iter().filter(|(_, of)| **of == own.path).map(|(path, _)| path.clone());
+    let mut all: Vec<String> = known.collect();
+    let fixed =
+        scan.listing.within(parent_of(&own.path)).filter(|e| e.kind == Kind::File && is_fixed(e.name(), own.name()));
+    let newest = fixed.max_by_key(|file| file.mtime_ns).filter(|file| !all.contains(&file.path));
+    let is_its = |file: &Entry| match check::zip(scan.peek, file) {
+        Ok(()) => is_alike(file, own),
+        Err(_) => is_torn(scan.peek, file),
     };
-    let beside = scan.listing.within(parent_of(&unit.unit)).filter(|e| scan.listing.file(&e.path).is_some());
-    let beside = beside
-        .filter(|e| ending(e.name()) == ending(own.name()) && is_stepless(e.name()) && !contest::is_best(&e.path));
-    beside
-        .take(MOST)
-        .filter_map(|file| {
-            let path = file.path.clone();
-            if is_copy(scan, file, own) {
-                return Some(CopyItem { path, size: file.size, mtime_ns: file.mtime_ns });
-            }
-            is_for_it(scan, file, own).then_some(CopyItem { path, size: 0, mtime_ns: 0 })
-        })
-        .collect()
+    all.extend(newest.filter(|file| is_its(file)).map(|file| file.path.clone()));
+    all
 }
 
-fn is_copy(scan: &Scan, again: &Entry, own: &Entry) -> bool {
-    is_alike(again.size, own.size) && is_same_save(scan.peek, again, own)
+/// What lies under one of the names where a restore is to put the unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum There {
+    /// The same save.
+    Same,
+    /// A save that was cut off, or is being written.
+    Torn,
+    /// A copy of another checkpoint, which lies there under its own name.
+    Copy,
+    /// What is whole, and nobody's copy.
+    Another,
 }
 
-fn is_alike(one: u64, other: u64) -> bool {
-    one.abs_diff(other) <= one.max(other) / ALIKE + (4 << 10)
+/// `beside`: the files of the unit's directory.
+pub fn there(peek: &dyn Peek, file: &Entry, unit: &Entry, mut beside: impl Iterator<Item = Entry>) -> There {
+    let is_other = |e: &Entry| e.kind == Kind::File && e.path != file.path && step_in(e.name()).is_some();
+    if (file.size, file.mtime_ns) == (unit.size, unit.mtime_ns) || is_copy(peek, file, unit) {
+        There::Same
+    } else if is_torn(peek, file) {
+        There::Torn
+    } else if beside.any(|own| is_other(&own) && is_copy(peek, file, &own)) {
+        There::Copy
+    } else {
+        There::Another
+    }
 }
 
-fn is_stepless(name: &str) -> bool {
-    name.starts_with("last") || step_in(name).is_none()
+fn is_copy(peek: &dyn Peek, file: &Entry, own: &Entry) -> bool {
+    parent_of(&file.path) == parent_of(&own.path) && is_alike(file, own) && is_same_save(peek, file, own)
 }
 
-/// Whether its name says that this one's next save comes there, and what is there is none of another kind.
-fn is_for_it(scan: &Scan, file: &Entry, own: &Entry) -> bool {
-    is_fixed(file.name(), own.name()) && (is_alike(file.size, own.size) || check::whole(scan.peek, file).is_err())
+fn is_alike(one: &Entry, other: &Entry) -> bool {
+    one.size.abs_diff(other.size) <= one.size.max(other.size) / PART + NAMES
 }
 
-/// `last`, `last-v1`, `latest` beside any name; `model_last` and `checkpoint` beside those that begin so.
+/// The beginning of an archive, without its end.
+fn is_torn(peek: &dyn Peek, file: &Entry) -> bool {
+    let begins = || peek.read(&file.path, 0, 4).is_some_and(|head| b"PK\x03\x04".starts_with(&head));
+    begins() && check::zip(peek, file).is_err()
+}
+
+/// `last`, `last-v1` and `latest` beside any name; `model_last` beside `model_100`.
 fn is_fixed(name: &str, own: &str) -> bool {
+    let is_said = |word: &&str| ["last", "latest"].contains(word);
+    let words: Vec<&str> = words(name).filter(|word| !is_version(word)).collect();
+    let rest = words.iter().copied().filter(|word| !is_said(word));
+    let series = self::words(own)
+        .map(|word| word.trim_end_matches(|c: char| c.is_ascii_digit()))
+        .filter(|word| !word.is_empty());
+    words.iter().any(is_said)
+        && ending(name) == ending(own)
+        && !contest::is_best(name)
+        && (words.len() == 1 || rest.eq(series))
+}
+
+/// The words of a name without its ending.
+fn words(name: &str) -> impl Iterator<Item = &str> {
     let stem = name.strip_suffix(ending(name)).unwrap_or(name);
-    let is_word = |c: char| c.is_ascii_alphanumeric();
-    let mut words = stem.split(|c| !is_word(c)).filter(|word| !word.is_empty() && !is_version(word));
-    let rest: Vec<&str> = words.by_ref().filter(|word| !["last", "latest"].contains(word)).collect();
-    let is_said = stem.split(|c| !is_word(c)).any(|word| ["last", "latest"].contains(&word));
-    let begins = own.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
-    match rest[..] {
-        [] => is_said,
-        [word] => word == begins && (is_said || ["checkpoint", "ckpt"].contains(&word)),
-        _ => false,
-    }
+    stem.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
 }
 
 /// `v1`, as Lightning numbers runs.
@@ -102,32 +127,29 @@ mod tests {
     use super::super::listing::tests::Memory;
     use super::super::same_save::tests::saved;
     use super::super::tests::complete_units;
-    use super::super::{Options, recognise};
+    use super::super::{Options, complete, recognise};
     use super::*;
 
-    /// The newest complete unit, and what lies there under other names: whether it is the same save.
+    /// The newest complete unit, and where else it is to lie.
     #[track_caller]
-    fn newest(memory: &Memory) -> (String, Vec<(String, bool)>) {
+    fn newest(memory: &Memory) -> (String, Vec<String>) {
         let (listing, options) = (memory.listing(), Options::default());
         let scan = Scan { listing: &listing, peek: memory, options: &options };
         let found = recognise(&scan).expect("something is recognised");
-        let newest = found
-            .candidates
-            .iter()
-            .find(|c| super::super::complete(&found, &scan, c).is_ok())
-            .expect("one is complete");
-        let named = copies(&scan, &found, newest).into_iter().map(|copy| (copy.path, copy.size > 0));
-        (newest.unit.clone(), named.collect())
+        let newest = found.candidates.iter().find(|c| complete(&found, &scan, c).is_ok()).expect("one is complete");
+        (newest.unit.clone(), copies(&scan, &found, newest))
+    }
+
+    fn save(step: u64) -> Vec<u8> {
+        saved(&format!("step {step:03}"), &[&format!("weights of {step:03}")])
     }
 
     /// Saves of steps, each an hour after the one before.
     fn files(files: &[(&str, u64)]) -> Memory {
         const HOUR: i64 = 3_600_000_000_000;
-        (1..).zip(files).fold(Memory::default(), |memory, (at, (name, step))| {
-            memory
-                .with(name, saved(&format!("step {step:03}"), &[&format!("weights of {step:03}")]))
-                .at(name, at * HOUR)
-        })
+        (1..)
+            .zip(files)
+            .fold(Memory::default(), |memory, (at, (name, step))| memory.with(name, save(*step)).at(name, at * HOUR))
     }
 
     #[test]
@@ -138,13 +160,24 @@ mod tests {
             ("checkpoint_last.pt", "checkpoint2.pt"),
             ("weights/last.pt", "weights/epoch2.pt"),
             ("final.pth.tar", "model_2.pth.tar"),
+            ("last.pt", "model_2.pth"),
+            ("best.ckpt", "epoch=2.ckpt"),
         ] {
-            let expected = (own.to_owned(), vec![(last.to_owned(), true)]);
+            let expected = (own.to_owned(), vec![last.to_owned()]);
             assert_eq!(newest(&files(&[(own, 20), (last, 20)])), expected, "{last} after it");
             assert_eq!(newest(&files(&[(last, 20), (own, 20)])), expected, "{last} before it");
         }
-        let both = files(&[("epoch=2.ckpt", 20), ("last.ckpt", 20), ("epoch=1.ckpt", 10)]);
-        assert_eq!(complete_units(&both), [("epoch=2.ckpt".into(), Some(2)), ("epoch=1.ckpt".into(), Some(1))]);
+    }
+
+    #[test]
+    fn a_copy_is_no_checkpoint_while_the_next_one_is_written_either() {
+        let both = files(&[("epoch=1.ckpt", 10), ("epoch=2.ckpt", 20), ("last.ckpt", 20)]);
+        let expected = [("epoch=2.ckpt".into(), Some(2)), ("epoch=1.ckpt".into(), Some(1))];
+        assert_eq!(complete_units(&both), expected);
+        assert_eq!(
+            complete_units(&both.with("epoch=3.ckpt", &save(30)[..60]).at("epoch=3.ckpt", i64::MAX / 2)),
+            expected
+        );
     }
 
     #[test]
@@ -158,35 +191,42 @@ mod tests {
     fn what_is_older_or_being_written_under_a_fixed_name_is_where_the_newest_is_looked_for() {
         let at = |name: &str, own: &str| {
             let stale = newest(&files(&[(name, 10), (own, 20)]));
-            let whole = files(&[(own, 20)]);
-            let torn = newest(&whole.with(name, b"PK\x03\x04 half").at(name, i64::MAX / 2));
+            let torn = newest(&files(&[(own, 20)]).with(name, b"PK\x03\x04 half").at(name, i64::MAX / 2));
             assert_eq!(stale, torn, "{name}");
-            assert_eq!(stale.0, own);
             stale.1
         };
         for (name, own) in [
             ("last.ckpt", "epoch=2.ckpt"),
             ("latest.pt", "model_20.pt"),
             ("model_last.pt", "model_20.pt"),
-            ("checkpoint.pth.tar", "checkpoint_20.pth.tar"),
             ("checkpoint_last.pt", "checkpoint20.pt"),
         ] {
-            assert_eq!(at(name, own), [(name.to_owned(), false)]);
+            assert_eq!(at(name, own), [name]);
         }
-        for (name, own) in
-            [("decoder_last.pt", "encoder_20.pt"), ("last.pt", "other/model_20.pt"), ("last.pth", "model_20.pt")]
-        {
-            let stale = newest(&files(&[(name, 10), (own, 20)]));
-            assert_eq!(stale.1, [], "{name} is another's");
+        for (name, own) in [
+            ("decoder_last.pt", "encoder_20.pt"),
+            ("model_last.pt", "model_ema_20.pt"),
+            ("checkpoint.pth", "checkpoint_20.pth"),
+            ("last.pt", "other/model_20.pt"),
+            ("last.pth", "model_20.pt"),
+        ] {
+            assert!(newest(&files(&[(name, 10), (own, 20)])).1.is_empty(), "{name} is another's");
         }
+        let runs = files(&[("last.ckpt", 10), ("last-v1.ckpt", 11), ("epoch=2.ckpt", 20)]);
+        assert_eq!(newest(&runs).1, ["last-v1.ckpt"], "that of the run before this one is left");
+        let large = saved("step 020", &[&"x".repeat(1 << 16)]);
+        let export = files(&[("last.pt", 10)]).with("epoch2.pt", large).at("epoch2.pt", i64::MAX / 2);
+        assert!(newest(&export).1.is_empty(), "a model to hand out");
     }
 
     #[test]
-    fn the_best_and_a_model_to_hand_out_are_no_copies() {
-        let best = newest(&files(&[("epoch=2.ckpt", 20), ("best.ckpt", 20)]));
-        assert_eq!(best, ("epoch=2.ckpt".to_owned(), vec![]));
-        let large = saved("step 020", &[&"x".repeat(1 << 16)]);
-        let memory = files(&[("last.pt", 10)]).with("epoch2.pt", large).at("epoch2.pt", i64::MAX / 2);
-        assert_eq!(newest(&memory), ("epoch2.pt".to_owned(), vec![]));
+    fn only_what_is_torn_or_a_copy_makes_way_for_the_one_that_is_put_there() {
+        let memory = files(&[("epoch=1.ckpt", 10), ("epoch=2.ckpt", 20), ("same", 20), ("copy", 10), ("whole", 15)]);
+        let memory = memory.with("torn", &save(30)[..60]).with("empty", "").with("text", "epoch=2.ckpt");
+        let (listing, beside) = (memory.listing(), memory.listing());
+        let file = |path: &str| listing.file(path).expect("is there");
+        let what = |path: &str| there(&memory, file(path), file("epoch=2.ckpt"), beside.entries().iter().cloned());
+        let all = ["same", "copy", "whole", "torn", "empty", "text"].map(what);
+        assert_eq!(all, [There::Same, There::Copy, There::Another, There::Torn, There::Torn, There::Another]);
     }
 }

@@ -23,7 +23,7 @@ pub const CHUNK: u64 = 64 << 20;
 const MIN_CHUNK: u64 = 1 << 20;
 const MAX_POINTER: usize = 64 << 10;
 /// Each takes as much room as the unit.
-const MOST_COPIES: usize = 16;
+const MOST_COPIES: usize = 32;
 
 /// What a commit says of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,9 +64,9 @@ pub struct Manifest {
     /// What names the newest checkpoint; restored last.
     #[serde(deserialize_with = "bounded")]
     pub pointers: Vec<Pointer>,
-    /// Under which names the unit, one file, lies as well.
+    /// Paths beside the unit, one file, under which it lies as well; without bytes of their own in the store.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded")]
-    pub copies: Vec<CopyItem>,
+    pub copies: Vec<String>,
 }
 
 /// What is read before anything else.
@@ -133,19 +133,6 @@ pub struct Chunks {
     /// Eight lower-case hex digits each.
     #[serde(deserialize_with = "bounded")]
     pub crc32c: Vec<String>,
-}
-
-/// Another name of a unit that is one file. It has no bytes of its own in the store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CopyItem {
-    /// Relative to the checkpoint directory, beside the unit.
-    pub path: String,
-    /// Bytes of the file that held the same save when it was committed; 0: what lay there did not.
-    #[serde(default)]
-    pub size: u64,
-    /// Its modification time, nanoseconds since 1970.
-    #[serde(default)]
-    pub mtime_ns: i64,
 }
 
 /// Eight lower-case hex digits.
@@ -239,7 +226,7 @@ impl Manifest {
         }
         let mut seen = HashSet::new();
         let mut parents = HashSet::new();
-        let beside = self.pointers.iter().map(|p| &p.path).chain(self.copies.iter().map(|c| &c.path));
+        let beside = self.pointers.iter().map(|p| &p.path).chain(&self.copies);
         for file in self.files.iter().map(|f| &f.path).chain(beside) {
             path(file)?;
             if !seen.insert(file.as_str()) {
@@ -270,7 +257,7 @@ impl Manifest {
                 return Err(format!("the manifest's pointer {:?} is too long or leads outside", pointer.path));
             }
         }
-        let is_beside = |copy: &CopyItem| parent_of(&copy.path) == parent_of(&self.unit);
+        let is_beside = |copy: &String| parent_of(copy) == parent_of(&self.unit);
         if !self.copies.is_empty() && self.only_file().is_none() || !self.copies.iter().all(is_beside) {
             return Err("the manifest has copies of what is not one file, or elsewhere".to_owned());
         }

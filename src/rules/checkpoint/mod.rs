@@ -45,8 +45,10 @@ pub mod unit;
 pub mod unrecognised;
 mod xgboost;
 
+use std::collections::BTreeMap;
+
 pub use beside::Beside;
-pub use fixed_name::copies;
+pub use fixed_name::{There, copies, there};
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
 pub use unit::{Candidate, Options, Scan};
@@ -133,6 +135,14 @@ pub struct Found {
     pub candidates: Vec<Candidate>,
     /// What they are compared with.
     pub beside: Beside,
+    /// Copies without a step, by path, and which unit each is a copy of.
+    pub copies: BTreeMap<String, String>,
+}
+
+impl Found {
+    fn of(layout: &'static Layout, candidates: Vec<Candidate>) -> Found {
+        Found { layout, candidates, beside: Beside::default(), copies: BTreeMap::new() }
+    }
 }
 
 /// Looks with the layout that was asked for, or with each in turn until one finds something, finished or not. Files that
@@ -152,7 +162,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
         contest::without_copies(&mut candidates);
         contest::sort(scan, &mut candidates);
         (layout.order)(scan, &mut candidates);
-        if candidates.is_empty() { None } else { Some(Found { layout, candidates, beside: Beside::default() }) }
+        if candidates.is_empty() { None } else { Some(Found::of(layout, candidates)) }
     });
     let first = found.next()?;
     let is_doubtful = asked.is_none() && contest::is_doubtful(scan, &first);

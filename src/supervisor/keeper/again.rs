@@ -4,7 +4,7 @@
 use super::fetch::Stop;
 use super::look::{Local, Look, same_bytes};
 use super::mirror::{Mirror, MirrorError, Resume, beneath};
-use super::names::Unit;
+use super::names::Names;
 
 impl Mirror {
     /// Where the store cannot be reached: the newest local checkpoint, which this run made after what it has committed.
@@ -45,10 +45,22 @@ impl Mirror {
 
     /// The same for one of them. Errors: as [`Mirror::restore`].
     pub(super) async fn name_local(&self, local: &Local) -> Result<(), MirrorError> {
-        let dir = beneath(&self.config.dir).map_err(|error| self.unusable(&error))?;
         let before = self.committed.as_ref().filter(|committed| same_bytes(&committed.entries, &local.entries));
         let names = before.map_or_else(|| local.names.clone(), |committed| local.names.and(&committed.names));
-        match self.put_names(&dir, Unit::local(&local.entries), &names).await {
+        self.name_unit(&local.candidate.unit, &names).await
+    }
+
+    /// The same for what was restored.
+    pub(super) async fn name_committed(&self) -> Result<(), MirrorError> {
+        match &self.committed {
+            Some(committed) => self.name_unit(&committed.unit, &committed.names).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn name_unit(&self, unit: &str, names: &Names) -> Result<(), MirrorError> {
+        let dir = beneath(&self.config.dir).map_err(|error| self.unusable(&error))?;
+        match self.put_names(&dir, unit, names).await {
             Err(Stop::Fatal(error)) => Err(error),
             _ => Ok(()),
         }

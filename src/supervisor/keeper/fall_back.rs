@@ -7,11 +7,11 @@ use std::io;
 
 use super::look::Local;
 use super::mirror::{Mirror, MirrorError, Resume, beneath};
+use super::names::what_lies;
 use super::place::set_aside;
 use super::restore::Which;
-use crate::rules::checkpoint::Kind;
-use crate::rules::checkpoint::manifest::CopyItem;
 use crate::rules::checkpoint::names::{Attempt, BAD};
+use crate::rules::checkpoint::{Kind, There};
 
 impl Mirror {
     /// Puts the next older checkpoint in place, to be asked when nobody writes. `None`: there is none, and nothing was
@@ -50,32 +50,41 @@ impl Mirror {
         };
         self.committed.take_if(|held| Some(&held.stamp) == committed.as_ref());
         self.settle_account(&look, Some(&found), false).await.map_err(|error| self.unusable(&error))?;
-        if found.commit.is_none()
-            && let Some(good) = &look.newest
-        {
-            self.name_local(good).await?;
-        }
         self.put_away(&bad, &found).map_err(|error| self.unusable(&error))?;
+        match (&found.commit, &look.newest) {
+            (None, Some(good)) => self.name_local(good).await?,
+            _ => self.name_committed().await?,
+        }
         Ok(Some(found))
     }
 
     /// Moves the bad one aside with its copies, unless the good one has taken its place.
     fn put_away(&self, bad: &Local, found: &Resume) -> io::Result<()> {
+        if found.unit == bad.candidate.unit {
+            return Ok(());
+        }
         let dir = beneath(&self.config.dir)?;
-        if found.unit != bad.candidate.unit {
-            let attempt = self.attempt.as_ref().map_or("local".to_owned(), Attempt::to_string);
-            let inside = format!("{}/", bad.candidate.unit);
-            let paths: BTreeSet<&str> = bad
-                .entries
-                .iter()
-                .filter(|e| e.kind != Kind::Directory || e.path == bad.candidate.unit)
-                .map(|e| if e.path.starts_with(&inside) { bad.candidate.unit.as_str() } else { e.path.as_str() })
-                .collect();
-            let is_its = |copy: &&CopyItem| matches!(dir.look(&copy.path), Ok(Some(there)) if (there.size, there.mtime_ns) == (copy.size, copy.mtime_ns));
-            let copies = bad.names.copies.iter().filter(is_its).map(|copy| copy.path.as_str());
-            for path in paths.into_iter().chain(copies) {
-                set_aside(&dir, &attempt, path)?;
-            }
+        let attempt = self.attempt.as_ref().map_or("local".to_owned(), Attempt::to_string);
+        let unit = &bad.candidate.unit;
+        let inside = format!("{unit}/");
+        let entries = bad.entries.iter().filter(|e| e.kind != Kind::Directory || e.path == *unit);
+        let mut paths: BTreeSet<&str> =
+            entries.map(|e| if e.path.starts_with(&inside) { unit.as_str() } else { e.path.as_str() }).collect();
+        // Another may have come there: the good one, under its other name.
+        let is_it = |path: &str| {
+            let before = bad.entries.iter().find(|e| e.path == path && e.kind == Kind::File);
+            before.is_none_or(|before| matches!(dir.look(path), Ok(Some(now)) if before.same_bytes(&now)))
+        };
+        paths.retain(|path| is_it(path));
+        if let Some(own) = dir.look(unit)?.filter(|_| is_it(unit)) {
+            let is_copy = |path: &&str| {
+                let there = dir.look(path).ok().flatten();
+                there.is_some_and(|file| what_lies(&dir, &file, &own).is_ok_and(|lies| lies == There::Same))
+            };
+            paths.extend(bad.names.copies.iter().map(String::as_str).filter(is_copy));
+        }
+        for path in paths {
+            set_aside(&dir, &attempt, path)?;
         }
         Ok(())
     }

@@ -157,10 +157,10 @@ fn look(
         let is_judged = !entries.is_empty() && same_bytes(&before.judged, &entries);
         match if is_judged { Ok(()) } else { complete(&found, &scan, candidate) } {
             Ok(()) => {
-                let names = Names {
-                    pointers: pointers(found.layout, &scan, candidate),
-                    copies: copies(&scan, &found, candidate),
-                };
+                let pointers = pointers(found.layout, &scan, candidate);
+                let mut copies = copies(&scan, &found, candidate);
+                copies.retain(|path| pointers.iter().all(|pointer| pointer.path != *path));
+                let names = Names { pointers, copies };
                 let best = (found.layout.best_step)(&scan, candidate);
                 let candidate = candidate.clone();
                 look.newest = Some(Local { layout: found.layout, candidate, entries, names, best, age });

@@ -169,6 +169,8 @@ pub struct Mirror {
     pub(crate) throughput: Option<f64>,
     /// Whether the first restore is behind us.
     pub(crate) begun: bool,
+    /// Whether the first restore is under way: another run's trainer may still write.
+    pub(super) is_first: bool,
     /// How far a restore is.
     pub(crate) transfer: Transfer,
     /// Why checkpoints that may be newer were not taken at the last look, newest first.
@@ -201,6 +203,11 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
+    /// Whether a restore would put it under all of these names: one that the trainer gave it later costs a manifest.
+    pub(crate) fn has_names(&self, names: &Names) -> bool {
+        names.copies.iter().all(|path| self.names.copies.contains(path))
+    }
+
     /// Whether this one is to be committed after it: newer, or written since, which no clock need tell.
     pub(crate) fn is_before(&self, unit: &str, age: Age) -> bool {
         self.unit == unit || self.beside.get(unit) != Some(&age) || plan::supersedes(age, self.age)
@@ -242,6 +249,7 @@ impl Mirror {
             seen: None,
             throughput: None,
             begun: false,
+            is_first: false,
             transfer: Transfer::default(),
             passed: Vec::new(),
             unrecognised: Unrecognised::default(),

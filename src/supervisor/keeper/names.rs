@@ -3,21 +3,27 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::fetch::Stop;
 use super::mirror::{Mirror, TEMPORARY, blocking};
 use super::nook::Nook;
 use super::place::point;
 use crate::edge::beneath::Beneath;
-use crate::rules::checkpoint::listing::name_of;
-use crate::rules::checkpoint::manifest::{CopyItem, Manifest};
-use crate::rules::checkpoint::{Entry, Kind, Pointer};
+use crate::edge::clock;
+use crate::rules::checkpoint::listing::{join, parent_of};
+use crate::rules::checkpoint::manifest::Manifest;
+use crate::rules::checkpoint::{Entry, Kind, Pointer, There, plan, there};
+
+/// What was written less than this before a run began may be another's, who writes on.
+const FRESH: Duration = Duration::from_secs(2);
 
 /// What is to name a checkpoint where it is put.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Names {
     pub(crate) pointers: Vec<Pointer>,
-    pub(crate) copies: Vec<CopyItem>,
+    /// Paths.
+    pub(crate) copies: Vec<String>,
 }
 
 impl Names {
@@ -30,42 +36,21 @@ impl Names {
         let mut all = self.clone();
         let gone = before.pointers.iter().filter(|p| self.pointers.iter().all(|ours| ours.path != p.path));
         all.pointers.extend(gone.cloned());
-        let gone = before.copies.iter().filter(|c| self.copies.iter().all(|ours| ours.path != c.path));
-        all.copies.extend(gone.cloned());
+        all.copies.extend(before.copies.iter().filter(|path| !self.copies.contains(path)).cloned());
         all
     }
 }
 
-/// A checkpoint that is one file.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Unit<'a> {
-    path: &'a str,
-    size: u64,
-    mtime_ns: i64,
-}
-
-impl<'a> Unit<'a> {
-    pub(super) fn committed(manifest: &'a Manifest) -> Option<Unit<'a>> {
-        manifest.only_file().map(|file| Unit { path: &file.path, size: file.size, mtime_ns: file.mtime_ns })
-    }
-
-    pub(super) fn local(entries: &'a [Entry]) -> Option<Unit<'a>> {
-        let [file] = entries else { return None };
-        Some(Unit { path: &file.path, size: file.size, mtime_ns: file.mtime_ns })
-    }
-}
-
 impl Mirror {
-    /// Lets everything name what is in place. What lies there under another name goes aside. Errors: no space, as open(2),
+    /// Lets everything name the unit, which is in place. A copy that cannot be made is told of. Errors: as open(2),
     /// rename(2).
-    pub(super) async fn put_names(
-        &self,
-        dir: &Arc<Beneath>,
-        unit: Option<Unit<'_>>,
-        names: &Names,
-    ) -> Result<(), Stop> {
-        if let Some(unit) = unit {
-            self.put_copies(dir, unit, &names.copies).await?;
+    pub(super) async fn put_names(&self, dir: &Arc<Beneath>, unit: &str, names: &Names) -> Result<(), Stop> {
+        for path in &names.copies {
+            if let Err(error) = self.put_copy(dir, unit, path).await {
+                self.note(format!(
+                    "{unit} is in place, but not under the name {path} as well: {error}; a trainer that looks for it there does not find it"
+                ));
+            }
         }
         let put = || {
             for pointer in &names.pointers {
@@ -79,48 +64,58 @@ impl Mirror {
         put().map_err(|error: io::Error| Stop::Fatal(self.unusable(&error)))
     }
 
-    async fn put_copies(&self, dir: &Arc<Beneath>, unit: Unit<'_>, copies: &[CopyItem]) -> Result<(), Stop> {
-        let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
-        let missing = copies.iter().filter_map(|copy| match is_there(dir, copy, &unit) {
-            Ok(true) => None,
-            Ok(false) => Some(Ok(copy.path.clone())),
-            Err(error) => Some(Err(error)),
-        });
-        let missing: Vec<String> = missing.collect::<io::Result<_>>().map_err(local)?;
-        if missing.is_empty() {
+    /// Puts the unit under another name, unless what is whole and nobody's copy lies there.
+    async fn put_copy(&self, dir: &Arc<Beneath>, unit: &str, path: &str) -> io::Result<()> {
+        let Some(unit) = dir.look(unit)?.filter(|unit| unit.kind == Kind::File) else { return Ok(()) };
+        let before = dir.look(path)?;
+        let lies = before.as_ref().map(|file| what_lies(dir, file, &unit)).transpose()?;
+        let is_free = match lies {
+            None | Some(There::Copy) => true,
+            Some(There::Torn) => !self.is_first || !before.as_ref().is_some_and(is_fresh),
+            Some(There::Same | There::Another) => false,
+        };
+        if !is_free {
             return Ok(());
         }
-        self.check_space(dir, unit.size * missing.len() as u64)?;
-        let nook = Nook::take(dir, TEMPORARY).map_err(local)?;
-        let made = self.make_copies(dir, &unit, &nook, &missing).await;
-        let there = Arc::clone(dir);
-        let removed = blocking(move || nook.remove(&there)).await;
-        made.and(removed).map_err(local)
-    }
-
-    async fn make_copies(&self, dir: &Arc<Beneath>, unit: &Unit<'_>, nook: &Nook, paths: &[String]) -> io::Result<()> {
-        for path in paths {
-            let fresh = format!("{}/{path}", nook.files());
-            let (there, from, to, time) = (Arc::clone(dir), unit.path.to_owned(), fresh.clone(), unit.mtime_ns);
-            blocking(move || there.copy(&from, &to, time)).await?;
+        if dir.free_bytes()? < plan::space_needed(unit.size) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let nook = Nook::take(dir, TEMPORARY)?;
+        let fresh = format!("{}/{path}", nook.files());
+        let put = async {
+            let (to, made) = (Arc::clone(dir), fresh.clone());
+            blocking(move || to.copy(&unit.path, &made, unit.mtime_ns)).await?;
             self.config.faults.point(30);
-            if dir.look(path)?.is_some() {
+            let is_as_seen = match (&before, dir.look(path)?) {
+                (Some(then), Some(now)) => then.same_bytes(&now),
+                (then, now) => then.is_none() && now.is_none(),
+            };
+            if !is_as_seen {
+                return Ok(());
+            }
+            if lies == Some(There::Torn) {
                 self.clear(dir, path)?;
             }
             self.config.faults.point(31);
-            dir.rename(&fresh, path)?;
-        }
-        Ok(())
+            dir.rename(&fresh, path)
+        };
+        let put = put.await;
+        let there = Arc::clone(dir);
+        put.and(blocking(move || nook.remove(&there)).await)
     }
 }
 
-/// Whether the same save lies there already: as it did when the unit was committed, as a restore put it there, or as a link.
-fn is_there(dir: &Beneath, copy: &CopyItem, unit: &Unit) -> io::Result<bool> {
-    let Some(there) = dir.look(&copy.path)? else { return Ok(false) };
-    let now = (there.size, there.mtime_ns);
-    Ok(match there.kind {
-        Kind::File => now == (copy.size, copy.mtime_ns) || now == (unit.size, unit.mtime_ns),
-        Kind::Symlink(to) => to == name_of(unit.path),
-        _ => false,
-    })
+pub(super) fn what_lies(dir: &Beneath, file: &Entry, unit: &Entry) -> io::Result<There> {
+    if file.kind != Kind::File {
+        return Ok(There::Another);
+    }
+    let home = parent_of(&unit.path);
+    let beside = dir.names(home)?.into_iter().filter_map(|name| dir.look(&join(home, &name)).ok().flatten());
+    Ok(there(dir, file, unit, beside))
+}
+
+fn is_fresh(file: &Entry) -> bool {
+    let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let written = Duration::from_nanos(u64::try_from(file.mtime_ns).unwrap_or(0));
+    now.saturating_sub(written) < FRESH
 }

@@ -7,7 +7,7 @@ use super::fetch::Stop;
 use super::in_place::{equal_files, half, is_in_place, mark, own, settle};
 use super::look::{Look, walked};
 use super::mirror::{Mirror, MirrorError, TEMPORARY, blocking};
-use super::names::{Names, Unit};
+use super::names::Names;
 use super::nook::{Nook, turn};
 use super::restore::Brought;
 use super::retention::lacks;
@@ -120,7 +120,7 @@ impl Mirror {
             return Ok(None);
         }
         faults.point(26);
-        self.put_names(&dir, Unit::committed(manifest), &Names::committed(manifest)).await?;
+        self.put_names(&dir, &manifest.unit, &Names::committed(manifest)).await?;
         self.finish(&dir, name, manifest).map_err(local)?;
         Ok(Some(brought))
     }

@@ -80,6 +80,7 @@ impl Mirror {
     /// nothing to resume. Errors: 204 for a needed restore that cannot be done; nothing local is deleted then.
     pub async fn restore(&mut self) -> Result<Option<Resume>, MirrorError> {
         let first = !std::mem::replace(&mut self.begun, true);
+        self.is_first = first;
         let step = self.config.restore_step.filter(|_| first);
         let look = self.look(step).await.map_err(|error| self.unusable(&error))?;
         if first {
