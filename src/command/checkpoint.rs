@@ -225,14 +225,18 @@ async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) 
     Ok(show(as_json, &json!({ key: object }), &text))
 }
 
-/// The commits of the store, and what lies in the checkpoint directory, each where it was given.
+/// The commits of the store, and what lies in the checkpoint directory, each where it was given. A directory that is not
+/// there holds nothing yet beside a store; alone it is a mistake.
 async fn list(mirror: &Mirror, as_json: bool, has_dir: bool) -> Result<u8, MirrorError> {
     let commits = mirror.listed().await.map_err(asking)?;
     let mut value = json!({ "commits": commits.iter().map(object).collect::<Vec<Value>>() });
     let mut table = mirror.place().map_or(String::new(), |store| commits_table(&commits, store));
     if has_dir {
         let local = mirror.survey().await?;
-        value["local"] = local.iter().map(local_object).collect();
+        if let (Some(error), None) = (&local.absent, mirror.place()) {
+            return Err(mirror.no_directory(error));
+        }
+        value["local"] = local.units.iter().map(local_object).collect();
         table.push_str(&local_table(&local, mirror.directory()));
     }
     Ok(show(as_json, &value, &table))

@@ -98,6 +98,24 @@ fn an_empty_store_and_an_empty_directory_are_said_to_be_empty() {
 }
 
 #[test]
+fn a_directory_that_is_not_there_is_a_mistake_alone_and_empty_beside_a_store() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let gone = place.path("mistyped");
+    let alone = ["checkpoint", "list", "--checkpoint-dir", gone.to_str().unwrap()];
+    for as_json in [&[][..], &["--json"]] {
+        let done = Trainit::new(alone).args(as_json).output().expect_code(125);
+        one_line(&done, &["/mistyped: No such file or directory", "give a --checkpoint-dir that can be read"]);
+    }
+    let both = || place.checkpoint_in("list", &gone);
+    let text = both().output().expect_code(0).out();
+    assert!(text.contains("step-1") && text.contains("/mistyped, which is not there\n"), "{text}");
+    assert_eq!(json_of(&both().args(["--json"]).output().expect_code(0))["local"], json!([]));
+    assert!(!gone.exists());
+}
+
+#[test]
 fn an_expression_that_finds_no_step_is_named_as_the_reason() {
     let place = Place::new();
     place.save(1);
