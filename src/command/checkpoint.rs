@@ -105,7 +105,10 @@ fn lacking(deed: &str, layered: &Values) -> Vec<Complaint> {
     let missing = needs.into_iter().filter(|(name, _, needed)| *needed && !is_given(name));
     let complaint = |(name, variable, _)| Complaint {
         place: format!("--{name}"),
-        message: format!("checkpoint {deed} needs it; give --{name} or {variable}"),
+        message: match deed {
+            "list" => "checkpoint list needs it, or --checkpoint-dir; give a store, a directory or both".to_owned(),
+            _ => format!("checkpoint {deed} needs it; give --{name} or {variable}"),
+        },
     };
     missing.map(complaint).collect()
 }

@@ -77,6 +77,7 @@ fn one_mistake_is_one_complaint() {
     for (args, word) in [
         (&["list", "--checkpoint-store", "s4://b/x"][..], "unknown scheme"),
         (&["push", dir[0], dir[1]], "--checkpoint-store: checkpoint push needs it"),
+        (&["list"], "--checkpoint-store: checkpoint list needs it, or --checkpoint-dir;"),
         (&["pull", "--checkpoint-store", "file:///x"], "--checkpoint-dir: checkpoint pull needs it"),
         (&["push", dir[0], dir[1], "--checkpoint-store", "file:///y", "--restore-step", "3"], "give --push-step"),
         (&["pull", dir[0], dir[1], "--checkpoint-store", "file:///y", "--push-step", "3"], "give --restore-step"),
