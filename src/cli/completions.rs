@@ -23,9 +23,27 @@ pub fn script(shell: &str) -> Option<String> {
         "fish" => Shell::Fish,
         _ => return None,
     };
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut tree(), "trainit", &mut text);
-    String::from_utf8(text).ok()
+    let (mut tree, mut text) = (tree(), Vec::new());
+    clap_complete::generate(shell, &mut tree, "trainit", &mut text);
+    let text = String::from_utf8(text).ok()?;
+    Some(if shell == Shell::Fish { text + &operands_for_fish(&tree) } else { text })
+}
+
+/// What operands may be, which clap_complete leaves out for fish.
+fn operands_for_fish(tree: &Command) -> String {
+    let mut text = String::new();
+    for (sub, operand) in tree.get_subcommands().flat_map(|sub| sub.get_positionals().map(move |arg| (sub, arg))) {
+        let words: Vec<String> = operand.get_possible_values().iter().map(|word| word.get_name().to_owned()).collect();
+        if words.is_empty() {
+            continue;
+        }
+        let (words, here) = (words.join(" "), format!("__fish_trainit_using_subcommand {}", sub.get_name()));
+        text.push_str(&format!(
+            "complete -c trainit -n \"{here}\" -f\n\
+             complete -c trainit -n \"{here}; and not __fish_seen_subcommand_from {words}\" -a \"{words}\"\n"
+        ));
+    }
+    text
 }
 
 /// The whole tree, with what a shell can guess of each value.

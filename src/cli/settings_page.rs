@@ -24,6 +24,14 @@ metric = ['loss=loss: ([0-9.e+-]+)', 'accuracy=acc: ([0-9.]+)']
 A flag that *repeats* takes a list in the file, and one value a line in the variable. A *switch* is `true` or `false` there.
 An empty variable counts as unset. A `TRAINIT_` variable that nothing reads is a warning with the nearest name; an unknown
 flag or key, or a value that cannot be read, ends `trainit` with 125 before anything starts, every mistake named at once.
+
+- A DURATION (TIME, FIRST, MAX) is a number with a unit, `ms`, `s`, `m`, `h`, `d` or `w`, or several in a row (`1m30s`); `M`
+  is months. A bare number is seconds.
+- A SIZE is a number with `KiB`, `MiB`, `GiB`, `TiB` (powers of 1024; so are `Ki`, `Mi`, `Gi`, `Ti`, `M` and `G`), `KB`, `MB`,
+  `GB`, `TB` (powers of 1000) or `B`, in capital or small letters. A bare number is bytes.
+- A RATE is a SIZE for each second (`100MiB`); `/s` may follow.
+
+Numbers in them may have decimals (`1.5h`, `0.5`).
 ";
 
 fn page() -> String {

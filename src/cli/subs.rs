@@ -27,7 +27,8 @@ push    commits the newest complete checkpoint of --checkpoint-dir, or --push-st
         --keep-last or --keep-every is given
 pull    restores the newest commit that is whole, or --restore-step, into --checkpoint-dir, unless a newer local one of
         its run is there; what is there already is not fetched, what is in the way is moved aside
-prune   deletes what --keep-last and --keep-every do not keep, and old data of no commit
+prune   deletes what --keep-last and --keep-every do not keep, and old data of no commit; a commit counts by the sizes of its
+        files, their bytes are not read: where verify calls one bad, keep more
 
 What was asked for goes to standard output (one JSON object with --json), all else to standard error, progress of push,
 pull and verify too: a bar on a terminal, else a line every 10 s.

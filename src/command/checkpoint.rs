@@ -105,7 +105,10 @@ fn lacking(deed: &str, layered: &Values) -> Vec<Complaint> {
     let missing = needs.into_iter().filter(|(name, _, needed)| *needed && !is_given(name));
     let complaint = |(name, variable, _)| Complaint {
         place: format!("--{name}"),
-        message: format!("checkpoint {deed} needs it; give --{name} or {variable}"),
+        message: match deed {
+            "list" => "checkpoint list needs it, or --checkpoint-dir; give a store, a directory or both".to_owned(),
+            _ => format!("checkpoint {deed} needs it; give --{name} or {variable}"),
+        },
     };
     missing.map(complaint).collect()
 }
@@ -225,14 +228,18 @@ async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) 
     Ok(show(as_json, &json!({ key: object }), &text))
 }
 
-/// The commits of the store, and what lies in the checkpoint directory, each where it was given.
+/// The commits of the store, and what lies in the checkpoint directory, each where it was given. A directory that is not
+/// there holds nothing yet beside a store; alone it is a mistake.
 async fn list(mirror: &Mirror, as_json: bool, has_dir: bool) -> Result<u8, MirrorError> {
     let commits = mirror.listed().await.map_err(asking)?;
     let mut value = json!({ "commits": commits.iter().map(object).collect::<Vec<Value>>() });
     let mut table = mirror.place().map_or(String::new(), |store| commits_table(&commits, store));
     if has_dir {
         let local = mirror.survey().await?;
-        value["local"] = local.iter().map(local_object).collect();
+        if let (Some(error), None) = (&local.absent, mirror.place()) {
+            return Err(mirror.no_directory(error));
+        }
+        value["local"] = local.units.iter().map(local_object).collect();
         table.push_str(&local_table(&local, mirror.directory()));
     }
     Ok(show(as_json, &value, &table))

@@ -185,7 +185,7 @@ fn left_model(model: Option<Model>, node_rank: Option<u32>, settings: &Checkpoin
 fn surveyed(config: MirrorConfig) -> Result<Vec<Surveyed>, MirrorError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|error| MirrorError { message: format!("cannot start: {error}"), code: 1 })?;
-    runtime.block_on(async { Mirror::open_to_look(config).await?.survey().await })
+    runtime.block_on(async { Ok(Mirror::open_to_look(config).await?.survey().await?.units) })
 }
 
 /// Where the finished model lies in the checkpoint directory.

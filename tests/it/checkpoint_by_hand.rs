@@ -77,6 +77,7 @@ fn one_mistake_is_one_complaint() {
     for (args, word) in [
         (&["list", "--checkpoint-store", "s4://b/x"][..], "unknown scheme"),
         (&["push", dir[0], dir[1]], "--checkpoint-store: checkpoint push needs it"),
+        (&["list"], "--checkpoint-store: checkpoint list needs it, or --checkpoint-dir;"),
         (&["pull", "--checkpoint-store", "file:///x"], "--checkpoint-dir: checkpoint pull needs it"),
         (&["push", dir[0], dir[1], "--checkpoint-store", "file:///y", "--restore-step", "3"], "give --push-step"),
         (&["pull", dir[0], dir[1], "--checkpoint-store", "file:///y", "--push-step", "3"], "give --restore-step"),
@@ -95,6 +96,24 @@ fn an_empty_store_and_an_empty_directory_are_said_to_be_empty() {
     assert_eq!(json_of(&place.checkpoint("list").args(["--json"]).output()), json!({"commits": [], "local": []}));
     assert!(place.checkpoint("verify").output().expect_code(0).out().starts_with("no commits in file://"));
     assert_eq!(place.checkpoint("pull").output().expect_code(0).out(), "there is nothing to pull\n");
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_a_mistake_alone_and_empty_beside_a_store() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let gone = place.path("mistyped");
+    let alone = ["checkpoint", "list", "--checkpoint-dir", gone.to_str().unwrap()];
+    for as_json in [&[][..], &["--json"]] {
+        let done = Trainit::new(alone).args(as_json).output().expect_code(125);
+        one_line(&done, &["/mistyped: No such file or directory", "give a --checkpoint-dir that can be read"]);
+    }
+    let both = || place.checkpoint_in("list", &gone);
+    let text = both().output().expect_code(0).out();
+    assert!(text.contains("step-1") && text.contains("/mistyped, which is not there\n"), "{text}");
+    assert_eq!(json_of(&both().args(["--json"]).output().expect_code(0))["local"], json!([]));
+    assert!(!gone.exists());
 }
 
 #[test]

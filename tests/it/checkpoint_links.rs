@@ -75,6 +75,8 @@ fn where_nothing_looks_like_a_checkpoint_the_links_that_are_not_looked_into_are_
     assert!(words.iter().all(|part| done.contains(part)), "{done}");
     place.checkpoint("push").args(FOLLOW).output().expect_code(0);
     assert_eq!(place.steps(), [7]);
+    let listed = place.checkpoint("list").output().expect_code(0).out();
+    assert!(listed.contains("no checkpoints in /") && listed.contains(words[1]), "{listed}");
 }
 
 #[test]

@@ -38,6 +38,29 @@ fn bash_completes_what_can_be_done_with_a_store() {
 }
 
 #[test]
+fn fish_offers_what_can_be_done_and_no_files() {
+    let offered = |line: &str| {
+        let script = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(script.path(), self::script("fish")).unwrap();
+        let asked = format!("source {}; complete -C '{line}'", script.path().display());
+        let output = Command::new("fish").args(["--no-config", "-c", &asked]).output().ok()?;
+        Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>())
+    };
+    let Some(shells) = offered("trainit completions ") else {
+        return eprintln!("skipped: fish is not there to complete anything");
+    };
+    assert_eq!(shells, ["bash", "fish", "zsh"]);
+    assert_eq!(offered("trainit completions bash ").unwrap(), [""; 0]);
+    if cfg!(feature = "store") {
+        assert_eq!(offered("trainit checkpoint ").unwrap(), ["list", "prune", "pull", "push", "verify"]);
+        assert_eq!(offered("trainit checkpoint list ").unwrap(), [""; 0]);
+        assert_eq!(offered("trainit checkpoint --restore n").unwrap(), ["none"]);
+        let files = offered("trainit checkpoint list --config ").unwrap();
+        assert!(files.iter().any(|file| file == "Cargo.toml"), "{files:?}");
+    }
+}
+
+#[test]
 fn each_shell_can_read_its_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let script = script(shell);

@@ -9,7 +9,7 @@ use crate::rules::checkpoint::address::Address;
 use crate::rules::plain::plain;
 use crate::supervisor::keeper::audit::Audited;
 use crate::supervisor::keeper::retention::Pruned;
-use crate::supervisor::keeper::survey::Surveyed;
+use crate::supervisor::keeper::survey::{Survey, Surveyed};
 
 /// The first second of the year 10000, since 1970.
 const TOO_LATE: u64 = 253_402_300_800;
@@ -87,11 +87,14 @@ pub(in crate::command) fn local_object(unit: &Surveyed) -> Value {
     })
 }
 
-pub(super) fn local_table(local: &[Surveyed], dir: &Path) -> String {
-    let Some(first) = local.first() else { return format!("no checkpoints in {}\n", dir.display()) };
+pub(super) fn local_table(local: &Survey, dir: &Path) -> String {
+    let Some(first) = local.units.first() else {
+        let why = if local.absent.is_some() { ", which is not there" } else { &plain(&local.sought) };
+        return format!("no checkpoints in {}{why}\n", dir.display());
+    };
     let mut table = format!("recognised as {}: {}\n", first.framework, first.evidence);
     table.push_str(&format!("{:<18} {:>10} {:>7} {:>15}  {}\n", "LOCAL", "STEP", "FILES", "BYTES", "UNIT"));
-    for unit in local {
+    for unit in &local.units {
         let step = unit.step.map_or("-".to_owned(), |s| s.to_string());
         let problem = unit.problem.as_ref().map_or(String::new(), |why| format!("  not complete: {}", plain(why)));
         table.push_str(&format!(

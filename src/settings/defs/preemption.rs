@@ -27,7 +27,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "SIGNAL[@TIME]",
         TOPIC,
         on::RUN,
-        "A signal that announces the machine's end in TIME (60s), as Slurm's --signal=USR1@120 does: USR1@120",
+        "A signal that announces the machine's end in TIME (60s), as Slurm's --signal=USR1@120 does: USR1@120; the trainer has all of it but a sixth (3s to 20s), then it is killed",
     ),
     one(
         "preemption-lead",

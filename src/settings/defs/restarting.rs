@@ -12,7 +12,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         TOPIC,
         on::RUN,
         "",
-        "Restarts after a crash without a newer checkpoint in between [default: 3 with --checkpoint-dir, else 0]",
+        "Restarts after a crash without a newer checkpoint in between; three attempts in a row that fail within a minute end it, however many are left [default: 3 with --checkpoint-dir, else 0]",
     ),
     one(
         "restart-backoff",

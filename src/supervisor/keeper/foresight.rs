@@ -146,7 +146,8 @@ impl Mirror {
         Ok(Brought { fetched, was_there: false })
     }
 
-    pub(super) fn no_directory(&self, error: &io::Error) -> MirrorError {
+    /// Of a checkpoint directory that is of no use.
+    pub fn no_directory(&self, error: &io::Error) -> MirrorError {
         let dir = self.config.dir.display();
         MirrorError {
             message: format!(

@@ -134,11 +134,7 @@ fn look(
     let files = Files { beneath: &beneath, listing: &look.listing };
     let scan = Scan { listing: &look.listing, peek: &files, options };
     let Some(found) = recognise(&scan) else {
-        let format = options.format.as_ref().map_or(String::new(), |f| format!(" of the format {f}"));
-        let step = options.step.as_ref();
-        let step = step.map_or(String::new(), |s| format!(" with a step in its name that --step-regex {s} finds"));
-        let links = unread_links(&scan);
-        look.passed.push(format!("nothing{format} in {} looks like a checkpoint{step}{links}", dir.display()));
+        look.passed.push(format!("nothing in {} looks like a checkpoint{}", dir.display(), sought(&scan)));
         return look;
     };
     look.layout = Some(found.layout);
@@ -175,6 +171,14 @@ fn look(
         look.passed.push(format!("{unit} is not complete: {why}"));
     }
     look
+}
+
+/// Where nothing is recognised: as what it was looked for, and where not.
+pub(super) fn sought(scan: &Scan) -> String {
+    let format = scan.options.format.as_ref().map_or(String::new(), |f| format!(" of the format {f}"));
+    let step = scan.options.step.as_ref();
+    let step = step.map_or(String::new(), |s| format!(" with a step in its name that --step-regex {s} finds"));
+    format!("{format}{step}{}", unread_links(scan))
 }
 
 /// What is not looked into, where a trainer may save through it.

@@ -3,11 +3,22 @@
 use std::io;
 
 use super::in_place::half;
-use super::look::walked;
+use super::look::{sought, walked};
 use super::mirror::{Mirror, MirrorError, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::rules::checkpoint::{Candidate, Layout, Scan, complete, linked, recognise};
+
+/// What lies in the directory.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Every unit, newest first.
+    pub units: Vec<Surveyed>,
+    /// Where nothing is recognised: as what it was looked for, and where not.
+    pub sought: String,
+    /// Why there is no directory.
+    pub absent: Option<io::Error>,
+}
 
 /// A local unit and what the rules say of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,23 +40,27 @@ pub struct Surveyed {
 }
 
 impl Mirror {
-    /// Every local unit, newest first; none where there is no directory. Errors: it cannot be read.
-    pub async fn survey(&self) -> Result<Vec<Surveyed>, MirrorError> {
+    /// Every local unit; none where there is no directory. Errors: it cannot be read.
+    pub async fn survey(&self) -> Result<Survey, MirrorError> {
         self.surveyed().await.map_err(|error| self.no_directory(&error))
     }
 
-    async fn surveyed(&self) -> io::Result<Vec<Surveyed>> {
+    async fn surveyed(&self) -> io::Result<Survey> {
         let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
         blocking(move || {
             let beneath = match Beneath::open(&dir) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Ok(Survey { absent: Some(error), ..Survey::default() });
+                }
                 opened => opened?,
             };
             let half = half(&beneath);
             let listing = walked(&dir, &options)?;
             let files = Files { beneath: &beneath, listing: &listing };
             let scan = Scan { listing: &listing, peek: &files, options: &options };
-            let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
+            let Some(found) = recognise(&scan) else {
+                return Ok(Survey { sought: sought(&scan), ..Survey::default() });
+            };
             let surveyed = |candidate: &Candidate, problem| {
                 let (files, bytes) = (candidate.files(&listing).count(), candidate.bytes(&listing));
                 let Candidate { unit, step, .. } = candidate.clone();
@@ -60,7 +75,7 @@ impl Mirror {
             });
             let linked = linked::find(&scan, &found.candidates);
             let linked = linked.iter().map(|link| surveyed(link, scan.all_whole(link).err()));
-            Ok(judged.chain(linked).collect())
+            Ok(Survey { units: judged.chain(linked).collect(), ..Survey::default() })
         })
         .await
     }
