@@ -49,7 +49,7 @@ use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::{publish, words};
 use send::Stop;
-use sibling::Sibling;
+use sibling::{Others, Sibling};
 use transfer::log_lines;
 use vigil::Seen;
 
@@ -115,6 +115,8 @@ pub struct Checkpoints {
     pub kept: Option<Kept>,
     /// The trainit beside this one that keeps them; `None`: this one does, or nobody.
     pub sibling: Option<Sibling>,
+    /// Those whose checkpoints this one keeps beside its own.
+    pub others: Option<Others>,
 }
 
 /// What came of the commit after a crash.
@@ -143,12 +145,17 @@ struct Keeper {
     passed: (String, u32),
     /// What was seen of the store since the last commit is waited for.
     seen: Arc<Mutex<Seen>>,
+    others: Option<Others>,
+    /// At the end.
+    waits_for_others: bool,
 }
 
 impl Keeper {
     fn new(Keep { checkpoints, model }: Keep, teller: Teller, clock: Clock) -> Keeper {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.settle, c.interval));
         Keeper {
+            others: checkpoints.as_ref().and_then(|c| c.others.clone()),
+            waits_for_others: true,
             checkpoints,
             model,
             settle,
@@ -200,6 +207,7 @@ impl Keeper {
                     self.cut_off.note(at_ns);
                     inbox.during(&mut orders, TO_NONE, None, self.doubt(most)).await;
                 }
+                Some(Order::WaitForNobody) => self.waits_for_others = false,
                 // What was to be through earlier is through already.
                 Some(Order::Hurry(_)) => {}
                 Some(Order::Restore) => {
@@ -324,7 +332,8 @@ impl Keeper {
         {
             return Some(Saved::StoreIsAway);
         }
-        match self.commit(None, None).await {
+        let settle = self.settle_for_others().await;
+        match self.commit(settle, None).await {
             Some(Outcome::Fenced { by }) => {
                 self.tell_fenced(&by.to_string());
                 None

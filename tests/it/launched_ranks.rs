@@ -195,6 +195,42 @@ fn the_first_is_found_in_a_directory_that_it_has_made_only_now() {
 }
 
 #[test]
+fn the_last_commit_waits_for_what_the_other_processes_of_the_node_save() {
+    let place = Place::new();
+    let mut ranks = started(&place, slurm, 2);
+    ranks.iter().for_each(|rank| assert_eq!(rank.after_line("goes on"), "goes on at from\n"));
+    let other = ranks.pop().unwrap();
+    let_go_on(&place, 0);
+    ranks[0].after_log("the last commit waits for the other processes of this node");
+    place.save(40);
+    let_go_on(&place, 1);
+    other.finish().expect_code(0);
+    ranks.pop().unwrap().finish().expect_code(0);
+    assert_eq!(place.steps(), [40]);
+}
+
+#[test]
+fn a_failure_waits_for_no_other_process_and_commits_nothing_that_one_is_writing() {
+    let place = Place::new();
+    let one_attempt = |n| [slurm(n, 2), vec![("TRAINIT_MAX_RESTARTS", "0".to_owned())]].concat();
+    let torn = place.local().join("step-40");
+    let fails = format!("{} && exit 3", script(&place, 0));
+    let first = rank(&place, "checkpoints", one_attempt(0), &fails).start();
+    let writes = format!("mkdir {0}; exec 3>{0}/model.bin; echo half >&3; {1}", torn.display(), script(&place, 1));
+    let other = rank(&place, "checkpoints", one_attempt(1), &writes).start();
+    for rank in [&first, &other] {
+        rank.after_line("goes on");
+    }
+    let_go_on(&place, 0);
+    let done = first.finish().expect_code(3);
+    assert!(!done.err().contains("waits for the other processes"), "{}", done.err());
+    assert!(done.err().contains("is being written by"), "{}", done.err());
+    let_go_on(&place, 1);
+    other.finish().expect_code(0);
+    assert_eq!(place.commits().len(), 0);
+}
+
+#[test]
 fn inspect_says_who_keeps_the_checkpoints() {
     let place = Place::new();
     let seen = |n: u32| -> Value {

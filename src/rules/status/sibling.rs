@@ -10,8 +10,11 @@ pub struct Kept {
     pub directory: String,
     /// The store of all nodes.
     pub store: String,
-    /// Whose corner of it; `None`: the asker does not know.
+    /// Whose corner of it; `None`: who says this does not know.
     pub node_rank: Option<u32>,
+    /// This run keeps nothing; it is one beside the run that does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
 }
 
 impl Kept {
@@ -27,8 +30,8 @@ impl Kept {
 
     /// Whether they are those that are looked for.
     pub fn is(&self, wanted: &Kept) -> bool {
-        let is_node = wanted.node_rank.is_none_or(|wanted| self.node_rank == Some(wanted));
-        self.directory == wanted.directory && self.store == wanted.store && is_node
+        let is_node = self.node_rank.zip(wanted.node_rank).is_none_or(|(node, wanted)| node == wanted);
+        self.directory == wanted.directory && self.store == wanted.store && is_node && self.beside == wanted.beside
     }
 }
 
@@ -54,6 +57,11 @@ pub fn stage(status: &Value, wanted: &Kept) -> Option<(Stage, u32)> {
     kept.node_rank.filter(|_| kept.is(wanted)).map(|node_rank| (stage, node_rank))
 }
 
+/// Whether the run beside the one that keeps the checkpoints may be saving: its command runs, or what that has started.
+pub fn may_save(status: &Value) -> bool {
+    !matches!(status["state"].as_str(), Some("restoring" | "gathering" | "done"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,7 +69,7 @@ mod tests {
     use crate::rules::status::{Facts, answer, parse};
 
     fn kept(node_rank: Option<u32>) -> Kept {
-        Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank }
+        Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank, beside: false }
     }
 
     fn status(state: &'static str, has_store: bool) -> Value {
@@ -78,6 +86,14 @@ mod tests {
         assert_eq!(stage(&running, &Kept { directory: "/ck2".into(), ..kept(None) }), None);
         assert_eq!(stage(&running, &Kept { store: "gs://b/y".into(), ..kept(None) }), None);
         assert_eq!(stage(&status("running", false), &kept(None)), None, "a sibling, which keeps nothing");
+        let beside = Kept { beside: true, ..kept(None) };
+        assert!(!beside.is(&kept(Some(2))) && beside.is(&Kept { beside: true, ..kept(Some(2)) }));
+    }
+
+    #[test]
+    fn one_beside_the_first_may_be_saving_from_its_start_to_its_end() {
+        let at: Vec<_> = STATES.into_iter().filter(|state| !may_save(&status(state, false))).collect();
+        assert_eq!(at, ["restoring", "gathering", "done"]);
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! Where a launcher starts one trainit for each process, the node's first keeps the checkpoints. The others wait here until
-//! it has restored them, or their trainers would look too early and begin at another step than its.
+//! it has restored them, or their trainers would look too early and begin at another step than its. At its end it sees here
+//! whether they still run: they may be saving.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use serde_json::Value;
 
 use super::lineage::{record, written};
 use super::mirror::{MirrorError, blocking};
@@ -14,7 +17,7 @@ use crate::edge::files;
 use crate::edge::run_dir::{self, KEPT, SOCKET};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::status::parse;
-use crate::rules::status::sibling::{Kept, Stage, stage};
+use crate::rules::status::sibling::{Kept, Stage, may_save, stage};
 
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -37,6 +40,15 @@ pub struct Sibling {
     pub tmp: Option<String>,
 }
 
+/// The others of this node, whose checkpoints this one keeps.
+#[derive(Debug, Clone)]
+pub struct Others {
+    /// What they are known by.
+    pub kept: Kept,
+    /// The user's TMPDIR.
+    pub tmp: Option<String>,
+}
+
 /// What nodes have written down, by its place.
 type Records = BTreeMap<String, Vec<u8>>;
 
@@ -46,6 +58,34 @@ struct Known {
     socket: PathBuf,
     node: u32,
     written: Option<Vec<u8>>,
+}
+
+/// Where the runs answer that are known by this.
+fn sockets(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
+    let is_one = |dir: &PathBuf| {
+        let text = files::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten();
+        text.and_then(|text| Kept::parse(&text)).is_some_and(|found| found.is(kept))
+    };
+    run_dir::all(tmp).into_iter().filter(is_one).map(|dir| dir.join(SOCKET)).collect()
+}
+
+/// How that run is. `None`: it is gone. Errors: it is there, and too busy for an answer.
+fn ask(socket: &Path) -> Option<Result<Value, ()>> {
+    match control::ask(socket, PATIENCE) {
+        Ok((_, text)) => Some(parse(&text).map_err(drop)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => None,
+        Err(_) => Some(Err(())),
+    }
+}
+
+impl Others {
+    /// Whether one of them may be saving.
+    pub(super) async fn may_save(&self) -> bool {
+        let this = self.clone();
+        let saves = |socket: &PathBuf| ask(socket).is_some_and(|status| status.as_ref().map_or(true, may_save));
+        let looked = blocking(move || Ok(sockets(this.tmp.as_deref(), &this.kept).iter().any(saves)));
+        looked.await.unwrap_or_default()
+    }
 }
 
 impl Sibling {
@@ -74,10 +114,10 @@ impl Sibling {
     async fn look(&self, known: Option<Known>) -> Option<(Stage, Known)> {
         let this = self.clone();
         let looked = blocking(move || {
-            let is_it = |dir: &PathBuf| this.is_of(dir);
-            let dirs = || run_dir::all(this.tmp.as_deref()).into_iter().filter(is_it);
-            let sockets = || dirs().map(|dir| dir.join(SOCKET)).collect();
-            let all: Vec<PathBuf> = known.as_ref().map_or_else(sockets, |known| vec![known.socket.clone()]);
+            let all = match &known {
+                Some(known) => vec![known.socket.clone()],
+                None => sockets(this.tmp.as_deref(), &this.kept),
+            };
             let before = if known.is_none() { written(&this.dir, &this.store) } else { BTreeMap::new() };
             let found = all.into_iter().filter_map(|socket| this.ask(socket, known.as_ref(), &before));
             Ok(found.min_by_key(|(stage, _)| *stage))
@@ -85,20 +125,8 @@ impl Sibling {
         looked.await.ok().flatten()
     }
 
-    /// Whether that is the directory of a run that keeps the same.
-    fn is_of(&self, dir: &Path) -> bool {
-        let text = files::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten();
-        text.and_then(|text| Kept::parse(&text)).is_some_and(|kept| kept.is(&self.kept))
-    }
-
     fn ask(&self, socket: PathBuf, known: Option<&Known>, before: &Records) -> Option<(Stage, Known)> {
-        let status = match control::ask(&socket, PATIENCE) {
-            Ok((_, text)) => parse(&text).ok(),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => return None,
-            Err(_) => None,
-        };
-        let Some(status) = status else {
-            // It is there, and too busy for an answer.
+        let Ok(status) = ask(&socket)? else {
             return known.map(|known| (Stage::Restoring, known.clone()));
         };
         let (stage, node) = stage(&status, &self.kept)?;
@@ -152,7 +180,7 @@ mod tests {
 
     fn sibling(place: &Path) -> Sibling {
         Sibling {
-            kept: Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: None },
+            kept: Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: None, beside: false },
             dir: place.to_owned(),
             store: Address::Directory(place.join("store")),
             tmp: place.to_str().map(str::to_owned),
@@ -165,7 +193,7 @@ mod tests {
         let dir = place.join(format!("trainit-{uid}-7"));
         fs::create_dir(&dir).expect("a directory");
         let listener = Listener::bind(&dir.join(SOCKET)).expect("a socket");
-        let kept = Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: Some(3) };
+        let kept = Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: Some(3), beside: false };
         fs::write(dir.join(KEPT), kept.text()).expect("a file");
         std::thread::spawn(move || {
             for state in states {
@@ -224,7 +252,7 @@ mod tests {
         let stranger = Listener::bind(&dir.join(SOCKET)).expect("a socket");
         for kept in [None, Some("gs://b/y")] {
             if let Some(store) = kept {
-                let kept = Kept { directory: "/ck".into(), store: store.into(), node_rank: Some(3) };
+                let kept = Kept { directory: "/ck".into(), store: store.into(), node_rank: Some(3), beside: false };
                 fs::write(dir.join(KEPT), kept.text()).expect("a file");
             }
             assert_eq!(sibling(place.path()).restored(Duration::ZERO).await.ok(), Some(None));
