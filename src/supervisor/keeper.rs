@@ -41,7 +41,7 @@ use super::background::{Order, Teller};
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::job::{Event, Flushed};
-use crate::rules::status::sibling::Kept;
+use crate::rules::status::sibling::{From, Kept};
 use commit::Outcome;
 use doubt::CutOff;
 use inbox::{Haste, Inbox, TO_A_FLUSH, TO_ANY, TO_NONE};
@@ -49,7 +49,7 @@ use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::{publish, words};
 use send::Stop;
-use sibling::{Others, Sibling};
+use sibling::{Others, SEARCH, Sibling};
 use transfer::log_lines;
 use vigil::Seen;
 
@@ -66,8 +66,6 @@ const SAID_AGAIN: Duration = Duration::from_secs(120);
 /// How long retention may keep the next look waiting, and the end of a job that is done.
 const TURN: Duration = Duration::from_secs(10);
 const LAST_TURN: Duration = Duration::from_secs(60);
-/// How long the trainit that keeps the node's checkpoints is looked for.
-const KEEPER_PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -287,16 +285,16 @@ impl Keeper {
         let restored = async {
             let mut config = checkpoints.mirror;
             let beside = match &checkpoints.sibling {
-                Some(sibling) => sibling.restored(KEEPER_PATIENCE).await?.map(|node| (sibling, node)),
+                Some(sibling) => sibling.restored(SEARCH).await?.map(|first| (sibling, first)),
                 None => None,
             };
-            if let Some((_, node)) = beside {
+            if let Some((_, (node, _))) = beside {
                 config = MirrorConfig { node, store: None, claim: false, ..config };
                 self.teller.tell(Event::KeptBeside);
             }
             let has_store = config.store.is_some();
             let mut mirror = Mirror::open(config).await?;
-            if let Some((sibling, _)) = beside {
+            if let Some((sibling, _)) = &beside {
                 mirror.heed(&sibling.store);
             }
             mirror.cut_off = Arc::clone(&self.cut_off);
@@ -305,7 +303,8 @@ impl Keeper {
             mirror.hear_behind(self.behind());
             let teller = self.teller.clone();
             mirror.hear_found(Box::new(move |committed| teller.tell(Event::Found { committed })));
-            let resume = mirror.restore().await?;
+            let from = beside.map_or(From::Newest, |(_, (_, from))| from);
+            let resume = mirror.restore_like(&from).await?;
             Ok::<_, MirrorError>((mirror, resume, has_store))
         };
         match restored.await {

@@ -231,6 +231,23 @@ fn a_failure_waits_for_no_other_process_and_commits_nothing_that_one_is_writing(
 }
 
 #[test]
+fn who_comes_late_goes_on_from_what_the_first_went_on_from() {
+    for (before, from) in [(Some(30), "30 from"), (None, "from")] {
+        let place = Place::new();
+        if let Some(step) = before {
+            save_in(&place.local(), step);
+        }
+        let first = rank(&place, "checkpoints", slurm(0, 2), &script(&place, 0)).start();
+        let began = first.after_line("goes on");
+        assert!(began.starts_with(&format!("goes on at {from}")), "{began}");
+        place.save(40);
+        let other = rank(&place, "checkpoints", slurm(1, 2), &script(&place, 1)).start();
+        assert_eq!(other.after_line("goes on"), began);
+        finished(&place, vec![first, other]);
+    }
+}
+
+#[test]
 fn inspect_says_who_keeps_the_checkpoints() {
     let place = Place::new();
     let seen = |n: u32| -> Value {

@@ -10,15 +10,17 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::lineage::{record, written};
-use super::mirror::{MirrorError, blocking};
+use super::mirror::{Mirror, MirrorError, Resume, blocking};
 use crate::edge::clock::Clock;
 use crate::edge::control;
 use crate::edge::files;
 use crate::edge::run_dir::{self, KEPT, SOCKET};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::status::parse;
-use crate::rules::status::sibling::{Kept, Stage, may_save, stage};
+use crate::rules::status::sibling::{First, From, Kept, Stage, first, may_save};
 
+/// How long the trainit that keeps the node's checkpoints is looked for.
+pub(super) const SEARCH: Duration = Duration::from_secs(20);
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
 /// One that has not answered after this long is asked again.
@@ -52,11 +54,11 @@ pub struct Others {
 /// What nodes have written down, by its place.
 type Records = BTreeMap<String, Vec<u8>>;
 
-/// Where it answers, and what its node had written down of the directory before it was first heard of.
+/// Where it answers, what it said, and what its node had written down of the directory before it was first heard of.
 #[derive(Debug, Clone)]
 struct Known {
     socket: PathBuf,
-    node: u32,
+    first: First,
     written: Option<Vec<u8>>,
 }
 
@@ -89,29 +91,29 @@ impl Others {
 }
 
 impl Sibling {
-    /// Waits until it has restored. Whose corner of the store it keeps; `None` where it cannot be found within the limit.
+    /// Waits until it has restored. Whose corner of the store it keeps, and what it goes on from; `None` where it cannot be found within the limit.
     /// Errors: it ended before it had restored.
-    pub(super) async fn restored(&self, limit: Duration) -> Result<Option<u32>, MirrorError> {
+    pub(super) async fn restored(&self, limit: Duration) -> Result<Option<(u32, From)>, MirrorError> {
         let (clock, mut known) = (Clock::start(), None::<Known>);
         loop {
             let found = self.look(known.clone()).await;
-            match (found, &known) {
-                (Some((Stage::Restored, at)), _) => return Ok(Some(at.node)),
-                (Some((Stage::Restoring, at)), None) => known = Some(at),
-                (Some((Stage::Restoring, _)), Some(_)) => {}
-                (Some((Stage::Over, _)) | None, Some(at)) => return self.has_ended(at).await,
-                (Some((Stage::Over, _)) | None, None) if clock.now() >= limit => {
+            match (found.filter(|found| found.first.stage != Stage::Over), &known) {
+                (Some(at), _) if at.first.stage == Stage::Restored => return Ok(Some((at.first.node, at.first.from))),
+                (Some(at), None) => known = Some(at),
+                (Some(_), Some(_)) => {}
+                (None, Some(at)) => return self.has_ended(at).await,
+                (None, None) if clock.now() >= limit => {
                     self.warn(limit);
                     return Ok(None);
                 }
-                (Some((Stage::Over, _)) | None, None) => {}
+                (None, None) => {}
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
     /// The one that is known, or else of all that are here the one that is least far: an older run may be there still.
-    async fn look(&self, known: Option<Known>) -> Option<(Stage, Known)> {
+    async fn look(&self, known: Option<Known>) -> Option<Known> {
         let this = self.clone();
         let looked = blocking(move || {
             let all = match &known {
@@ -120,17 +122,18 @@ impl Sibling {
             };
             let before = if known.is_none() { written(&this.dir, &this.store) } else { BTreeMap::new() };
             let found = all.into_iter().filter_map(|socket| this.ask(socket, known.as_ref(), &before));
-            Ok(found.min_by_key(|(stage, _)| *stage))
+            Ok(found.min_by_key(|found| found.first.stage))
         });
         looked.await.ok().flatten()
     }
 
-    fn ask(&self, socket: PathBuf, known: Option<&Known>, before: &Records) -> Option<(Stage, Known)> {
+    fn ask(&self, socket: PathBuf, known: Option<&Known>, before: &Records) -> Option<Known> {
         let Ok(status) = ask(&socket)? else {
-            return known.map(|known| (Stage::Restoring, known.clone()));
+            return known.cloned();
         };
-        let (stage, node) = stage(&status, &self.kept)?;
-        Some((stage, Known { socket, node, written: before.get(&self.record(node)).cloned() }))
+        let first = first(&status, &self.kept)?;
+        let written = before.get(&self.record(first.node)).cloned();
+        Some(Known { socket, first, written })
     }
 
     /// Where that node writes down what it has restored.
@@ -139,11 +142,12 @@ impl Sibling {
     }
 
     /// Whether that was after its restore, the directory shows.
-    async fn has_ended(&self, known: &Known) -> Result<Option<u32>, MirrorError> {
+    async fn has_ended(&self, known: &Known) -> Result<Option<(u32, From)>, MirrorError> {
         let this = self.clone();
         let now = blocking(move || Ok(written(&this.dir, &this.store))).await.unwrap_or_default();
-        if now.get(&self.record(known.node)) != known.written.as_ref() {
-            return Ok(Some(known.node));
+        let node = known.first.node;
+        if now.get(&self.record(node)) != known.written.as_ref() {
+            return Ok(Some((node, From::Newest)));
         }
         Err(MirrorError::store(format!(
             "the trainit of local rank 0 on this node ended before it had restored the checkpoints in {}; nothing was started; \
@@ -161,6 +165,21 @@ impl Sibling {
             self.dir.display(),
             limit.as_secs()
         );
+    }
+}
+
+impl Mirror {
+    /// What the first one goes on from: beside it the newest may be one that is being written. Errors: as [`Mirror::restore`].
+    pub(super) async fn restore_like(&mut self, first: &From) -> Result<Option<Resume>, MirrorError> {
+        let newest = self.restore().await?;
+        let path = match first {
+            From::Newest => return Ok(newest),
+            From::Nothing => return Ok(None),
+            From::Checkpoint(path) => Path::new(path),
+        };
+        let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
+        let named = look.ages.iter().filter(|(unit, _)| path.ends_with(unit)).max_by_key(|(unit, _)| unit.len());
+        Ok(named.map(|(unit, age)| self.resume(unit, *age, None)).or(newest))
     }
 }
 
@@ -203,7 +222,8 @@ mod tests {
                         break caller;
                     }
                 };
-                let told = Told { state, has_store: true, ..Told::default() };
+                let resumed_from = Some("/ck/step-7".into());
+                let told = Told { state, has_store: true, resumed_from, ..Told::default() };
                 caller.tell(&answer(&told, &Facts { kept: Some(kept.clone()), ..Facts::default() }));
             }
             last();
@@ -218,7 +238,7 @@ mod tests {
         }
     }
 
-    async fn waited(place: &Path) -> Result<Option<u32>, String> {
+    async fn waited(place: &Path) -> Result<Option<(u32, From)>, String> {
         sibling(place).restored(LIMIT).await.map_err(|error| error.message)
     }
 
@@ -226,7 +246,7 @@ mod tests {
     async fn who_restores_is_waited_for_and_then_gone_by() {
         let place = tempfile::tempdir().expect("a directory");
         keeper(place.path(), &["restoring", "restoring", "gathering"], || {});
-        assert_eq!(waited(place.path()).await, Ok(Some(3)));
+        assert_eq!(waited(place.path()).await, Ok(Some((3, From::Checkpoint("/ck/step-7".into())))));
     }
 
     #[tokio::test]
@@ -241,7 +261,7 @@ mod tests {
     async fn one_that_was_through_with_all_between_two_looks_has_restored() {
         let place = tempfile::tempdir().expect("a directory");
         keeper(place.path(), &["restoring"], writes(place.path()));
-        assert_eq!(waited(place.path()).await, Ok(Some(3)));
+        assert_eq!(waited(place.path()).await, Ok(Some((3, From::Newest))));
     }
 
     #[tokio::test]
