@@ -210,6 +210,22 @@ fn the_last_commit_waits_for_what_the_other_processes_of_the_node_save() {
 }
 
 #[test]
+fn a_first_process_that_ends_at_once_is_not_missed_by_the_others() {
+    let place = Place::new();
+    let saves = format!("mkdir -p {0}/step-8; echo x > {0}/step-8/$SLURM_PROCID.bin", place.local().display());
+    let others = [1, 2].map(|n| rank(&place, "checkpoints", slurm(n, 3), &saves).start());
+    others.iter().for_each(|other| {
+        other.after_log("neither restores nor commits");
+    });
+    let first = rank(&place, "checkpoints", slurm(0, 3), MODEL).output().expect_code(0);
+    for other in others {
+        let done = other.finish().expect_code(0);
+        assert!(!done.err().contains("keeps them itself"), "{}", done.err());
+    }
+    assert_eq!((place.steps(), attempts(&place)), (vec![8], 1), "{}", first.err());
+}
+
+#[test]
 fn a_failure_waits_for_no_other_process_and_commits_nothing_that_one_is_writing() {
     let place = Place::new();
     let one_attempt = |n| [slurm(n, 2), vec![("TRAINIT_MAX_RESTARTS", "0".to_owned())]].concat();

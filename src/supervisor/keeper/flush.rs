@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::Keeper;
 use super::commit::Outcome;
 use super::mirror::Mirror;
 use super::vigil::{PROBE_PAUSE, patience};
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::job::Flushed;
+use crate::rules::status::sibling::may_save;
 
 /// How long to wait before looking again at a checkpoint that changed under the last commit of a run, and before what
 /// failed is tried again.
@@ -17,6 +20,8 @@ const LAST_LOOKS: u32 = 4;
 /// How long the other processes of the node may take to end, and how much of what is left stays for what they leave.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(30);
 const AFTER_OTHERS: Duration = Duration::from_secs(2);
+/// One that has waited for our restore begins within this time.
+const TO_BEGIN: Duration = Duration::from_secs(3);
 /// So often what another try may do is tried; what takes longer than the patience, twice.
 pub(super) const LAST_TRIES: u32 = 4;
 
@@ -56,27 +61,36 @@ impl Keeper {
 
     /// How long a checkpoint must have lain still after the end of our command. `None`: nobody can write any more.
     pub(super) async fn settle_for_others(&self) -> Option<Duration> {
-        let may_save = match &self.others {
-            Some(others) => others.may_save().await,
+        self.has_others(may_save).await.then_some(self.settle)
+    }
+
+    async fn has_others(&self, which: fn(&Value) -> bool) -> bool {
+        match &self.others {
+            Some(others) => others.any(which).await,
             None => false,
-        };
-        may_save.then_some(self.settle)
+        }
     }
 
     /// What lies still is safe first, as often as there is more, until the others of the node have ended.
     /// Errors: the newer run that has taken over.
     async fn await_others(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
-        let most = if self.waits_for_others { OTHERS_PATIENCE } else { Duration::ZERO };
-        let until = by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS)).min(self.clock.now() + most);
-        let mut is_told = false;
+        let until =
+            by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS)).min(self.clock.now() + OTHERS_PATIENCE);
+        if !self.waits_for_others {
+            return Ok(());
+        }
+        let (begun, mut is_told) = (self.clock.now(), false);
         while self.clock.now() < until {
-            let Some(settle) = self.settle_for_others().await else { return Ok(()) };
+            let is_soon = self.clock.now().saturating_sub(begun) < TO_BEGIN;
+            if !self.has_others(if is_soon { |_| true } else { may_save }).await {
+                return Ok(());
+            }
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             // Mostly they have ended by the second look.
             if !std::mem::replace(&mut is_told, true) {
-                let seconds = most.as_secs();
+                let seconds = OTHERS_PATIENCE.as_secs();
                 tracing::info!("the last commit waits for the other processes of this node, for {seconds} s at most");
-            } else if let Some(Outcome::Fenced { by }) = self.commit(Some(settle), left).await {
+            } else if let Some(Outcome::Fenced { by }) = self.commit(Some(self.settle), left).await {
                 return Err(by);
             }
             tokio::time::sleep(LAST_LOOK_PAUSE).await;

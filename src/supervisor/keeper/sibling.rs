@@ -17,7 +17,7 @@ use crate::edge::files;
 use crate::edge::run_dir::{self, KEPT, SOCKET};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::status::parse;
-use crate::rules::status::sibling::{First, From, Kept, Stage, first, may_save};
+use crate::rules::status::sibling::{First, From, Kept, Stage, first};
 
 /// How long the trainit that keeps the node's checkpoints is looked for.
 pub(super) const SEARCH: Duration = Duration::from_secs(20);
@@ -54,12 +54,11 @@ pub struct Others {
 /// What nodes have written down, by its place.
 type Records = BTreeMap<String, Vec<u8>>;
 
-/// Where it answers, what it said, and what its node had written down of the directory before it was first heard of.
+/// Where it answers, and what it said.
 #[derive(Debug, Clone)]
 struct Known {
     socket: PathBuf,
     first: First,
-    written: Option<Vec<u8>>,
 }
 
 /// Where the runs answer that are known by this.
@@ -81,11 +80,11 @@ fn ask(socket: &Path) -> Option<Result<Value, ()>> {
 }
 
 impl Others {
-    /// Whether one of them may be saving.
-    pub(super) async fn may_save(&self) -> bool {
+    /// Whether there is one of this kind, by its status.
+    pub(super) async fn any(&self, which: fn(&Value) -> bool) -> bool {
         let this = self.clone();
-        let saves = |socket: &PathBuf| ask(socket).is_some_and(|status| status.as_ref().map_or(true, may_save));
-        let looked = blocking(move || Ok(sockets(this.tmp.as_deref(), &this.kept).iter().any(saves)));
+        let is_one = move |socket: &PathBuf| ask(socket).is_some_and(|status| status.as_ref().map_or(true, which));
+        let looked = blocking(move || Ok(sockets(this.tmp.as_deref(), &this.kept).iter().any(is_one)));
         looked.await.unwrap_or_default()
     }
 }
@@ -94,19 +93,26 @@ impl Sibling {
     /// Waits until it has restored. Whose corner of the store it keeps, and what it goes on from; `None` where it cannot be found within the limit.
     /// Errors: it ended before it had restored.
     pub(super) async fn restored(&self, limit: Duration) -> Result<Option<(u32, From)>, MirrorError> {
-        let (clock, mut known) = (Clock::start(), None::<Known>);
+        let (clock, before, mut known) = (Clock::start(), self.records().await, None::<Known>);
         loop {
-            let found = self.look(known.clone()).await;
-            match (found.filter(|found| found.first.stage != Stage::Over), &known) {
+            let found = self.look(known.clone()).await.filter(|found| found.first.stage != Stage::Over);
+            match (found, &known) {
                 (Some(at), _) if at.first.stage == Stage::Restored => return Ok(Some((at.first.node, at.first.from))),
                 (Some(at), None) => known = Some(at),
                 (Some(_), Some(_)) => {}
-                (None, Some(at)) => return self.has_ended(at).await,
-                (None, None) if clock.now() >= limit => {
-                    self.warn(limit);
-                    return Ok(None);
+                (None, at) => {
+                    let node = at.as_ref().map(|at| at.first.node).or(self.kept.node_rank);
+                    if let Some(node) = self.has_restored_since(&before, node).await {
+                        return Ok(Some((node, From::Newest)));
+                    }
+                    if at.is_some() {
+                        return Err(self.ended());
+                    }
+                    if clock.now() >= limit {
+                        self.warn(limit);
+                        return Ok(None);
+                    }
                 }
-                (None, None) => {}
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -120,20 +126,17 @@ impl Sibling {
                 Some(known) => vec![known.socket.clone()],
                 None => sockets(this.tmp.as_deref(), &this.kept),
             };
-            let before = if known.is_none() { written(&this.dir, &this.store) } else { BTreeMap::new() };
-            let found = all.into_iter().filter_map(|socket| this.ask(socket, known.as_ref(), &before));
+            let found = all.into_iter().filter_map(|socket| this.ask(socket, known.as_ref()));
             Ok(found.min_by_key(|found| found.first.stage))
         });
         looked.await.ok().flatten()
     }
 
-    fn ask(&self, socket: PathBuf, known: Option<&Known>, before: &Records) -> Option<Known> {
+    fn ask(&self, socket: PathBuf, known: Option<&Known>) -> Option<Known> {
         let Ok(status) = ask(&socket)? else {
             return known.cloned();
         };
-        let first = first(&status, &self.kept)?;
-        let written = before.get(&self.record(first.node)).cloned();
-        Some(Known { socket, first, written })
+        Some(Known { socket, first: first(&status, &self.kept)? })
     }
 
     /// Where that node writes down what it has restored.
@@ -141,19 +144,23 @@ impl Sibling {
         record(node, &self.store.of_node(node)).1
     }
 
-    /// Whether that was after its restore, the directory shows.
-    async fn has_ended(&self, known: &Known) -> Result<Option<(u32, From)>, MirrorError> {
+    async fn records(&self) -> Records {
         let this = self.clone();
-        let now = blocking(move || Ok(written(&this.dir, &this.store))).await.unwrap_or_default();
-        let node = known.first.node;
-        if now.get(&self.record(node)) != known.written.as_ref() {
-            return Ok(Some((node, From::Newest)));
-        }
-        Err(MirrorError::store(format!(
+        blocking(move || Ok(written(&this.dir, &this.store))).await.unwrap_or_default()
+    }
+
+    /// The node, if its first one has written down since then that it has restored: it may be through with all by now.
+    async fn has_restored_since(&self, before: &Records, node: Option<u32>) -> Option<u32> {
+        let (record, now) = (self.record(node?), self.records().await);
+        node.filter(|_| now.get(&record) != before.get(&record))
+    }
+
+    fn ended(&self) -> MirrorError {
+        MirrorError::store(format!(
             "the trainit of local rank 0 on this node ended before it had restored the checkpoints in {}; nothing was started; \
              its log says why",
             self.dir.display()
-        )))
+        ))
     }
 
     fn warn(&self, limit: Duration) {
