@@ -26,7 +26,7 @@ use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::model::{self, Model};
 use crate::supervisor::Keep;
 use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError, Restore, apart};
-use crate::supervisor::keeper::sibling::Sibling;
+use crate::supervisor::keeper::sibling::{Others, Sibling};
 use crate::supervisor::keeper::survey::Surveyed;
 use crate::supervisor::keeper::{self, LeftModel};
 
@@ -104,7 +104,9 @@ impl Keeping {
         let model = left_model(model, node_rank, &self.checkpoints, env);
         let checkpoints = match local_rank {
             Some(local_rank) => kept_beside(self.checkpoints, &resolved.spec, local_rank, env),
-            None => kept(self.checkpoints, node_rank, env),
+            None => {
+                kept(self.checkpoints, node_rank, env).map(|checkpoints| with_others(checkpoints, &resolved.spec, env))
+            }
         };
         (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })
     }
@@ -129,7 +131,7 @@ fn kept(mut settings: Checkpoints, node_rank: Option<u32>, env: &Env) -> Option<
     let kept = settings.store.as_ref().map(|store| known_as(dir, store, node_rank));
     let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
     let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
-    Some(keeper::Checkpoints { mirror, interval, settle, kept, sibling: None })
+    Some(keeper::Checkpoints { mirror, interval, settle, kept, sibling: None, others: None })
 }
 
 /// The checkpoints that the node's first trainit keeps, if it is there: this one waits for its restore.
@@ -150,20 +152,26 @@ fn kept_beside(
     );
     // Where the node is only a guess it may be another than the first's.
     let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
-    let sibling = Sibling {
-        kept: known_as(&dir, &store, Some(node_rank).filter(|_| !is_guess)),
-        dir,
-        store,
-        tmp: env.given("TMPDIR").map(str::to_owned),
-    };
+    let known = known_as(&dir, &store, Some(node_rank).filter(|_| !is_guess));
     // Not to be taken for the first.
-    Some(keeper::Checkpoints { sibling: Some(sibling), kept: None, ..kept(settings, Some(node_rank), env)? })
+    let beside = Some(Kept { beside: true, ..known.clone() });
+    let sibling = Sibling { kept: known, dir, store, tmp: env.given("TMPDIR").map(str::to_owned) };
+    Some(keeper::Checkpoints { sibling: Some(sibling), kept: beside, ..kept(settings, Some(node_rank), env)? })
+}
+
+/// The others of the node, where a launcher has started some.
+fn with_others(checkpoints: keeper::Checkpoints, spec: &ClusterSpec, env: &Env) -> keeper::Checkpoints {
+    let is_first = spec.said.process.as_ref().is_some_and(|process| process.local_size != Some(1));
+    let tmp = env.given("TMPDIR").map(str::to_owned);
+    let others =
+        checkpoints.kept.clone().filter(|_| is_first).map(|kept| Others { kept: Kept { beside: true, ..kept }, tmp });
+    keeper::Checkpoints { others, ..checkpoints }
 }
 
 /// How the trainits of a node know that they mean the same checkpoints.
 fn known_as(dir: &Path, store: &Address, node_rank: Option<u32>) -> Kept {
     let directory = places::real(dir).to_string_lossy().into_owned();
-    Kept { directory, store: shown(&store.to_string()), node_rank }
+    Kept { directory, store: shown(&store.to_string()), node_rank, beside: false }
 }
 
 /// The model to copy at the end: the chief's alone, or each replica would write over the others'.

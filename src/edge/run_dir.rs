@@ -22,7 +22,7 @@ pub const PREEMPTION: &str = "preemption";
 pub const HEARTBEAT: &str = "heartbeat";
 /// The hosts for MPI.
 pub const HOSTFILE: &str = "hostfile";
-/// Which checkpoints it keeps.
+/// Which checkpoints it keeps, or is beside the keeper of.
 pub const KEPT: &str = "kept";
 /// Who connects here is told the run's status.
 pub const SOCKET: &str = "socket";

@@ -112,6 +112,7 @@ struct Status<'a> {
 struct Checkpoint<'a> {
     #[serde(flatten)]
     kept: Option<&'a Kept>,
+    resumed_from: Option<&'a str>,
     resumed_step: Option<u64>,
     committed_step: Option<u64>,
     /// The newest checkpoint that this run has committed, whether its name has a step or not.
@@ -155,6 +156,7 @@ pub fn answer(told: &Told, facts: &Facts<'_>) -> String {
     let rfc3339 = |at| humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + facts.since_1970(at)).to_string();
     let checkpoint = told.has_store.then(|| Checkpoint {
         kept: facts.kept.as_ref(),
+        resumed_from: told.resumed_from.as_deref(),
         resumed_step: told.resumed_step,
         committed_step: told.committed_step,
         committed_unit: facts.tally.committed_unit.clone(),

@@ -50,6 +50,8 @@ pub(super) enum Order {
     Publish,
     /// The last commit; when it must be through, by the thread's clock.
     Flush(Option<Duration>),
+    /// The command failed: the last commit does not wait for the other processes of the node.
+    WaitForNobody,
     /// The commit under way must be through by then.
     Hurry(Duration),
     /// Look at once and often; `notice`: the end is near.
@@ -239,7 +241,10 @@ impl Background {
         self.order(Order::Publish);
     }
 
-    pub(super) fn flush(&mut self, left: Option<Duration>, leaving: bool) {
+    pub(super) fn flush(&mut self, left: Option<Duration>, leaving: bool, failed: bool) {
+        if let Some(thread) = self.thread.as_ref().filter(|_| failed) {
+            let _ = thread.orders.send(Order::WaitForNobody);
+        }
         let left = left.or(leaving.then_some(NO_END));
         let by = self.thread.as_ref().and_then(|t| Some(t.clock.now() + left?));
         self.order(Order::Flush(by));

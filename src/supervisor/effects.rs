@@ -142,8 +142,8 @@ impl Effects {
             Action::Doubt { at, most } => self.background.doubt(now.saturating_sub(at), most),
             Action::Hurry { deadline } => self.background.hurry(deadline.saturating_sub(now)),
             Action::Hasten { notice } => self.background.hasten(notice),
-            Action::Flush { deadline, leaving } => {
-                self.background.flush(deadline.map(|at| at.saturating_sub(now)), leaving);
+            Action::Flush { deadline, leaving, failed } => {
+                self.background.flush(deadline.map(|at| at.saturating_sub(now)), leaving, failed);
             }
             Action::AwaitPeers => self.background.await_peers(),
             Action::Spawn { attempt, ref resume } => return self.start(now, attempt, resume.as_ref()),

@@ -43,7 +43,7 @@ use super::background::{Order, Teller};
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::job::{Event, Flushed};
-use crate::rules::status::sibling::Kept;
+use crate::rules::status::sibling::{From, Kept};
 use commit::Outcome;
 use doubt::CutOff;
 use inbox::{Haste, Inbox, TO_A_FLUSH, TO_ANY, TO_NONE};
@@ -51,7 +51,7 @@ use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::{publish, words};
 use send::Stop;
-use sibling::Sibling;
+use sibling::{Others, SEARCH, Sibling};
 use transfer::log_lines;
 use vigil::Seen;
 
@@ -68,8 +68,6 @@ const SAID_AGAIN: Duration = Duration::from_secs(120);
 /// How long retention may keep the next look waiting, and the end of a job that is done.
 const TURN: Duration = Duration::from_secs(10);
 const LAST_TURN: Duration = Duration::from_secs(60);
-/// How long the trainit that keeps the node's checkpoints is looked for.
-const KEEPER_PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -117,6 +115,8 @@ pub struct Checkpoints {
     pub kept: Option<Kept>,
     /// The trainit beside this one that keeps them; `None`: this one does, or nobody.
     pub sibling: Option<Sibling>,
+    /// Those whose checkpoints this one keeps beside its own.
+    pub others: Option<Others>,
 }
 
 /// What came of the commit after a crash.
@@ -145,12 +145,17 @@ struct Keeper {
     passed: (String, u32),
     /// What was seen of the store since the last commit is waited for.
     seen: Arc<Mutex<Seen>>,
+    others: Option<Others>,
+    /// At the end.
+    waits_for_others: bool,
 }
 
 impl Keeper {
     fn new(Keep { checkpoints, model }: Keep, teller: Teller, clock: Clock) -> Keeper {
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.settle, c.interval));
         Keeper {
+            others: checkpoints.as_ref().and_then(|c| c.others.clone()),
+            waits_for_others: true,
             checkpoints,
             model,
             settle,
@@ -202,6 +207,7 @@ impl Keeper {
                     self.cut_off.note(at_ns);
                     inbox.during(&mut orders, TO_NONE, None, self.doubt(most)).await;
                 }
+                Some(Order::WaitForNobody) => self.waits_for_others = false,
                 // What was to be through earlier is through already.
                 Some(Order::Hurry(_)) => {}
                 Some(Order::Restore) => {
@@ -281,16 +287,16 @@ impl Keeper {
         let restored = async {
             let mut config = checkpoints.mirror;
             let beside = match &checkpoints.sibling {
-                Some(sibling) => sibling.restored(KEEPER_PATIENCE).await?.map(|node| (sibling, node)),
+                Some(sibling) => sibling.restored(SEARCH).await?.map(|first| (sibling, first)),
                 None => None,
             };
-            if let Some((_, node)) = beside {
+            if let Some((_, (node, _))) = beside {
                 config = MirrorConfig { node, store: None, claim: false, ..config };
                 self.teller.tell(Event::KeptBeside);
             }
             let has_store = config.store.is_some();
             let mut mirror = Mirror::open(config).await?;
-            if let Some((sibling, _)) = beside {
+            if let Some((sibling, _)) = &beside {
                 mirror.heed(&sibling.store);
             }
             mirror.cut_off = Arc::clone(&self.cut_off);
@@ -299,7 +305,8 @@ impl Keeper {
             mirror.hear_behind(self.behind());
             let teller = self.teller.clone();
             mirror.hear_found(Box::new(move |committed| teller.tell(Event::Found { committed })));
-            let resume = mirror.restore().await?;
+            let from = beside.map_or(From::Newest, |(_, (_, from))| from);
+            let resume = mirror.restore_like(&from).await?;
             Ok::<_, MirrorError>((mirror, resume, has_store))
         };
         match restored.await {
@@ -326,7 +333,8 @@ impl Keeper {
         {
             return Some(Saved::StoreIsAway);
         }
-        match self.commit(None, None).await {
+        let settle = self.settle_for_others().await;
+        match self.commit(settle, None).await {
             Some(Outcome::Fenced { by }) => {
                 self.tell_fenced(&by.to_string());
                 None

@@ -71,7 +71,7 @@ pub struct Job {
     pub death_signal: Option<Signal>,
     /// The signal mask from before ours.
     pub mask: Mask,
-    /// Which checkpoints it commits, and where to.
+    /// Which checkpoints it commits, and where to; or whose they are.
     pub kept: Option<Kept>,
     /// The GPUs to watch while the command runs, and this host's name for what is said of them.
     pub gpus: Option<(GpuWatch, String)>,

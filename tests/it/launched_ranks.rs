@@ -195,6 +195,75 @@ fn the_first_is_found_in_a_directory_that_it_has_made_only_now() {
 }
 
 #[test]
+fn the_last_commit_waits_for_what_the_other_processes_of_the_node_save() {
+    let place = Place::new();
+    let mut ranks = started(&place, slurm, 2);
+    ranks.iter().for_each(|rank| assert_eq!(rank.after_line("goes on"), "goes on at from\n"));
+    let other = ranks.pop().unwrap();
+    let_go_on(&place, 0);
+    ranks[0].after_log("the last commit waits for the other processes of this node");
+    place.save(40);
+    let_go_on(&place, 1);
+    other.finish().expect_code(0);
+    ranks.pop().unwrap().finish().expect_code(0);
+    assert_eq!(place.steps(), [40]);
+}
+
+#[test]
+fn a_first_process_that_ends_at_once_is_not_missed_by_the_others() {
+    let place = Place::new();
+    let saves = format!("mkdir -p {0}/step-8; echo x > {0}/step-8/$SLURM_PROCID.bin", place.local().display());
+    let others = [1, 2].map(|n| rank(&place, "checkpoints", slurm(n, 3), &saves).start());
+    others.iter().for_each(|other| {
+        other.after_log("neither restores nor commits");
+    });
+    let first = rank(&place, "checkpoints", slurm(0, 3), MODEL).output().expect_code(0);
+    for other in others {
+        let done = other.finish().expect_code(0);
+        assert!(!done.err().contains("keeps them itself"), "{}", done.err());
+    }
+    assert_eq!((place.steps(), attempts(&place)), (vec![8], 1), "{}", first.err());
+}
+
+#[test]
+fn a_failure_waits_for_no_other_process_and_commits_nothing_that_one_is_writing() {
+    let place = Place::new();
+    let one_attempt = |n| [slurm(n, 2), vec![("TRAINIT_MAX_RESTARTS", "0".to_owned())]].concat();
+    let torn = place.local().join("step-40");
+    let fails = format!("{} && exit 3", script(&place, 0));
+    let first = rank(&place, "checkpoints", one_attempt(0), &fails).start();
+    let writes = format!("mkdir {0}; exec 3>{0}/model.bin; echo half >&3; {1}", torn.display(), script(&place, 1));
+    let other = rank(&place, "checkpoints", one_attempt(1), &writes).start();
+    for rank in [&first, &other] {
+        rank.after_line("goes on");
+    }
+    let_go_on(&place, 0);
+    let done = first.finish().expect_code(3);
+    assert!(!done.err().contains("waits for the other processes"), "{}", done.err());
+    assert!(done.err().contains("is being written by"), "{}", done.err());
+    let_go_on(&place, 1);
+    other.finish().expect_code(0);
+    assert_eq!(place.commits().len(), 0);
+}
+
+#[test]
+fn who_comes_late_goes_on_from_what_the_first_went_on_from() {
+    for (before, from) in [(Some(30), "30 from"), (None, "from")] {
+        let place = Place::new();
+        if let Some(step) = before {
+            save_in(&place.local(), step);
+        }
+        let first = rank(&place, "checkpoints", slurm(0, 2), &script(&place, 0)).start();
+        let began = first.after_line("goes on");
+        assert!(began.starts_with(&format!("goes on at {from}")), "{began}");
+        place.save(40);
+        let other = rank(&place, "checkpoints", slurm(1, 2), &script(&place, 1)).start();
+        assert_eq!(other.after_line("goes on"), began);
+        finished(&place, vec![first, other]);
+    }
+}
+
+#[test]
 fn inspect_says_who_keeps_the_checkpoints() {
     let place = Place::new();
     let seen = |n: u32| -> Value {

@@ -283,6 +283,8 @@ pub enum Action {
         deadline: Option<Uptime>,
         /// Whether the job was told to stop: then nothing old is deleted.
         leaving: bool,
+        /// Whether the command failed: then nobody's end is waited for before.
+        failed: bool,
     },
     /// The trainer was cut off: what it may have been writing then is no checkpoint, unless that shows that it is whole.
     Doubt {

@@ -10,8 +10,11 @@ pub struct Kept {
     pub directory: String,
     /// The store of all nodes.
     pub store: String,
-    /// Whose corner of it; `None`: the asker does not know.
+    /// Whose corner of it; `None`: who says this does not know.
     pub node_rank: Option<u32>,
+    /// This run keeps nothing; it is one beside the run that does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
 }
 
 impl Kept {
@@ -27,8 +30,8 @@ impl Kept {
 
     /// Whether they are those that are looked for.
     pub fn is(&self, wanted: &Kept) -> bool {
-        let is_node = wanted.node_rank.is_none_or(|wanted| self.node_rank == Some(wanted));
-        self.directory == wanted.directory && self.store == wanted.store && is_node
+        let is_node = self.node_rank.zip(wanted.node_rank).is_none_or(|(node, wanted)| node == wanted);
+        self.directory == wanted.directory && self.store == wanted.store && is_node && self.beside == wanted.beside
     }
 }
 
@@ -43,15 +46,46 @@ pub enum Stage {
     Over,
 }
 
-/// How far the run of this status is, and whose corner it keeps; `None` where that is not what is looked for.
-pub fn stage(status: &Value, wanted: &Kept) -> Option<(Stage, u32)> {
+/// What the one that keeps the checkpoints goes on from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum From {
+    /// Nobody knows any more: the newest there is.
+    Newest,
+    /// It begins anew.
+    Nothing,
+    /// What its command loads.
+    Checkpoint(String),
+}
+
+/// What is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct First {
+    /// How far it is.
+    pub stage: Stage,
+    /// Whose corner of the store it keeps.
+    pub node: u32,
+    /// Once it has restored.
+    pub from: From,
+}
+
+/// What there is to know of the run of this status; `None` where it is not what is looked for.
+pub fn first(status: &Value, wanted: &Kept) -> Option<First> {
     let kept = Kept::deserialize(&status["checkpoint"]).ok()?;
     let stage = match status["state"].as_str()? {
         "restoring" => Stage::Restoring,
         "stopping" | "flushing" | "done" => Stage::Over,
         _ => Stage::Restored,
     };
-    kept.node_rank.filter(|_| kept.is(wanted)).map(|node_rank| (stage, node_rank))
+    let from = match &status["checkpoint"]["resumed_from"] {
+        Value::String(from) => From::Checkpoint(from.clone()),
+        _ => From::Nothing,
+    };
+    kept.node_rank.filter(|_| kept.is(wanted)).map(|node| First { stage, node, from })
+}
+
+/// Whether the run beside the one that keeps the checkpoints may be saving: its command runs, or what that has started.
+pub fn may_save(status: &Value) -> bool {
+    !matches!(status["state"].as_str(), Some("restoring" | "gathering" | "done"))
 }
 
 #[cfg(test)]
@@ -61,7 +95,7 @@ mod tests {
     use crate::rules::status::{Facts, answer, parse};
 
     fn kept(node_rank: Option<u32>) -> Kept {
-        Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank }
+        Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank, beside: false }
     }
 
     fn status(state: &'static str, has_store: bool) -> Value {
@@ -72,17 +106,26 @@ mod tests {
     #[test]
     fn the_one_that_keeps_the_same_checkpoints_of_the_same_node_is_known_by_its_status() {
         let running = status("running", true);
-        assert_eq!(stage(&running, &kept(Some(2))), Some((Stage::Restored, 2)));
-        assert_eq!(stage(&running, &kept(None)), Some((Stage::Restored, 2)));
-        assert_eq!(stage(&running, &kept(Some(0))), None, "of another node that shares the directory");
-        assert_eq!(stage(&running, &Kept { directory: "/ck2".into(), ..kept(None) }), None);
-        assert_eq!(stage(&running, &Kept { store: "gs://b/y".into(), ..kept(None) }), None);
-        assert_eq!(stage(&status("running", false), &kept(None)), None, "a sibling, which keeps nothing");
+        let it = Some(First { stage: Stage::Restored, node: 2, from: From::Nothing });
+        assert_eq!(first(&running, &kept(Some(2))), it);
+        assert_eq!(first(&running, &kept(None)), it);
+        assert_eq!(first(&running, &kept(Some(0))), None, "of another node that shares the directory");
+        assert_eq!(first(&running, &Kept { directory: "/ck2".into(), ..kept(None) }), None);
+        assert_eq!(first(&running, &Kept { store: "gs://b/y".into(), ..kept(None) }), None);
+        assert_eq!(first(&status("running", false), &kept(None)), None, "a sibling, which keeps nothing");
+        let beside = Kept { beside: true, ..kept(None) };
+        assert!(!beside.is(&kept(Some(2))) && beside.is(&Kept { beside: true, ..kept(Some(2)) }));
+    }
+
+    #[test]
+    fn one_beside_the_first_may_be_saving_from_its_start_to_its_end() {
+        let at: Vec<_> = STATES.into_iter().filter(|state| !may_save(&status(state, false))).collect();
+        assert_eq!(at, ["restoring", "gathering", "done"]);
     }
 
     #[test]
     fn nothing_is_in_place_before_the_restore_is_through_nor_counts_who_is_leaving() {
-        let stage = |state| stage(&status(state, true), &kept(None)).map(|(stage, _)| stage);
+        let stage = |state| first(&status(state, true), &kept(None)).map(|first| first.stage);
         let at = |wanted| STATES.into_iter().filter(|state| stage(state) == Some(wanted)).collect::<Vec<_>>();
         assert_eq!(at(Stage::Restoring), ["restoring"]);
         assert_eq!(at(Stage::Restored), ["gathering", "launching", "running", "draining", "refreshing", "waiting"]);

@@ -11,6 +11,7 @@ pub(super) fn told() -> Told {
         restarts_used: 0,
         restarts_allowed: 3,
         attempt_at: Some(100 * SECOND),
+        resumed_from: Some("/ck/step-400".into()),
         resumed_step: Some(400),
         committed_step: Some(520),
         has_store: true,
@@ -50,7 +51,7 @@ fn a_running_job_says_where_it_stands() {
         "version": "0.1.0", "pid": 1, "state": "running", "healthy": true, "problem": null, "uptime_seconds": 4000.0,
         "command": "python", "child_pids": [7, 9], "attempt": 2, "restarts": 1, "restarts_used": 0, "restarts_allowed": 3,
         "attempt_seconds": 3900.0,
-        "checkpoint": {"resumed_step": 400, "committed_step": 520, "committed_unit": "step-520", "lag_seconds": 35.0, "lag_steps": 40},
+        "checkpoint": {"resumed_from": "/ck/step-400", "resumed_step": 400, "committed_step": 520, "committed_unit": "step-520", "lag_seconds": 35.0, "lag_steps": 40},
         "leaving": null, "metrics": {"bad": "nan", "loss": 0.31}, "gpus": null, "gpu_problem": null, "xids": null,
     });
     assert_eq!(status, expected);

@@ -2,23 +2,31 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::Keeper;
 use super::commit::Outcome;
 use super::mirror::Mirror;
 use super::vigil::{PROBE_PAUSE, patience};
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::job::Flushed;
+use crate::rules::status::sibling::may_save;
 
 /// How long to wait before looking again at a checkpoint that changed under the last commit of a run, and before what
 /// failed is tried again.
 pub(super) const LAST_LOOK_PAUSE: Duration = Duration::from_millis(500);
 /// So often; with an empty process tree only somebody outside can be writing.
 const LAST_LOOKS: u32 = 4;
+/// How long the other processes of the node may take to end, and how much of what is left stays for what they leave.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(30);
+const AFTER_OTHERS: Duration = Duration::from_secs(2);
+/// One that has waited for our restore begins within this time.
+const TO_BEGIN: Duration = Duration::from_secs(3);
 /// So often what another try may do is tried; what takes longer than the patience, twice.
 pub(super) const LAST_TRIES: u32 = 4;
 
 impl Keeper {
-    /// The last commit of the run. Nobody of ours writes any more. `silent`: what the store was found to be already.
+    /// The last commit of the run. Nobody of ours writes any more, but for the others of the node. `silent`: what the store was found to be already.
     /// Errors: the newer run that has taken over.
     pub(super) async fn flush(&mut self, by: Option<Duration>, silent: Option<String>) -> Result<Flushed, Attempt> {
         let vigil = self.vigil();
@@ -51,13 +59,60 @@ impl Keeper {
         ))
     }
 
+    /// How long a checkpoint must have lain still after the end of our command. `None`: nobody can write any more.
+    pub(super) async fn settle_for_others(&self) -> Option<Duration> {
+        self.has_others(may_save).await.then_some(self.settle)
+    }
+
+    async fn has_others(&self, which: fn(&Value) -> bool) -> bool {
+        match &self.others {
+            Some(others) => others.any(which).await,
+            None => false,
+        }
+    }
+
+    /// What lies still is safe first, as often as there is more, until the others of the node have ended.
+    /// Errors: the newer run that has taken over.
+    async fn await_others(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
+        let until =
+            by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS)).min(self.clock.now() + OTHERS_PATIENCE);
+        if !self.waits_for_others {
+            return Ok(());
+        }
+        let (begun, mut is_told) = (self.clock.now(), false);
+        while self.clock.now() < until {
+            let is_soon = self.clock.now().saturating_sub(begun) < TO_BEGIN;
+            if !self.has_others(if is_soon { |_| true } else { may_save }).await {
+                return Ok(());
+            }
+            let left = by.map(|by| by.saturating_sub(self.clock.now()));
+            // Mostly they have ended by the second look.
+            if !std::mem::replace(&mut is_told, true) {
+                let seconds = OTHERS_PATIENCE.as_secs();
+                tracing::info!("the last commit waits for the other processes of this node, for {seconds} s at most");
+            } else if let Some(Outcome::Fenced { by }) = self.commit(Some(self.settle), left).await {
+                return Err(by);
+            }
+            tokio::time::sleep(LAST_LOOK_PAUSE).await;
+        }
+        if is_told {
+            tracing::warn!(
+                code = "others_run",
+                "other processes of this node still run: what they save from now on is not committed"
+            );
+        }
+        Ok(())
+    }
+
     /// Errors: the newer run that has taken over.
     async fn commit_the_last(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
+        self.await_others(by).await?;
+        let settle = self.settle_for_others().await;
         // A store that answers nobody is the vigil's, which begins a little later.
         let (mut looks, mut tries, patience) = (0, 0, self.clock.now() + patience(by) + 2 * PROBE_PAUSE);
         loop {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
-            return Ok(match self.commit(None, left).await {
+            return Ok(match self.commit(settle, left).await {
                 None => Flushed::Done { step: None },
                 Some(Outcome::Committed { step, bytes, seconds, .. }) => {
                     tracing::debug!(bytes, seconds, "the last commit is through");
@@ -85,8 +140,9 @@ impl Keeper {
                 Some(Outcome::Failed { message, .. }) => Flushed::Failed(message),
                 Some(Outcome::OutOfTime { why }) => Flushed::OutOfTime(why),
                 Some(Outcome::Changed { why }) if looks + 1 == LAST_LOOKS => Flushed::Failed(format!(
-                    "the newest checkpoint keeps changing although no process of the job is left ({why}), so it is not \
-                     committed; {}; find out who else writes to the checkpoint directory",
+                    "the newest checkpoint keeps changing although {} ({why}), so it is not committed; {}; find out who else \
+                     writes to the checkpoint directory",
+                    if settle.is_some() { "our command has ended" } else { "no process of the job is left" },
                     self.mirror.as_ref().map_or(String::new(), Mirror::what_stands)
                 )),
                 Some(Outcome::Changed { .. }) => {

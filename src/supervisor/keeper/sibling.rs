@@ -1,21 +1,26 @@
 //! Where a launcher starts one trainit for each process, the node's first keeps the checkpoints. The others wait here until
-//! it has restored them, or their trainers would look too early and begin at another step than its.
+//! it has restored them, or their trainers would look too early and begin at another step than its. At its end it sees here
+//! whether they still run: they may be saving.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::lineage::{record, written};
-use super::mirror::{MirrorError, blocking};
+use super::mirror::{Mirror, MirrorError, Resume, blocking};
 use crate::edge::clock::Clock;
 use crate::edge::control;
 use crate::edge::files;
 use crate::edge::run_dir::{self, KEPT, SOCKET};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::status::parse;
-use crate::rules::status::sibling::{Kept, Stage, stage};
+use crate::rules::status::sibling::{First, From, Kept, Stage, first};
 
+/// How long the trainit that keeps the node's checkpoints is looked for.
+pub(super) const SEARCH: Duration = Duration::from_secs(20);
 /// Between two questions.
 const PAUSE: Duration = Duration::from_millis(100);
 /// One that has not answered after this long is asked again.
@@ -37,72 +42,101 @@ pub struct Sibling {
     pub tmp: Option<String>,
 }
 
+/// The others of this node, whose checkpoints this one keeps.
+#[derive(Debug, Clone)]
+pub struct Others {
+    /// What they are known by.
+    pub kept: Kept,
+    /// The user's TMPDIR.
+    pub tmp: Option<String>,
+}
+
 /// What nodes have written down, by its place.
 type Records = BTreeMap<String, Vec<u8>>;
 
-/// Where it answers, and what its node had written down of the directory before it was first heard of.
+/// Where it answers, and what it said.
 #[derive(Debug, Clone)]
 struct Known {
     socket: PathBuf,
-    node: u32,
-    written: Option<Vec<u8>>,
+    first: First,
+}
+
+/// Where the runs answer that are known by this.
+fn sockets(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
+    let is_one = |dir: &PathBuf| {
+        let text = files::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten();
+        text.and_then(|text| Kept::parse(&text)).is_some_and(|found| found.is(kept))
+    };
+    run_dir::all(tmp).into_iter().filter(is_one).map(|dir| dir.join(SOCKET)).collect()
+}
+
+/// How that run is. `None`: it is gone. Errors: it is there, and too busy for an answer.
+fn ask(socket: &Path) -> Option<Result<Value, ()>> {
+    match control::ask(socket, PATIENCE) {
+        Ok((_, text)) => Some(parse(&text).map_err(drop)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => None,
+        Err(_) => Some(Err(())),
+    }
+}
+
+impl Others {
+    /// Whether there is one of this kind, by its status.
+    pub(super) async fn any(&self, which: fn(&Value) -> bool) -> bool {
+        let this = self.clone();
+        let is_one = move |socket: &PathBuf| ask(socket).is_some_and(|status| status.as_ref().map_or(true, which));
+        let looked = blocking(move || Ok(sockets(this.tmp.as_deref(), &this.kept).iter().any(is_one)));
+        looked.await.unwrap_or_default()
+    }
 }
 
 impl Sibling {
-    /// Waits until it has restored. Whose corner of the store it keeps; `None` where it cannot be found within the limit.
+    /// Waits until it has restored. Whose corner of the store it keeps, and what it goes on from; `None` where it cannot be found within the limit.
     /// Errors: it ended before it had restored.
-    pub(super) async fn restored(&self, limit: Duration) -> Result<Option<u32>, MirrorError> {
-        let (clock, mut known) = (Clock::start(), None::<Known>);
+    pub(super) async fn restored(&self, limit: Duration) -> Result<Option<(u32, From)>, MirrorError> {
+        let (clock, before, mut known) = (Clock::start(), self.records().await, None::<Known>);
         loop {
-            let found = self.look(known.clone()).await;
+            let found = self.look(known.clone()).await.filter(|found| found.first.stage != Stage::Over);
             match (found, &known) {
-                (Some((Stage::Restored, at)), _) => return Ok(Some(at.node)),
-                (Some((Stage::Restoring, at)), None) => known = Some(at),
-                (Some((Stage::Restoring, _)), Some(_)) => {}
-                (Some((Stage::Over, _)) | None, Some(at)) => return self.has_ended(at).await,
-                (Some((Stage::Over, _)) | None, None) if clock.now() >= limit => {
-                    self.warn(limit);
-                    return Ok(None);
+                (Some(at), _) if at.first.stage == Stage::Restored => return Ok(Some((at.first.node, at.first.from))),
+                (Some(at), None) => known = Some(at),
+                (Some(_), Some(_)) => {}
+                (None, at) => {
+                    let node = at.as_ref().map(|at| at.first.node).or(self.kept.node_rank);
+                    if let Some(node) = self.has_restored_since(&before, node).await {
+                        return Ok(Some((node, From::Newest)));
+                    }
+                    if at.is_some() {
+                        return Err(self.ended());
+                    }
+                    if clock.now() >= limit {
+                        self.warn(limit);
+                        return Ok(None);
+                    }
                 }
-                (Some((Stage::Over, _)) | None, None) => {}
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 
     /// The one that is known, or else of all that are here the one that is least far: an older run may be there still.
-    async fn look(&self, known: Option<Known>) -> Option<(Stage, Known)> {
+    async fn look(&self, known: Option<Known>) -> Option<Known> {
         let this = self.clone();
         let looked = blocking(move || {
-            let is_it = |dir: &PathBuf| this.is_of(dir);
-            let dirs = || run_dir::all(this.tmp.as_deref()).into_iter().filter(is_it);
-            let sockets = || dirs().map(|dir| dir.join(SOCKET)).collect();
-            let all: Vec<PathBuf> = known.as_ref().map_or_else(sockets, |known| vec![known.socket.clone()]);
-            let before = if known.is_none() { written(&this.dir, &this.store) } else { BTreeMap::new() };
-            let found = all.into_iter().filter_map(|socket| this.ask(socket, known.as_ref(), &before));
-            Ok(found.min_by_key(|(stage, _)| *stage))
+            let all = match &known {
+                Some(known) => vec![known.socket.clone()],
+                None => sockets(this.tmp.as_deref(), &this.kept),
+            };
+            let found = all.into_iter().filter_map(|socket| this.ask(socket, known.as_ref()));
+            Ok(found.min_by_key(|found| found.first.stage))
         });
         looked.await.ok().flatten()
     }
 
-    /// Whether that is the directory of a run that keeps the same.
-    fn is_of(&self, dir: &Path) -> bool {
-        let text = files::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten();
-        text.and_then(|text| Kept::parse(&text)).is_some_and(|kept| kept.is(&self.kept))
-    }
-
-    fn ask(&self, socket: PathBuf, known: Option<&Known>, before: &Records) -> Option<(Stage, Known)> {
-        let status = match control::ask(&socket, PATIENCE) {
-            Ok((_, text)) => parse(&text).ok(),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => return None,
-            Err(_) => None,
+    fn ask(&self, socket: PathBuf, known: Option<&Known>) -> Option<Known> {
+        let Ok(status) = ask(&socket)? else {
+            return known.cloned();
         };
-        let Some(status) = status else {
-            // It is there, and too busy for an answer.
-            return known.map(|known| (Stage::Restoring, known.clone()));
-        };
-        let (stage, node) = stage(&status, &self.kept)?;
-        Some((stage, Known { socket, node, written: before.get(&self.record(node)).cloned() }))
+        Some(Known { socket, first: first(&status, &self.kept)? })
     }
 
     /// Where that node writes down what it has restored.
@@ -110,18 +144,23 @@ impl Sibling {
         record(node, &self.store.of_node(node)).1
     }
 
-    /// Whether that was after its restore, the directory shows.
-    async fn has_ended(&self, known: &Known) -> Result<Option<u32>, MirrorError> {
+    async fn records(&self) -> Records {
         let this = self.clone();
-        let now = blocking(move || Ok(written(&this.dir, &this.store))).await.unwrap_or_default();
-        if now.get(&self.record(known.node)) != known.written.as_ref() {
-            return Ok(Some(known.node));
-        }
-        Err(MirrorError::store(format!(
+        blocking(move || Ok(written(&this.dir, &this.store))).await.unwrap_or_default()
+    }
+
+    /// The node, if its first one has written down since then that it has restored: it may be through with all by now.
+    async fn has_restored_since(&self, before: &Records, node: Option<u32>) -> Option<u32> {
+        let (record, now) = (self.record(node?), self.records().await);
+        node.filter(|_| now.get(&record) != before.get(&record))
+    }
+
+    fn ended(&self) -> MirrorError {
+        MirrorError::store(format!(
             "the trainit of local rank 0 on this node ended before it had restored the checkpoints in {}; nothing was started; \
              its log says why",
             self.dir.display()
-        )))
+        ))
     }
 
     fn warn(&self, limit: Duration) {
@@ -133,6 +172,21 @@ impl Sibling {
             self.dir.display(),
             limit.as_secs()
         );
+    }
+}
+
+impl Mirror {
+    /// What the first one goes on from: beside it the newest may be one that is being written. Errors: as [`Mirror::restore`].
+    pub(super) async fn restore_like(&mut self, first: &From) -> Result<Option<Resume>, MirrorError> {
+        let newest = self.restore().await?;
+        let path = match first {
+            From::Newest => return Ok(newest),
+            From::Nothing => return Ok(None),
+            From::Checkpoint(path) => Path::new(path),
+        };
+        let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
+        let named = look.ages.iter().filter(|(unit, _)| path.ends_with(unit)).max_by_key(|(unit, _)| unit.len());
+        Ok(named.map(|(unit, age)| self.resume(unit, *age, None)).or(newest))
     }
 }
 
@@ -152,7 +206,7 @@ mod tests {
 
     fn sibling(place: &Path) -> Sibling {
         Sibling {
-            kept: Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: None },
+            kept: Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: None, beside: false },
             dir: place.to_owned(),
             store: Address::Directory(place.join("store")),
             tmp: place.to_str().map(str::to_owned),
@@ -165,7 +219,7 @@ mod tests {
         let dir = place.join(format!("trainit-{uid}-7"));
         fs::create_dir(&dir).expect("a directory");
         let listener = Listener::bind(&dir.join(SOCKET)).expect("a socket");
-        let kept = Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: Some(3) };
+        let kept = Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: Some(3), beside: false };
         fs::write(dir.join(KEPT), kept.text()).expect("a file");
         std::thread::spawn(move || {
             for state in states {
@@ -175,7 +229,8 @@ mod tests {
                         break caller;
                     }
                 };
-                let told = Told { state, has_store: true, ..Told::default() };
+                let resumed_from = Some("/ck/step-7".into());
+                let told = Told { state, has_store: true, resumed_from, ..Told::default() };
                 caller.tell(&answer(&told, &Facts { kept: Some(kept.clone()), ..Facts::default() }));
             }
             last();
@@ -190,7 +245,7 @@ mod tests {
         }
     }
 
-    async fn waited(place: &Path) -> Result<Option<u32>, String> {
+    async fn waited(place: &Path) -> Result<Option<(u32, From)>, String> {
         sibling(place).restored(LIMIT).await.map_err(|error| error.message)
     }
 
@@ -198,7 +253,7 @@ mod tests {
     async fn who_restores_is_waited_for_and_then_gone_by() {
         let place = tempfile::tempdir().expect("a directory");
         keeper(place.path(), &["restoring", "restoring", "gathering"], || {});
-        assert_eq!(waited(place.path()).await, Ok(Some(3)));
+        assert_eq!(waited(place.path()).await, Ok(Some((3, From::Checkpoint("/ck/step-7".into())))));
     }
 
     #[tokio::test]
@@ -213,7 +268,7 @@ mod tests {
     async fn one_that_was_through_with_all_between_two_looks_has_restored() {
         let place = tempfile::tempdir().expect("a directory");
         keeper(place.path(), &["restoring"], writes(place.path()));
-        assert_eq!(waited(place.path()).await, Ok(Some(3)));
+        assert_eq!(waited(place.path()).await, Ok(Some((3, From::Newest))));
     }
 
     #[tokio::test]
@@ -224,7 +279,7 @@ mod tests {
         let stranger = Listener::bind(&dir.join(SOCKET)).expect("a socket");
         for kept in [None, Some("gs://b/y")] {
             if let Some(store) = kept {
-                let kept = Kept { directory: "/ck".into(), store: store.into(), node_rank: Some(3) };
+                let kept = Kept { directory: "/ck".into(), store: store.into(), node_rank: Some(3), beside: false };
                 fs::write(dir.join(KEPT), kept.text()).expect("a file");
             }
             assert_eq!(sibling(place.path()).restored(Duration::ZERO).await.ok(), Some(None));

@@ -118,6 +118,7 @@ fn the_last_commit_is_heard_while_what_was_cut_off_is_looked_at() {
         settle: second,
         kept: None,
         sibling: None,
+        others: None,
     };
     let keep = Keep { checkpoints: Some(checkpoints), model: None };
     let hear = async |wanted: fn(&Event) -> bool| {

@@ -66,7 +66,11 @@ impl Machine {
         self.state = State::Flushing;
         vec![
             self.flush_limit(now),
-            Action::Flush { deadline: self.leave_by.map(|(_, gone)| gone), leaving: self.stop.is_some() },
+            Action::Flush {
+                deadline: self.leave_by.map(|(_, gone)| gone),
+                leaving: self.stop.is_some(),
+                failed: self.stop.is_none() && !self.ended_well(),
+            },
         ]
     }
 

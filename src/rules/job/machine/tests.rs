@@ -72,7 +72,7 @@ fn a_preempted_life_checkpoints_commits_and_leaves_with_143() {
     );
     machine.step(secs(63.4), ended(0));
     let flush = machine.step(secs(63.4), Event::TreeEmpty);
-    assert_eq!(flush.last(), Some(&Action::Flush { deadline: Some(secs(88.0)), leaving: true }));
+    assert_eq!(flush.last(), Some(&Action::Flush { deadline: Some(secs(88.0)), leaving: true, failed: false }));
     let end = outcome(machine.step(secs(65.0), Event::Flushed(Flushed::Done { step: Some(40) })));
     assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Preempted, 143, Some(40)));
 }

@@ -38,7 +38,7 @@ fn a_machine_that_stands_although_its_time_is_past_leaves_the_trainer_and_the_la
     let told = machine.step(secs(60.0), notice(0.0));
     assert!(is_told(&told) && told.contains(&Action::Arm(Timer::Grace, secs(72.0))), "{told:?}");
     let flush = feed(&mut machine, 61.0, [ended(0), Event::TreeEmpty]);
-    assert!(flush.contains(&Action::Flush { deadline: Some(secs(74.0)), leaving: true }), "{flush:?}");
+    assert!(flush.contains(&Action::Flush { deadline: Some(secs(74.0)), leaving: true, failed: false }), "{flush:?}");
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn a_far_end_that_nobody_woke_up_for_is_no_reason_to_kill_at_once() {
     let left = machine.step(secs(2000.0), Event::Due(Timer::Leave));
     assert!(is_told(&left) && left.contains(&Action::Arm(Timer::Grace, secs(2012.0))), "{left:?}");
     let flush = feed(&mut machine, 2001.0, [ended(0), Event::TreeEmpty]);
-    assert!(flush.contains(&Action::Flush { deadline: Some(secs(2014.0)), leaving: true }), "{flush:?}");
+    assert!(flush.contains(&Action::Flush { deadline: Some(secs(2014.0)), leaving: true, failed: false }), "{flush:?}");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn what_the_trainer_was_told_is_not_taken_back() {
     assert!(machine.is_stopping());
     assert_eq!(machine.step(secs(1.0), withdrawn("e1")), []);
     let flush = feed(&mut machine, 2.0, [ended(0), Event::TreeEmpty]);
-    assert!(flush.contains(&Action::Flush { deadline: Some(secs(895.5)), leaving: true }), "{flush:?}");
+    assert!(flush.contains(&Action::Flush { deadline: Some(secs(895.5)), leaving: true, failed: false }), "{flush:?}");
     let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(10) })));
     assert_eq!((end.reason, end.exit_code), (Reason::Preempted, 143));
 }
@@ -156,7 +156,10 @@ fn a_notice_in_the_pause_or_the_look_before_a_restart_still_commits() {
         feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
         feed(&mut machine, 100.0, events);
         let actions = machine.step(secs(100.0), notice(30.0));
-        assert!(actions.contains(&Action::Flush { deadline: Some(secs(128.0)), leaving: true }), "{actions:?}");
+        assert!(
+            actions.contains(&Action::Flush { deadline: Some(secs(128.0)), leaving: true, failed: false }),
+            "{actions:?}"
+        );
         let end = outcome(machine.step(secs(101.0), Event::Flushed(Flushed::Done { step: Some(7) })));
         assert_eq!((end.reason, end.committed_step), (Reason::Preempted, Some(7)));
     }
@@ -193,7 +196,7 @@ fn a_crash_that_a_sigterm_finds_still_draining_is_not_restarted_and_still_commit
     let mut machine = running(with_store());
     feed(&mut machine, 1.0, [ended(1), term()]);
     let flush = machine.step(secs(2.0), Event::TreeEmpty);
-    assert_eq!(flush.last(), Some(&Action::Flush { deadline: None, leaving: true }));
+    assert_eq!(flush.last(), Some(&Action::Flush { deadline: None, leaving: true, failed: false }));
     let end = outcome(machine.step(secs(3.0), Event::Flushed(Flushed::Done { step: Some(7) })));
     assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Stopped, 143, 1));
 }

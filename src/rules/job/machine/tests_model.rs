@@ -15,7 +15,7 @@ const SAFE: Event = Event::Flushed(Flushed::Done { step: Some(5) });
 fn the_model_follows_the_last_commit_and_then_the_job_has_finished() {
     let mut machine = leaving(true);
     let flush = feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty]);
-    assert_eq!(flush.last(), Some(&Action::Flush { deadline: None, leaving: false }));
+    assert_eq!(flush.last(), Some(&Action::Flush { deadline: None, leaving: false, failed: false }));
     let publish = machine.step(secs(9.5), SAFE);
     assert!(matches!(publish[..], [Action::Arm(Timer::FlushLimit, _), Action::Publish]), "{publish:?}");
     let end = outcome(machine.step(secs(9.9), Event::Flushed(Flushed::Done { step: None })));

@@ -32,7 +32,9 @@ pub struct Told {
     pub restarts_allowed: u32,
     /// When the current (or last) attempt began.
     pub attempt_at: Option<Uptime>,
-    /// Where it went on from.
+    /// What it (or the first, before it begins) goes on from.
+    pub resumed_from: Option<String>,
+    /// Its step.
     pub resumed_step: Option<u64>,
     /// The step of the newest commit.
     pub committed_step: Option<u64>,
@@ -64,6 +66,7 @@ impl Machine {
             State::Flushing => "flushing",
             State::Done => "done",
         };
+        let resumed = if self.attempt == 0 { &self.resume } else { &self.resumed };
         let late = self.next_end().map(|source| format!("preempted ({source}), not yet near"));
         let leaving = self.stop.as_ref().map(|stop| match &stop.cause {
             Cause::Signal { sender: Some(pid) } if *pid > 0 => format!("stopped by SIGTERM from pid {pid}"),
@@ -78,7 +81,8 @@ impl Machine {
             restarts_used: self.memory.used(),
             restarts_allowed: self.policy.max_restarts,
             attempt_at: (self.attempt > 0 && self.state != State::Launching).then_some(self.started_at),
-            resumed_step: self.resumed.as_ref().and_then(|r| r.step),
+            resumed_from: resumed.as_ref().map(|r| r.from.clone()),
+            resumed_step: resumed.as_ref().and_then(|r| r.step),
             committed_step: self.committed,
             has_store: self.policy.store,
             leaving: leaving.or(self.hung.as_ref().map(|why| format!("the command hung: {why}"))).or(late),
