@@ -148,7 +148,7 @@ fn of_settings(values: &Values) -> Value {
         let setting = find(name);
         let origin = match &given.origin {
             Origin::Flag => "flag".to_owned(),
-            Origin::Variable => format!("variable {}", setting.map(|s| s.variable()).unwrap_or_default()),
+            Origin::Variable => format!("variable {}", setting.and_then(|s| s.variable()).unwrap_or_default()),
             Origin::File(path, line) => format!("{}:{line}", path.display()),
             Origin::Platform(because) => format!("platform {because}"),
             Origin::Default => "default".to_owned(),

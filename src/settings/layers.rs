@@ -121,7 +121,7 @@ impl Values {
     /// Where the value of `name` came from, as a complaint names it.
     pub fn place(&self, name: &str) -> String {
         match self.get(name).map(|g| &g.origin) {
-            Some(Origin::Variable) => find(name).map(Setting::variable).unwrap_or_default(),
+            Some(Origin::Variable) => find(name).and_then(Setting::variable).unwrap_or_default(),
             Some(Origin::File(path, line)) => format!("{}:{line}: {name}", path.display()),
             Some(Origin::Platform(because)) => format!("--{name} (from {because})"),
             _ => format!("--{name}"),
@@ -281,6 +281,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "TRAINIT_LEADER_ADDR",
     "TRAINIT_LEADER_PORT",
     "TRAINIT_LIGHTGBM_MACHINES",
+    "TRAINIT_TRIAL",
     "TRAINIT_NVML_LIBRARY",
     "TRAINIT_GPU_PROBE",
     "TRAINIT_AZURE_METADATA_ENDPOINT",
@@ -298,7 +299,7 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
         return Vec::new();
     }
     let known: Vec<String> =
-        all().map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
+        all().filter_map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
     names.retain(|name| !known.iter().any(|k| k == name));
     names.sort_unstable();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -375,6 +376,13 @@ mod tests {
         let warnings = unknown_variables(&env);
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].message.contains("TRAINIT_STOP_GRACE?"), "{:?}", warnings[0]);
+    }
+
+    #[test]
+    fn what_trainit_sets_for_its_children_is_no_setting_of_theirs() {
+        for variable in OTHER_VARIABLES {
+            assert!(!all().any(|setting| setting.is_set_by(variable)), "{variable}");
+        }
     }
 
     #[test]
