@@ -370,8 +370,9 @@ fn only_rank_0_reports_where_that_is_asked_and_feeders_of_others_live_on() {
     let (_dir, file) = folder();
     let run = |args: &[&str], rank: &str| report(&file, args).env("RANK", rank).output();
     run(&["a", "1", "--rank0-only"], "1").expect_code(0);
-    run(&["a", "x", "--rank0-only"], "1").expect_code(125);
     assert!(!file.exists());
+    run(&["a", "x", "--rank0-only"], "0").expect_code(125);
+    run(&["a", "1", "--rank0-only", "--frobnicate"], "1").expect_code(125);
     run(&["a", "1", "--rank0-only"], "0").expect_code(0);
     run(&["a", "1"], "1").expect_code(0);
     assert_eq!(lines(&file).len(), 2);
@@ -380,6 +381,28 @@ fn only_rank_0_reports_where_that_is_asked_and_feeders_of_others_live_on() {
         .env("RANK", "1")
         .output()
         .expect_code(0);
+}
+
+#[test]
+fn on_a_rank_that_does_not_report_nothing_is_wrong_with_what_it_would_have_reported() {
+    let (dir, file) = folder();
+    let folder = dir.path().to_str().unwrap();
+    for args in [
+        &["a", "x"][..],
+        &["timestamp", "1"],
+        &["a", "1", "--step", "1.5"],
+        &["a", "1", "--keep", "many"],
+        &["a", "1", "--file", folder],
+        &["a", "1", "--file", "/tmp/"],
+        &["a"],
+        &[],
+        &["--stdin", "--step", "3"],
+    ] {
+        let done = report(&file, args).args(["--rank0-only"]).env("RANK", "1").output().expect_code(0);
+        assert!(done.err().is_empty() && !file.exists(), "{args:?}: {}", done.err());
+    }
+    let done = report(&file, ["a", "x"]).env("RANK", "1").env("TRAINIT_RANK0_ONLY", "maybe").output().expect_code(125);
+    assert_eq!(done.err().matches("expected true or false").count(), 1, "{}", done.err());
 }
 
 #[test]
