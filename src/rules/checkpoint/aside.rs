@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::listing::{Entry, name_of, parent_of};
-use super::unit::{Candidate, Scan, number_after};
+use super::listing::{Entry, Listing, join, name_of, parent_of};
+use super::unit::{Candidate, Scan, number_after, step_in_stem};
 
 impl Scan<'_> {
     /// Whether something is unfinished or hidden, by its own name or by that of what it lies in: `step-5.tmp`,
@@ -25,9 +25,13 @@ fn is_installed(part: &str) -> bool {
 }
 
 /// Whether a directory is of no checkpoint, whatever lies in it and whoever asks for a format: TensorFlow and Keras have every
-/// worker save, and those that are not the chief into `workertemp_N`, which they delete.
-pub(super) fn is_nobodys(directory: &Entry) -> bool {
+/// worker save, and those that are not the chief into `workertemp_N`, which they delete; DLRover notes in `N.done`, beside `N`,
+/// which ranks are through. A `step-5.done` with no `step-5` beside it may be a checkpoint that was renamed when it was.
+pub(super) fn is_nobodys(listing: &Listing, directory: &Entry) -> bool {
+    let has_it_beside =
+        |name: &str| step_in_stem(name).is_some() && listing.get(&join(parent_of(&directory.path), name)).is_some();
     number_after("workertemp_", directory.name()).is_some()
+        || directory.name().strip_suffix(".done").is_some_and(has_it_beside)
 }
 
 /// Whether a name is of something unfinished or hidden, in any framework.
@@ -154,6 +158,18 @@ mod tests {
         let found = recognise(&Scan { listing: &listing, peek: &model, options: &options }).expect("it is found");
         assert_eq!(found.candidates[0].paths, ["step-5/w"]);
         assert_eq!(complete_units(&files("workertemp_old/")[0]).len(), 1, "anybody's");
+    }
+
+    #[test]
+    fn what_notes_which_ranks_are_through_is_none_and_what_may_be_a_checkpoint_under_its_last_name_is_one() {
+        let units = |files: &[&str]| {
+            let memory = files.iter().fold(Memory::default(), |memory, path| memory.with(path, "x"));
+            complete_units(&memory).into_iter().map(|unit| unit.0).collect::<Vec<String>>()
+        };
+        assert_eq!(units(&["20/w.bin", "20.done/0", "20.done/1"]), ["20"]);
+        assert_eq!(units(&["run/step-5/w.bin", "run/step-5.done/w.bin"]), ["run/step-5"]);
+        assert_eq!(units(&["step-5.done/w.bin"]), ["step-5.done"]);
+        assert_eq!(units(&["step-5.done/w.bin", "step-6/w.bin"]), ["step-6", "step-5.done"]);
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub struct Options {
 impl Options {
     /// What of a walk may be of checkpoints.
     pub fn seen<'a>(&self, listing: &'a Listing) -> Cow<'a, Listing> {
-        let nobodys = listing.directories().filter(|directory| is_nobodys(directory)).map(|d| d.path.as_str());
+        let nobodys = listing.directories().filter(|directory| is_nobodys(listing, directory)).map(|d| d.path.as_str());
         let out: BTreeSet<&str> = nobodys.chain(self.left_out.as_deref()).collect();
         if out.is_empty() { Cow::Borrowed(listing) } else { Cow::Owned(listing.without(&out)) }
     }
