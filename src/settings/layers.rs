@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::config_file::ConfigFile;
 use super::defs::{Setting, Takes, all, find};
-pub use super::nearest::{hint, nearest};
+pub use super::nearest::{hint, nearest, one_of};
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 
@@ -229,12 +229,9 @@ impl<'a> Reader<'a> {
 
     /// One of a few words.
     pub fn choice<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
-        self.parse(name, |text| {
-            words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| *value).ok_or_else(|| {
-                let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-                format!("expected one of {}, found {text:?}{}", known.join(", "), hint(text, &known))
-            })
-        })
+        let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let found = self.parse(name, |text| one_of(text, &known))?;
+        words.iter().find(|(word, _)| *word == found).map(|(_, value)| *value)
     }
 
     /// A whole number from 0.
