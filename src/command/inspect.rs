@@ -40,7 +40,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let Placed { resolved, .. } = match asked.place(&reader, env, &mut discover) {
         Ok(placed) => placed,
         Err(mistakes) if as_json => return fail(&mistakes),
-        Err(mistakes) => return refuse_all(&mistakes),
+        Err(mistakes) => return refuse_all(&mistakes, env),
     };
     let discovery = discover();
     let unmet = asked.gpus.demands.unmet(&discovery, env.get("CUDA_VISIBLE_DEVICES"));
