@@ -166,7 +166,7 @@ fn root() -> Command {
         .version(env!("TRAINIT_VERSION"))
         .about("The init process of a machine-learning training container")
         .after_help(
-            "Every flag is also a variable (--stop-grace is TRAINIT_STOP_GRACE) and a key of /etc/trainit/config.toml.\n\
+            "Flags are also variables (--stop-grace is TRAINIT_STOP_GRACE) and keys of /etc/trainit/config.toml.\n\
              Start with: trainit run -- python -m trainer.task",
         )
         .subcommand_required(true)
@@ -186,7 +186,8 @@ fn build(sub: &Sub, help: bool) -> Command {
                 "" => String::new(),
                 default => format!(" [default: {default}]"),
             };
-            arg = arg.help(format!("{}{default} [{}]", setting.help, setting.variable()));
+            let variable = setting.variable().map_or(String::new(), |variable| format!(" [{variable}]"));
+            arg = arg.help(format!("{}{default}{variable}", setting.help));
         }
         command = command.arg(match setting.takes {
             Takes::Switch => arg.action(ArgAction::SetTrue).value_parser(value_parser!(bool)),
@@ -356,7 +357,8 @@ mod tests {
             panic!("no help");
         };
         for setting in all().filter(|s| s.on & on::RUN != 0 && !is_left_out(s)) {
-            assert!(text.contains(&format!("--{}", setting.name)) && text.contains(&setting.variable()), "{text}");
+            let variable = setting.variable().unwrap_or_default();
+            assert!(text.contains(&format!("--{}", setting.name)) && text.contains(&variable), "{text}");
         }
     }
 

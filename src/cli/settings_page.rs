@@ -61,9 +61,9 @@ fn entry(setting: &Setting) -> String {
         default => format!(", default `{default}`"),
     };
     format!(
-        "- **`--{}{value}`** (`{}`; {}{kind}{default}):\n  {}\n",
+        "- **`--{}{value}`** ({}; {}{kind}{default}):\n  {}\n",
         setting.name,
-        setting.variable(),
+        setting.variable().map_or("no variable".to_owned(), |variable| format!("`{variable}`")),
         subs.join(", "),
         setting.help,
     )

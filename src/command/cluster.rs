@@ -86,6 +86,6 @@ impl Wanted {
 }
 
 /// `TRAINIT_` variables that nothing reads.
-fn unknown(env: &Env) -> impl Iterator<Item = Warning> {
+pub(super) fn unknown(env: &Env) -> impl Iterator<Item = Warning> {
     unknown_variables(env).into_iter().map(|complaint| Warning::new("unknown_variable", complaint.to_string()))
 }

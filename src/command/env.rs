@@ -30,7 +30,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let format = reader.choice("format", &formats).unwrap_or(Format::Shell);
     let resolved = match wanted.resolve(&reader, env, &only, || gpu::discover(gpu_timeout, env)) {
         Ok(resolved) => resolved,
-        Err(mistakes) => return refuse_all(&mistakes),
+        Err(mistakes) => return refuse_all(&mistakes, env),
     };
     for warning in &resolved.warnings {
         stdio::complain(&format!("trainit: warning: {} [code={}]", warning.message, warning.code));

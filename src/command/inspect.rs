@@ -40,7 +40,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let Placed { resolved, .. } = match asked.place(&reader, env, &mut discover) {
         Ok(placed) => placed,
         Err(mistakes) if as_json => return fail(&mistakes),
-        Err(mistakes) => return refuse_all(&mistakes),
+        Err(mistakes) => return refuse_all(&mistakes, env),
     };
     let discovery = discover();
     let unmet = asked.gpus.demands.unmet(&discovery, env.get("CUDA_VISIBLE_DEVICES"));
@@ -148,7 +148,7 @@ fn of_settings(values: &Values) -> Value {
         let setting = find(name);
         let origin = match &given.origin {
             Origin::Flag => "flag".to_owned(),
-            Origin::Variable => format!("variable {}", setting.map(|s| s.variable()).unwrap_or_default()),
+            Origin::Variable => format!("variable {}", setting.and_then(|s| s.variable()).unwrap_or_default()),
             Origin::File(path, line) => format!("{}:{line}", path.display()),
             Origin::Platform(because) => format!("platform {because}"),
             Origin::Default => "default".to_owned(),

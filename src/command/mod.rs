@@ -121,8 +121,11 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
     }
 }
 
-/// As [`refuse`], with the codes.
-fn refuse_all(mistakes: &[ClusterError]) -> u8 {
+/// As [`refuse`], with the codes; and with what a start would warn of, which may be why.
+fn refuse_all(mistakes: &[ClusterError], env: &Env) -> u8 {
+    for unknown in cluster::unknown(env) {
+        stdio::complain(&format!("trainit: warning: {}", unknown.message));
+    }
     refuse(&mistakes.iter().map(|mistake| format!("{mistake} [code={}]", mistake.code)).collect::<Vec<_>>())
 }
 

@@ -7,7 +7,6 @@ use std::io::{ErrorKind, Read};
 use crate::cli::Parsed;
 use crate::edge::metrics_file::{Error, MetricsFile};
 use crate::edge::{clock, signals, stdio};
-use crate::rules::cluster::first::is_first;
 use crate::rules::env::Env;
 use crate::rules::exit;
 use crate::rules::metric::batch::{self, LONGEST_LINE_BYTES};
@@ -34,18 +33,18 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     signals::ignore_write_signals();
     let (values, complaints) = super::values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
-    let asked = metrics::report_metric(&mut reader, &parsed.operands, env);
-    let Some(asked) = asked.filter(|_| reader.complaints.is_empty()) else {
-        let code = super::refuse(&reader.complaints);
-        return if reader.switch("best-effort") { 0 } else { code };
-    };
-    if asked.rank0_only && !is_first(env) {
-        if let Wanted::Stdin { .. } = asked.wanted {
+    if metrics::is_others(&mut reader, env) {
+        if reader.switch("stdin") {
             // A closed pipe would end the program that feeds it.
             let _ = std::io::copy(&mut stdio::input(), &mut std::io::sink());
         }
         return 0;
     }
+    let asked = metrics::report_metric(&mut reader, &parsed.operands, env);
+    let Some(asked) = asked.filter(|_| reader.complaints.is_empty()) else {
+        let code = super::refuse(&reader.complaints);
+        return if reader.switch("best-effort") { 0 } else { code };
+    };
     let mut writer = Writer::new(&asked, env);
     match &asked.wanted {
         Wanted::One(report) => writer.write(std::slice::from_ref(report)),

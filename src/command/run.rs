@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::asked::{Asked, Placed};
-use super::values;
+use super::{cluster, values};
 use crate::cli::Parsed;
 use crate::edge::clock::{self, Clock};
 use crate::edge::metrics_file::{self, MetricsFile};
@@ -61,7 +61,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         Err(mistakes) if mistakes.iter().all(|mistake| mistake.code == DEMAND) => {
             return elsewhere(mistakes.iter().map(ToString::to_string).collect(), &settings);
         }
-        Err(mistakes) => return refuse_all(&mistakes, &settings),
+        Err(mistakes) => return refuse_all(&mistakes, &settings, &env),
     };
     hear_when_orphaned(&settings);
     let odd: Vec<_> = resolved.odd_starts(&env, &parsed.operands).collect();
@@ -316,7 +316,11 @@ fn not_started(mistakes: &[String], settings: &RunSettings, codes: &[&str]) -> u
     end(&Outcome { exit_code, ..verdict::not_started(detail) }, settings, codes.first().copied())
 }
 
-fn refuse_all(mistakes: &[ClusterError], settings: &RunSettings) -> u8 {
+/// A misspelt variable may be why another setting is wrong, so that it is told along with that.
+fn refuse_all(mistakes: &[ClusterError], settings: &RunSettings, env: &Env) -> u8 {
+    for warning in cluster::unknown(env) {
+        tracing::warn!(code = warning.code, "{}", warning.message);
+    }
     let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
     let codes: Vec<&str> = mistakes.iter().map(|mistake| mistake.code).collect();
     not_started(&lines, settings, &codes)

@@ -6,10 +6,10 @@ use std::time::Duration;
 use regex::Regex;
 
 use super::Reader;
-use super::layers::hint;
+use super::layers::one_of;
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::plan::Retention;
-use crate::rules::checkpoint::{LAYOUTS, Options, layout};
+use crate::rules::checkpoint::{LAYOUTS, Options};
 use crate::rules::duration;
 use crate::rules::gpu::demand::parse_bytes;
 
@@ -144,14 +144,8 @@ impl Checkpoints {
 
 /// `None`: it is found out.
 fn format(text: &str) -> Result<Option<String>, String> {
-    if text == "auto" {
-        return Ok(None);
-    }
-    if layout(text).is_some() {
-        return Ok(Some(text.to_owned()));
-    }
     let known: Vec<&str> = std::iter::once("auto").chain(LAYOUTS.iter().map(|l| l.name)).collect();
-    Err(format!("expected one of {}, found {text:?}{}", known.join(", "), hint(text, &known)))
+    Ok(Some(one_of(text, &known)?).filter(|word| *word != "auto").map(str::to_owned))
 }
 
 fn file_name(text: &str) -> Result<String, String> {
@@ -225,6 +219,15 @@ mod tests {
         assert_eq!(checkpoints.dir, None);
         assert_eq!((checkpoints.settle.as_secs(), checkpoints.interval.as_secs()), (2, 30));
         assert_eq!(checkpoints.retention, Retention { last: 3, every: None, orphan_age: ORPHAN_AGE });
+    }
+
+    #[test]
+    fn the_case_of_a_format_does_not_matter() {
+        for (given, format) in [("AUTO", None), ("auto", None), ("DeepSpeed", Some("deepspeed")), ("DCP", Some("dcp"))]
+        {
+            let (checkpoints, complaints) = read(&[("checkpoint-format", given)]);
+            assert_eq!((checkpoints.options.format.as_deref(), complaints.len()), (format, 0), "{given}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::layers::{Reader, hint};
+use super::layers::{Reader, one_of};
 use crate::rules::cluster;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
 use crate::rules::duration;
@@ -50,15 +50,12 @@ pub fn peers(reader: &mut Reader<'_>) -> Option<(Duration, Scope)> {
 /// The frameworks that `env` is to print; none means all.
 pub fn frameworks(reader: &mut Reader<'_>) -> Vec<String> {
     let known: Vec<&str> = FRAMEWORKS.iter().map(|f| f.name).collect();
-    reader.each("framework", |name| match known.contains(&name) {
-        true => Ok(name.to_owned()),
-        false => Err(format!("expected one of {}, found {name:?}{}", known.join(", "), hint(name, &known))),
-    })
+    reader.each("framework", |name| one_of(name, &known).map(str::to_owned))
 }
 
 fn nproc(text: &str) -> Result<Nproc, String> {
     match text.trim() {
-        "gpu" => Ok(Nproc::Gpu),
+        word if word.eq_ignore_ascii_case("gpu") => Ok(Nproc::Gpu),
         number => match number.parse() {
             Ok(count) if (1..=MAX_NPROC).contains(&count) => Ok(Nproc::Count(count)),
             _ => Err(format!("expected gpu or a number from 1 to {MAX_NPROC}, found {text:?}")),
@@ -94,6 +91,20 @@ mod tests {
         assert_eq!(wrong.len(), 4, "{wrong:?}");
         assert!(wrong[0].contains("did you mean vertex?"), "{wrong:?}");
         assert!(wrong[3].contains("tensorflow, torch"), "{wrong:?}");
+    }
+
+    #[test]
+    fn the_case_of_no_word_matters() {
+        for words in [["GPU", "Torch\nTENSORFLOW", "VERTEX", "Worker"], ["gpu", "torch", "vertex", "worker"]] {
+            let [nproc, framework, platform, pool2] = words;
+            let pairs = [
+                ("TRAINIT_NPROC", nproc),
+                ("TRAINIT_FRAMEWORK", framework),
+                ("TRAINIT_PLATFORM", platform),
+                ("TRAINIT_POOL2", pool2),
+            ];
+            assert_eq!(complaints(&pairs), Vec::<String>::new());
+        }
     }
 
     #[test]

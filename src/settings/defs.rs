@@ -45,6 +45,8 @@ pub enum Takes {
 pub struct Setting {
     /// The flag without its dashes; also the key in the configuration file, and upper-cased after `TRAINIT_` the variable.
     pub name: &'static str,
+    /// Whether that variable sets it.
+    pub has_variable: bool,
     /// What it takes.
     pub takes: Takes,
     /// The heading in `--help`.
@@ -58,18 +60,27 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// `TRAINIT_STOP_GRACE` for `stop-grace`.
-    pub fn variable(&self) -> String {
+    /// Without a variable: trainit gives its children one of that name, which must not come back as a setting of theirs.
+    const fn without_variable(self) -> Setting {
+        Setting { has_variable: false, ..self }
+    }
+
+    /// `TRAINIT_STOP_GRACE` for `stop-grace`; `None` where no variable sets it.
+    pub fn variable(&self) -> Option<String> {
+        if !self.has_variable {
+            return None;
+        }
         let mut name = String::with_capacity("TRAINIT_".len() + self.name.len());
         name.push_str("TRAINIT_");
         name.extend(self.name.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_uppercase() }));
-        name
+        Some(name)
     }
 
     /// Whether this is the setting's variable; as [`Setting::variable`], without making it.
     pub fn is_set_by(&self, variable: &str) -> bool {
         let spelled = |c: u8| if c == b'-' { b'_' } else { c.to_ascii_uppercase() };
-        variable.strip_prefix("TRAINIT_").is_some_and(|name| name.bytes().eq(self.name.bytes().map(spelled)))
+        let is_its = |name: &str| name.bytes().eq(self.name.bytes().map(spelled));
+        self.has_variable && variable.strip_prefix("TRAINIT_").is_some_and(is_its)
     }
 }
 
@@ -86,15 +97,15 @@ const fn one(
     default: &'static str,
     help: &'static str,
 ) -> Setting {
-    Setting { name, takes: Takes::One(value), topic, on, default, help }
+    Setting { name, has_variable: true, takes: Takes::One(value), topic, on, default, help }
 }
 
 const fn many(name: &'static str, value: &'static str, topic: &'static str, on: u8, help: &'static str) -> Setting {
-    Setting { name, takes: Takes::Many(value), topic, on, default: "", help }
+    Setting { name, has_variable: true, takes: Takes::Many(value), topic, on, default: "", help }
 }
 
 const fn switch(name: &'static str, topic: &'static str, on: u8, help: &'static str) -> Setting {
-    Setting { name, takes: Takes::Switch, topic, on, default: "", help }
+    Setting { name, has_variable: true, takes: Takes::Switch, topic, on, default: "", help }
 }
 
 /// The topics, in the order of `--help`.
@@ -127,8 +138,8 @@ mod tests {
 
     #[test]
     fn each_variable_sets_its_own_setting_and_no_other() {
-        for setting in all() {
-            let set: Vec<&str> = all().filter(|s| s.is_set_by(&setting.variable())).map(|s| s.name).collect();
+        for (setting, variable) in all().filter_map(|setting| Some((setting, setting.variable()?))) {
+            let set: Vec<&str> = all().filter(|s| s.is_set_by(&variable)).map(|s| s.name).collect();
             assert_eq!(set, [setting.name]);
         }
     }

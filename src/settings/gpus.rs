@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_read_and_every_mistake_is_told() {
-        let (gpus, complaints) = given(&[("require-gpus", "any"), ("xid", "13=leave"), ("gpu-timeout", "1s")]);
+        let (gpus, complaints) = given(&[("require-gpus", "ANY"), ("xid", "13=leave"), ("gpu-timeout", "1s")]);
         assert!(gpus.demands.any() && complaints.is_empty());
         assert_eq!(gpus.policy.overrides, [(13, Class::Leave)]);
         let wrong = [("require-gpus", "two"), ("min-driver", "new"), ("min-gpu-memory", "big"), ("xid", "13")];

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::config_file::ConfigFile;
 use super::defs::{Setting, Takes, all, find};
-pub use super::nearest::{hint, nearest};
+pub use super::nearest::{hint, nearest, one_of};
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 
@@ -121,7 +121,7 @@ impl Values {
     /// Where the value of `name` came from, as a complaint names it.
     pub fn place(&self, name: &str) -> String {
         match self.get(name).map(|g| &g.origin) {
-            Some(Origin::Variable) => find(name).map(Setting::variable).unwrap_or_default(),
+            Some(Origin::Variable) => find(name).and_then(Setting::variable).unwrap_or_default(),
             Some(Origin::File(path, line)) => format!("{}:{line}: {name}", path.display()),
             Some(Origin::Platform(because)) => format!("--{name} (from {because})"),
             _ => format!("--{name}"),
@@ -229,12 +229,9 @@ impl<'a> Reader<'a> {
 
     /// One of a few words.
     pub fn choice<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
-        self.parse(name, |text| {
-            words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, value)| *value).ok_or_else(|| {
-                let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-                format!("expected one of {}, found {text:?}{}", known.join(", "), hint(text, &known))
-            })
-        })
+        let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let found = self.parse(name, |text| one_of(text, &known))?;
+        words.iter().find(|(word, _)| *word == found).map(|(_, value)| *value)
     }
 
     /// A whole number from 0.
@@ -281,6 +278,7 @@ const OTHER_VARIABLES: &[&str] = &[
     "TRAINIT_LEADER_ADDR",
     "TRAINIT_LEADER_PORT",
     "TRAINIT_LIGHTGBM_MACHINES",
+    "TRAINIT_TRIAL",
     "TRAINIT_NVML_LIBRARY",
     "TRAINIT_GPU_PROBE",
     "TRAINIT_AZURE_METADATA_ENDPOINT",
@@ -298,7 +296,7 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
         return Vec::new();
     }
     let known: Vec<String> =
-        all().map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
+        all().filter_map(Setting::variable).chain(OTHER_VARIABLES.iter().map(|v| (*v).to_owned())).collect();
     names.retain(|name| !known.iter().any(|k| k == name));
     names.sort_unstable();
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -375,6 +373,13 @@ mod tests {
         let warnings = unknown_variables(&env);
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].message.contains("TRAINIT_STOP_GRACE?"), "{:?}", warnings[0]);
+    }
+
+    #[test]
+    fn what_trainit_sets_for_its_children_is_no_setting_of_theirs() {
+        for variable in OTHER_VARIABLES {
+            assert!(!all().any(|setting| setting.is_set_by(variable)), "{variable}");
+        }
     }
 
     #[test]

@@ -48,8 +48,6 @@ pub struct ReportMetric {
     pub wanted: Wanted,
     /// Flush the file to the device.
     pub fsync: bool,
-    /// Only where this process is rank 0.
-    pub rank0_only: bool,
     /// A file that cannot be written is no failure.
     pub best_effort: bool,
     /// What is odd, one line each.
@@ -144,6 +142,11 @@ pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     Some(Collected { patterns, events, records, report, stdout, stderr, target, warnings })
 }
 
+/// Whether a report is for another process to make, which is rank 0: then nothing else that was given matters here.
+pub fn is_others(reader: &mut Reader<'_>, env: &Env) -> bool {
+    reader.switch("rank0-only") && !is_first(env)
+}
+
 /// Reads the settings and operands of `report-metric`. `None` when something is wrong; the reader has the complaints.
 pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<ReportMetric> {
     let mut warnings = Vec::new();
@@ -152,14 +155,13 @@ pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) 
     let keep = keep(reader);
     let target = target(reader, named, trial, keep, env, &mut warnings);
     let fsync = reader.switch("fsync");
-    let rank0_only = reader.switch("rank0-only");
     let best_effort = reader.switch("best-effort");
     let wanted = wanted(reader, operands, env)?;
     if let Wanted::One(report) = &wanted {
         warnings.extend(report.warnings());
     }
     let all_is_well = reader.complaints.is_empty();
-    all_is_well.then_some(ReportMetric { target, wanted, fsync, rank0_only, best_effort, warnings })
+    all_is_well.then_some(ReportMetric { target, wanted, fsync, best_effort, warnings })
 }
 
 /// A path on this machine. Errors: it names a store.

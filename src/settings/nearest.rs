@@ -7,6 +7,12 @@ pub fn hint(word: &str, known: &[&str]) -> String {
     nearest(word, known).map(|k| format!("; did you mean {k}?")).unwrap_or_default()
 }
 
+/// The known word that this is, whatever its case. Errors: which there are.
+pub fn one_of<'a>(word: &str, known: &[&'a str]) -> Result<&'a str, String> {
+    let found = known.iter().find(|k| k.eq_ignore_ascii_case(word.trim())).copied();
+    found.ok_or_else(|| format!("expected one of {}, found {word:?}{}", known.join(", "), hint(word, known)))
+}
+
 /// The known word that was meant, if one is near: misspelt, else with a part in common (`grace` for `stop-grace`).
 pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let near = known.iter().map(|k| (distance(word, k), *k)).filter(|(d, k)| *d <= 2.max(k.len() / 4));

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::layers::{Reader, hint};
+use super::layers::{Reader, one_of};
 use crate::rules::duration;
 use crate::rules::job::{Hang, Policy, StoppedCode, Target};
 use crate::rules::preempt;
@@ -140,12 +140,10 @@ fn hang(reader: &mut Reader<'_>) -> Option<Hang> {
 /// Who is asked about preemptions.
 pub fn preemption(reader: &mut Reader<'_>) -> preempt::Choice {
     let choice = reader.parse("preemption", |text| {
-        preempt::choice(text).ok_or_else(|| {
-            let names: Vec<&str> = ["auto", "off"].into_iter().chain(preempt::SOURCES.iter().map(|s| s.name)).collect();
-            format!("expected one of {}, found {text:?}{}", names.join(", "), hint(text, &names))
-        })
+        let names: Vec<&str> = ["auto", "off"].into_iter().chain(preempt::SOURCES.iter().map(|s| s.name)).collect();
+        one_of(text, &names).map(preempt::choice)
     });
-    choice.unwrap_or(preempt::Choice::Auto)
+    choice.flatten().unwrap_or(preempt::Choice::Auto)
 }
 
 /// Only the form of log lines; for complaints about everything else.
@@ -251,6 +249,14 @@ mod tests {
         assert_eq!(read_from(&[("TRAINIT_CHECKPOINT_DIR", "/c")]).0.policy.max_restarts, 3);
         let given = [("TRAINIT_CHECKPOINT_DIR", "/c"), ("TRAINIT_MAX_RESTARTS", "0")];
         assert_eq!(read_from(&given).0.policy.max_restarts, 0);
+    }
+
+    #[test]
+    fn the_case_of_a_preemption_source_does_not_matter() {
+        for (given, word) in [("OFF", "off"), ("Auto", "auto"), ("GCE", "gce")] {
+            let (settings, complaints) = read_from(&[("TRAINIT_PREEMPTION", given)]);
+            assert_eq!((Some(settings.preemption), complaints.len()), (preempt::choice(word), 0), "{given}");
+        }
     }
 
     #[test]

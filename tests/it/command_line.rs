@@ -121,3 +121,14 @@ fn a_variable_that_nothing_reads_is_told_where_something_is_deleted_too_and_once
     let done = Trainit::new(run).env("TRAINIT_KEEEP", "10").output().expect_code(0);
     assert_eq!(done.err().matches("TRAINIT_KEEEP: no such setting").count(), 1, "{}", done.err());
 }
+
+#[test]
+fn a_variable_that_nothing_reads_is_named_along_with_what_is_wrong() {
+    for args in [&["run", "--", "true"][..], &["inspect"], &["env"]] {
+        let run = Trainit::new(args).env("TRAINIT_CHEKPOINT_DIR", "/c").env("TRAINIT_NNODES", "two");
+        let done = run.output().expect_code(125);
+        assert!(done.err().contains("TRAINIT_NNODES"), "{args:?}: {}", done.err());
+        let names = done.err().matches("did you mean TRAINIT_CHECKPOINT_DIR?").count();
+        assert_eq!(names, 1, "{args:?}: {}", done.err());
+    }
+}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Finished, Trainit, eventually};
+use crate::support::{Finished, Trainit, binary, eventually};
 
 pub fn report<S: AsRef<std::ffi::OsStr>>(file: &Path, args: impl IntoIterator<Item = S>) -> Trainit {
     Trainit::new(["report-metric"]).args(args).env("CLOUD_ML_HP_METRIC_FILE", file)
@@ -186,7 +186,7 @@ fn a_tag_or_trial_that_is_not_utf8_is_refused() {
     assert!(done.err().contains("not UTF-8"), "{}", done.err());
     let done = report(&file, ["a", "1"]).env("CLOUD_ML_TRIAL_ID", bytes).output().expect_code(125);
     assert!(done.err().contains("CLOUD_ML_TRIAL_ID"), "{}", done.err());
-    for variable in ["CLOUD_ML_HP_METRIC_TAG", "TRAINIT_FILE", "TRAINIT_TRIAL"] {
+    for variable in ["CLOUD_ML_HP_METRIC_TAG", "TRAINIT_FILE"] {
         let done = report(&file, ["1"]).env(variable, bytes).output().expect_code(125);
         assert!(done.err().contains(&format!("{variable}: not UTF-8")), "{}", done.err());
     }
@@ -210,13 +210,30 @@ fn tag_trial_and_file_are_taken_from_the_flag_then_from_the_variable() {
     let run = || report(&file, ["--value", "1"]).env("CLOUD_ML_HP_METRIC_TAG", "acc").env("CLOUD_ML_TRIAL_ID", "7");
     run().output().expect_code(0);
     run().args(["--tag", "f1", "--trial", "", "--file"]).args([&other]).output().expect_code(0);
-    run().env("TRAINIT_FILE", &other).env("TRAINIT_TRIAL", "9").output().expect_code(0);
+    run().env("TRAINIT_FILE", &other).output().expect_code(0);
     report(&file, ["1"]).env("CLOUD_ML_HP_METRIC_TAG", "").output().expect_code(0);
     let (first, second) = (lines(&file), lines(&other));
     assert!(first[0]["acc"] == "1.0" && first[0]["trial"] == "7", "{first:?}");
     assert!(first[1]["training/hptuning/metric"] == "1.0" && first[1]["trial"] == "0", "{first:?}");
     assert!(second[0]["f1"] == "1.0" && second[0]["trial"] == "", "{second:?}");
-    assert!(second[1]["acc"] == "1.0" && second[1]["trial"] == "9", "{second:?}");
+    assert!(second[1]["acc"] == "1.0" && second[1]["trial"] == "7", "{second:?}");
+}
+
+#[test]
+fn below_a_run_the_trial_is_the_one_that_the_run_itself_and_the_tuners_library_write() {
+    let cluster =
+        r#"{"cluster": {"workerpool0": ["a:2222"]}, "task": {"type": "workerpool0", "index": 0, "trial": "3"}}"#;
+    for (given, written) in [(Some("9"), "9"), (Some(""), ""), (None, "0")] {
+        let (_dir, file) = folder();
+        let script = r#"echo "trial $TRAINIT_TRIAL"; "$1" report-metric a 1; echo m: 5"#;
+        let run = Trainit::new(["run", "--metric", r"m=m: (\d)", "--", "sh", "-c", script, "sh"]).args([binary()]);
+        let run = run.env("CLUSTER_SPEC", cluster).env("CLOUD_ML_HP_METRIC_FILE", &file);
+        let run = given.into_iter().fold(run, |run, trial| run.env("CLOUD_ML_TRIAL_ID", trial));
+        let done = run.output().expect_code(0);
+        assert!(done.out().contains("trial 3"), "{}", done.out());
+        let trials: Vec<Value> = lines(&file).iter().map(|line| line["trial"].clone()).collect();
+        assert_eq!(trials, [written, written], "{given:?}");
+    }
 }
 
 #[test]
@@ -353,8 +370,9 @@ fn only_rank_0_reports_where_that_is_asked_and_feeders_of_others_live_on() {
     let (_dir, file) = folder();
     let run = |args: &[&str], rank: &str| report(&file, args).env("RANK", rank).output();
     run(&["a", "1", "--rank0-only"], "1").expect_code(0);
-    run(&["a", "x", "--rank0-only"], "1").expect_code(125);
     assert!(!file.exists());
+    run(&["a", "x", "--rank0-only"], "0").expect_code(125);
+    run(&["a", "1", "--rank0-only", "--frobnicate"], "1").expect_code(125);
     run(&["a", "1", "--rank0-only"], "0").expect_code(0);
     run(&["a", "1"], "1").expect_code(0);
     assert_eq!(lines(&file).len(), 2);
@@ -363,6 +381,28 @@ fn only_rank_0_reports_where_that_is_asked_and_feeders_of_others_live_on() {
         .env("RANK", "1")
         .output()
         .expect_code(0);
+}
+
+#[test]
+fn on_a_rank_that_does_not_report_nothing_is_wrong_with_what_it_would_have_reported() {
+    let (dir, file) = folder();
+    let folder = dir.path().to_str().unwrap();
+    for args in [
+        &["a", "x"][..],
+        &["timestamp", "1"],
+        &["a", "1", "--step", "1.5"],
+        &["a", "1", "--keep", "many"],
+        &["a", "1", "--file", folder],
+        &["a", "1", "--file", "/tmp/"],
+        &["a"],
+        &[],
+        &["--stdin", "--step", "3"],
+    ] {
+        let done = report(&file, args).args(["--rank0-only"]).env("RANK", "1").output().expect_code(0);
+        assert!(done.err().is_empty() && !file.exists(), "{args:?}: {}", done.err());
+    }
+    let done = report(&file, ["a", "x"]).env("RANK", "1").env("TRAINIT_RANK0_ONLY", "maybe").output().expect_code(125);
+    assert_eq!(done.err().matches("expected true or false").count(), 1, "{}", done.err());
 }
 
 #[test]

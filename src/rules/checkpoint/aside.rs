@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::listing::{name_of, parent_of};
-use super::unit::{Candidate, Scan, number_after};
+use super::listing::{Entry, Listing, join, name_of, parent_of};
+use super::unit::{Candidate, Scan, number_after, step_in_stem};
 
 impl Scan<'_> {
     /// Whether something is unfinished or hidden, by its own name or by that of what it lies in: `step-5.tmp`,
@@ -22,6 +22,16 @@ impl Scan<'_> {
 /// Whether a directory is where Python keeps its libraries, with path files that are called as torch's are (`.pth`).
 fn is_installed(part: &str) -> bool {
     ["site-packages", "dist-packages"].contains(&part)
+}
+
+/// Whether a directory is of no checkpoint, whatever lies in it and whoever asks for a format: TensorFlow and Keras have every
+/// worker save, and those that are not the chief into `workertemp_N`, which they delete; DLRover notes in `N.done`, beside `N`,
+/// which ranks are through. A `step-5.done` with no `step-5` beside it may be a checkpoint that was renamed when it was.
+pub(super) fn is_nobodys(listing: &Listing, directory: &Entry) -> bool {
+    let has_it_beside =
+        |name: &str| step_in_stem(name).is_some() && listing.get(&join(parent_of(&directory.path), name)).is_some();
+    number_after("workertemp_", directory.name()).is_some()
+        || directory.name().strip_suffix(".done").is_some_and(has_it_beside)
 }
 
 /// Whether a name is of something unfinished or hidden, in any framework.
@@ -85,8 +95,10 @@ pub fn is_bystander(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::check::tests::{hdf5_of, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, reason};
+    use super::super::tests::{complete_units, complete_units_with, reason};
+    use super::super::{Options, recognise};
     use super::*;
 
     #[test]
@@ -122,6 +134,45 @@ mod tests {
     }
 
     #[test]
+    fn what_workers_other_than_the_chief_must_save_is_no_checkpoint_in_any_format() {
+        let files = |home: &str| {
+            [
+                ("model_7.pt", zip_of(b"w", b"")),
+                ("w-7.weights.h5", hdf5_of(0, b"w", 0)),
+                ("step-7/w.bin", b"x".to_vec()),
+            ]
+            .map(|(name, content)| Memory::default().with(&format!("{home}{name}"), content))
+        };
+        assert!(files("").iter().all(|memory| complete_units(memory).len() == 1));
+        for (format, at) in [("torch", 0), ("keras", 1), ("generic", 2)] {
+            let asked = Options { format: Some(format.into()), ..Options::default() };
+            for home in ["workertemp_1/", "run/workertemp_12/"] {
+                let memory = &files(home)[at];
+                assert_eq!(complete_units(memory), [], "{home} {format}");
+                assert_eq!(complete_units_with(memory, &asked), [], "{home} {format}");
+            }
+        }
+        let model = Memory::of(&[("workertemp_3/a", "x"), ("step-5/workertemp_1/w", "x"), ("step-5/w", "x")]);
+        assert_eq!(complete_units(&model), [("step-5".into(), Some(5))]);
+        let (listing, options) = (model.listing(), Options::default());
+        let found = recognise(&Scan { listing: &listing, peek: &model, options: &options }).expect("it is found");
+        assert_eq!(found.candidates[0].paths, ["step-5/w"]);
+        assert_eq!(complete_units(&files("workertemp_old/")[0]).len(), 1, "anybody's");
+    }
+
+    #[test]
+    fn what_notes_which_ranks_are_through_is_none_and_what_may_be_a_checkpoint_under_its_last_name_is_one() {
+        let units = |files: &[&str]| {
+            let memory = files.iter().fold(Memory::default(), |memory, path| memory.with(path, "x"));
+            complete_units(&memory).into_iter().map(|unit| unit.0).collect::<Vec<String>>()
+        };
+        assert_eq!(units(&["20/w.bin", "20.done/0", "20.done/1"]), ["20"]);
+        assert_eq!(units(&["run/step-5/w.bin", "run/step-5.done/w.bin"]), ["run/step-5"]);
+        assert_eq!(units(&["step-5.done/w.bin"]), ["step-5.done"]);
+        assert_eq!(units(&["step-5.done/w.bin", "step-6/w.bin"]), ["step-6", "step-5.done"]);
+    }
+
+    #[test]
     fn what_python_installed_is_none() {
         let path = "venv/lib/python3.11/site-packages/distutils-precedence.pth";
         assert_eq!(complete_units(&Memory::of(&[(path, "import os"), ("step-5/w.bin", "x")])).len(), 1);
@@ -142,7 +193,7 @@ mod tests {
         let memory = Memory::of(&[("a-step=5/w", "x"), ("a-step=7/w", "x"), ("a-step=7-unfinished", "")]);
         assert_eq!(complete_units(&memory), [("a-step=5".into(), Some(5))]);
         assert!(reason(&memory, "a-step=7").contains("a-step=7-unfinished is there"));
-        let file = Memory::default().with("a-step=7.ckpt", super::super::check::tests::zip_of(b"w", b""));
+        let file = Memory::default().with("a-step=7.ckpt", zip_of(b"w", b""));
         assert_eq!(complete_units(&file).len(), 1);
         assert_eq!(complete_units(&file.with("a-step=7-unfinished", "")), []);
     }

@@ -44,7 +44,8 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
     scan.all_whole(candidate)
 }
 
-fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
+/// The tracker, which it writes beside other frameworks' checkpoints, too.
+pub(super) fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
     let path = join(parent_of(&candidate.unit), TRACKER);
     let step = candidate.step.or_else(|| step_in_stem(name_of(&candidate.unit)));
     match step {

@@ -2,6 +2,8 @@
 //!
 //! Deliberately absent: how the walk is made, and any reading of content but through [`Peek`], which is handed in.
 
+use std::collections::BTreeSet;
+use std::iter::successors;
 use std::path::PathBuf;
 
 /// What an entry is.
@@ -119,10 +121,12 @@ impl Listing {
         &self.entries[from..from + count]
     }
 
-    /// All but a directory and what is below it.
-    pub fn without(&self, directory: &str) -> Listing {
-        let is_other =
-            |e: &&Entry| e.path.strip_prefix(directory).is_none_or(|rest| !rest.is_empty() && !rest.starts_with('/'));
+    /// All but these directories and what is below them.
+    pub fn without(&self, directories: &BTreeSet<&str>) -> Listing {
+        let is_other = |e: &&Entry| {
+            let mut around = successors(Some(e.path.as_str()), |path| path.rsplit_once('/').map(|(around, _)| around));
+            !around.any(|path| directories.contains(path))
+        };
         Listing { entries: self.entries.iter().filter(is_other).cloned().collect() }
     }
 

@@ -1,6 +1,8 @@
 //! Pointers that no layout of ours writes: a small file or a link beside the checkpoints, by whose name and content anybody
-//! sees that it names one of them. `latest` beside `step-100`, `last_checkpoint`, `latest.pt`.
+//! sees that it names one of them. `latest` beside `step-100`, `last_checkpoint`, `latest.pt`. And the tracker of what saves
+//! for others, beside theirs.
 
+use super::dlrover;
 use super::layout::Pointer;
 use super::listing::{Entry, Kind, name_of, parent_of};
 use super::unit::{Candidate, Scan, step_in};
@@ -12,7 +14,7 @@ const LONGEST: u64 = 4 << 10;
 /// after a save, and may have moved them on.
 pub(super) fn beside<'a>(scan: &'a Scan, unit: &'a Candidate) -> impl Iterator<Item = Pointer> + 'a {
     let all = scan.listing.within(parent_of(&unit.unit)).filter(|e| is_called_so(e.name()));
-    all.filter_map(|entry| pointer(scan, unit, entry))
+    all.filter_map(|entry| pointer(scan, unit, entry)).chain(dlrover::pointers(scan, unit))
 }
 
 /// Whether a pointer beside the unit names it, or a later one.
@@ -133,6 +135,26 @@ mod tests {
                 assert_eq!(pointers(found.layout, &scan, unit), pointer(path, rewritten, false), "{path} {content}");
             }
             assert_eq!(of(&memory().with("last", format!("-> {said}"))).len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_tracker_of_what_saves_for_other_frameworks_goes_with_theirs() {
+        let part = zip_of(b"w", b"");
+        let megatron = Memory::of(&[("latest_checkpointed_iteration.txt", "10")])
+            .with("iter_0000010/mp_rank_00/model_optim_rng.pt", &part);
+        let deepspeed =
+            Memory::of(&[("latest", "global_step10")]).with("global_step10/mp_rank_00_model_states.pt", &part);
+        for (memory, own, said) in
+            [(megatron, "latest_checkpointed_iteration.txt", "10"), (deepspeed, "latest", "global_step10")]
+        {
+            let all = [pointer(own, said, false), pointer("dlrover_latest.txt", "10", false)].concat();
+            // It may have moved on, or not have come so far.
+            for tracker in ["10", "20", "5"] {
+                let memory = memory.clone().with("dlrover_latest.txt", tracker);
+                assert_eq!(of(&memory), all, "{own} {tracker}");
+            }
+            assert_eq!(of(&memory.with("a/dlrover_latest.txt", "10")), all[..1]);
         }
     }
 

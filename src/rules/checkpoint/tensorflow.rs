@@ -27,8 +27,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let mut units: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for file in scan.listing.files() {
         let directory = parent_of(&file.path);
-        let aside = |part: &str| part.ends_with("_temp") || part.starts_with("workertemp_");
-        if directory.split('/').any(aside) || file.name().contains(".tempstate") {
+        if directory.split('/').any(|part| part.ends_with("_temp")) || file.name().contains(".tempstate") {
             continue;
         }
         let named = [".index", ".meta"].iter().find_map(|end| file.path.strip_suffix(end));

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde::Deserialize;
 
+use super::aside::is_nobodys;
 pub use super::aside::{is_bystander, is_temporary};
 use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
 use super::{check, parts};
@@ -62,7 +63,9 @@ pub struct Options {
 impl Options {
     /// What of a walk may be of checkpoints.
     pub fn seen<'a>(&self, listing: &'a Listing) -> Cow<'a, Listing> {
-        self.left_out.as_ref().map_or(Cow::Borrowed(listing), |out| Cow::Owned(listing.without(out)))
+        let nobodys = listing.directories().filter(|directory| is_nobodys(listing, directory)).map(|d| d.path.as_str());
+        let out: BTreeSet<&str> = nobodys.chain(self.left_out.as_deref()).collect();
+        if out.is_empty() { Cow::Borrowed(listing) } else { Cow::Owned(listing.without(&out)) }
     }
 }
 

@@ -62,8 +62,7 @@ fn is_of_a_save(file: &Entry) -> bool {
     const ANYBODYS: [&str; 9] = ["json", "npy", "npz", "pkl", "pickle", "zip", "index", "model", "onnx"];
     const OTHERS: &str = "json txt pb so arrow parquet tfrecord tfrecords tar gz tgz xz zst wandb db sqlite mdb";
     // What trainers put there before they begin.
-    const BESIDE: [&str; 10] =
-        ["token", "vocab", "spiece", "spm", "merges", "config", "dataset", "cache", "models--", "workertemp"];
+    const BESIDE: [&str; 9] = ["token", "vocab", "spiece", "spm", "merges", "config", "dataset", "cache", "models--"];
     let path = file.path.to_ascii_lowercase();
     let is_aside = path.split('/').any(is_temporary) || is_copy(&path) || BESIDE.iter().any(|word| path.contains(word));
     if file.kind != Kind::File || file.size == 0 || is_aside || is_bystander(file.name()) {

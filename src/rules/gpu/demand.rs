@@ -195,7 +195,7 @@ fn size(bytes: u64) -> String {
 /// `N` or `any`. Errors: what was expected.
 pub fn parse_number(text: &str) -> Result<Number, String> {
     match text.trim() {
-        "any" => Ok(Number::Any),
+        word if word.eq_ignore_ascii_case("any") => Ok(Number::Any),
         digits => {
             let number = digits.parse().map_err(|_| format!("expected a number of GPUs or any, found {text:?}"))?;
             Ok(Number::AtLeast(number))
