@@ -45,6 +45,11 @@ fn local(place: &Place, name: &str) -> Vec<u8> {
     fs::read(place.local().join(name)).unwrap()
 }
 
+fn a_minute_ago(path: &Path) {
+    let file = fs::File::options().append(true).open(path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+}
+
 fn numbered(step: u64) -> String {
     format!("epoch=0-step={step}.ckpt")
 }
@@ -123,8 +128,7 @@ fn a_last_that_is_torn_holds_nothing_up_and_is_whole_after_a_restore() {
     running.finish().expect_code(137);
     assert_eq!(newest(&place), Some((numbered(30), 1)));
     let (before, there) = (local(&place, "last.ckpt"), place.local());
-    let file = fs::File::options().append(true).open(&last).unwrap();
-    file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    a_minute_ago(&last);
     // What was torn by the kill is in the way on this disk, and missing on another.
     for is_lost in [false, true] {
         if is_lost {
@@ -156,8 +160,7 @@ fn where_the_disk_is_still_there_a_restart_leaves_both_files_as_they_are() {
 fn a_later_save_under_the_fixed_name_alone_is_a_commit_of_its_own() {
     let place = place();
     fs::write(place.local().join(numbered(30)), of(&place, "30.ckpt")).unwrap();
-    let file = fs::File::options().append(true).open(place.local().join(numbered(30))).unwrap();
-    file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    a_minute_ago(&place.local().join(numbered(30)));
     fs::write(place.local().join("last.ckpt"), of(&place, "30.ckpt")).unwrap();
     place.push();
     assert_eq!(newest(&place), Some((numbered(30), 1)));
@@ -201,8 +204,7 @@ fn a_restore_that_is_killed_while_it_makes_a_copy_is_done_again() {
         let pull = || place.checkpoint_in("pull", &there);
         fs::create_dir(&there).unwrap();
         fs::write(there.join("last.ckpt"), &of(&place, "31.ckpt")[..5000]).unwrap();
-        let file = fs::File::options().append(true).open(there.join("last.ckpt")).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        a_minute_ago(&there.join("last.ckpt"));
         pull().env("TRAINIT_TEST_FAULT", point.to_string()).output().expect_code(137);
         pull().output().expect_code(0);
         for name in ["last.ckpt", &numbered(30)] {
@@ -247,8 +249,7 @@ fn a_poisoned_last_without_a_step_makes_way_for_the_one_before_it() {
     for has_store in [true, false] {
         let place = place();
         fs::write(place.local().join(numbered(20)), of(&place, "20.ckpt")).unwrap();
-        let file = fs::File::options().append(true).open(place.local().join(numbered(20))).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        a_minute_ago(&place.local().join(numbered(20)));
         fs::write(place.local().join("last.ckpt"), of(&place, "20.ckpt")).unwrap();
         if has_store {
             place.push();
@@ -264,22 +265,6 @@ fn a_poisoned_last_without_a_step_makes_way_for_the_one_before_it() {
 }
 
 #[test]
-fn a_name_that_the_trainer_gives_it_after_its_commit_costs_no_bytes() {
-    let place = place();
-    let waits = "until [ -e $D/.go ]; do sleep 0.02; done\n";
-    let script = [&save("30.ckpt", &numbered(30)), waits, &save("30.ckpt", "last.ckpt"), "exec sleep 60"].concat();
-    let running = run(&place, &script).start();
-    until(&place, &numbered(30));
-    fs::write(place.local().join(".go"), "").unwrap();
-    eventually("the same with its other name", || newest(&place) == Some((numbered(30), 2)));
-    lost(&place, running);
-    assert_eq!(place.manifest().1["copies"], serde_json::json!(["last.ckpt"]));
-    assert_eq!(fs::read_dir(place.store().join(numbered(30))).unwrap().count(), 1, "nothing was sent again");
-    let there = place.pull_afresh("there");
-    assert_eq!(fs::read(there.join("last.ckpt")).unwrap(), of(&place, "30.ckpt"));
-}
-
-#[test]
 fn a_small_file_of_text_under_the_fixed_name_is_a_pointer() {
     let place = place();
     saved(&place.local(), "model_100.pt", "step 100", "w");
@@ -287,4 +272,23 @@ fn a_small_file_of_text_under_the_fixed_name_is_a_pointer() {
     place.push();
     let there = place.pull_afresh("there");
     assert_eq!(fs::read_to_string(there.join("latest.pt")).unwrap(), "model_100.pt");
+}
+
+#[test]
+fn a_last_that_somebody_is_writing_is_left_to_him() {
+    let place = place();
+    fs::write(place.local().join(numbered(30)), of(&place, "30.ckpt")).unwrap();
+    fs::write(place.local().join("last.ckpt"), of(&place, "30.ckpt")).unwrap();
+    place.push();
+    let last = place.path("there").join("last.ckpt");
+    fs::create_dir(place.path("there")).unwrap();
+    let half = &of(&place, "31.ckpt")[..5000];
+    fs::write(&last, half).unwrap();
+    a_minute_ago(&last);
+    let written = fs::File::options().append(true).open(&last).unwrap();
+    place.pull_afresh("there");
+    assert!(fs::read(&last).unwrap() == half);
+    drop(written);
+    place.pull_afresh("there");
+    assert!(fs::read(&last).unwrap() == of(&place, "30.ckpt"));
 }

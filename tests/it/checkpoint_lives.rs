@@ -437,6 +437,8 @@ fn a_restart_finds_the_pointer_at_the_checkpoint_it_goes_on_from_whatever_the_cr
         fs::create_dir_all(&whole).unwrap();
         fs::write(whole.join("model_optim_rng.pt"), b"\x80\x02}q\x00.").unwrap();
         fs::write(place.local().join(TRACKER), "10").unwrap();
+        fs::create_dir(place.local().join("iter_0000005")).unwrap();
+        fs::write(place.local().join("last_good"), "iter_0000005").unwrap();
         let script = r#"echo "$TRAINIT_RESUME_STEP, at $(cat $D/TRACKER)"; [ $TRAINIT_ATTEMPT = 1 ] || exit 0
             mkdir -p $D/iter_0000020/mp_rank_00; printf PK >$D/iter_0000020/mp_rank_00/model_optim_rng.pt; LEFT; exit 1"#;
         let script = script.replace("LEFT", left).replace("TRACKER", TRACKER);
@@ -450,5 +452,7 @@ fn a_restart_finds_the_pointer_at_the_checkpoint_it_goes_on_from_whatever_the_cr
         };
         let done = done.expect_code(0);
         assert_eq!(done.out(), "10, at 10\n10, at 10\n", "{left}: {}", done.err());
+        let good = fs::read_to_string(place.local().join("last_good")).unwrap();
+        assert!(has_store || good == "iter_0000005", "{left}: {good}");
     }
 }

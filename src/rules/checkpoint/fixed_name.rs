@@ -67,7 +67,7 @@ pub enum There {
 /// `beside`: the files of the unit's directory.
 pub fn there(peek: &dyn Peek, file: &Entry, unit: &Entry, mut beside: impl Iterator<Item = Entry>) -> There {
     let is_other = |e: &Entry| e.kind == Kind::File && e.path != file.path && step_in(e.name()).is_some();
-    if (file.size, file.mtime_ns) == (unit.size, unit.mtime_ns) || is_copy(peek, file, unit) {
+    if is_copy(peek, file, unit) {
         There::Same
     } else if is_torn(peek, file) {
         There::Torn

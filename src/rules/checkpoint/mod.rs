@@ -33,7 +33,7 @@ mod order;
 pub mod pace;
 mod parts;
 pub mod plan;
-mod pointing;
+pub mod pointing;
 mod roles;
 mod same_save;
 mod siblings;

@@ -2,6 +2,7 @@
 //! sees that it names one of them. `latest` beside `step-100`, `last_checkpoint`, `latest.pt`. And the tracker of what saves
 //! for others, beside theirs.
 
+use super::contest;
 use super::dlrover;
 use super::layout::Pointer;
 use super::listing::{Entry, Kind, name_of, parent_of};
@@ -28,8 +29,15 @@ pub(super) fn is_named(scan: &Scan, unit: &Candidate) -> bool {
     })
 }
 
+/// Whether a pointer that says this was moved on from the checkpoint of this step, or is empty. One to an older, or to what
+/// has no step, is the trainer's own affair.
+pub fn has_moved_on(said: &str, step: Option<u64>) -> bool {
+    let first = said.trim().lines().next().unwrap_or_default();
+    first.is_empty() || step.is_some_and(|step| step_in(name_of(first.trim_end_matches('/'))) > Some(step))
+}
+
 fn is_called_so(name: &str) -> bool {
-    name.starts_with("latest") || name.starts_with("last") || name == "checkpoint"
+    (name.starts_with("latest") || name.starts_with("last") || name == "checkpoint") && !contest::is_best(name)
 }
 
 fn pointer(scan: &Scan, unit: &Candidate, entry: &Entry) -> Option<Pointer> {
@@ -81,6 +89,7 @@ mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
     use super::super::{Options, Pointer, Scan, pointers, recognise};
+    use super::has_moved_on;
 
     /// The pointers of the newest unit.
     fn of(memory: &Memory) -> Vec<Pointer> {
@@ -92,6 +101,19 @@ mod tests {
 
     fn pointer(path: &str, content: &str, symlink: bool) -> Vec<Pointer> {
         vec![Pointer { path: path.into(), content: content.into(), symlink }]
+    }
+
+    #[test]
+    fn a_pointer_has_moved_on_where_it_names_a_later_step_or_nothing() {
+        for said in
+            ["20", "global_step20\n", "run_7/model_20.pt", "model_checkpoint_path: \"m-20\"\nall: \"m-5\"", "", " \n"]
+        {
+            assert!(has_moved_on(said, Some(10)), "{said:?}");
+        }
+        for said in ["10", "9", "release", "run_20/model_10.h5", "epoch=1-step=10.ckpt", "best"] {
+            assert!(!has_moved_on(said, Some(10)), "{said:?}");
+        }
+        assert!(has_moved_on("", None) && !has_moved_on("20", None));
     }
 
     #[test]

@@ -3,8 +3,9 @@
 
 use super::fetch::Stop;
 use super::look::{Local, Look, same_bytes};
-use super::mirror::{Mirror, MirrorError, Resume, beneath};
+use super::mirror::{Mirror, MirrorError, Resume, SMALL, beneath};
 use super::names::Names;
+use crate::rules::checkpoint::{Kind, pointing};
 
 impl Mirror {
     /// Where the store cannot be reached: the newest local checkpoint, which this run made after what it has committed.
@@ -31,11 +32,15 @@ impl Mirror {
         is_it.then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
     }
 
-    /// Lets the pointers name the newest local checkpoint, and puts it under its other names, those too that it had when it
-    /// was committed. Where that cannot be, the trainer is started all the same.
+    /// Lets pointers that moved on, or are empty or gone, name the newest local checkpoint, and puts it under its other
+    /// names, those too that it had when it was committed. Where that cannot be, the trainer is started all the same.
     pub(super) async fn name_newest(&self, look: &Look) {
         let Some(local) = &look.newest else { return };
-        if let Err(error) = self.name_local(local).await {
+        let mut names = self.names_of(local);
+        let step = local.age.step;
+        let said = |path: &str| self.said(path).unwrap_or_default();
+        names.pointers.retain(|pointer| pointing::has_moved_on(&said(&pointer.path), step));
+        if let Err(error) = self.name_unit(&local.candidate.unit, &names).await {
             self.note(format!(
                 "what names the newest checkpoint may name another than {}: {error}",
                 local.candidate.unit
@@ -45,9 +50,21 @@ impl Mirror {
 
     /// The same for one of them. Errors: as [`Mirror::restore`].
     pub(super) async fn name_local(&self, local: &Local) -> Result<(), MirrorError> {
+        self.name_unit(&local.candidate.unit, &self.names_of(local)).await
+    }
+
+    fn names_of(&self, local: &Local) -> Names {
         let before = self.committed.as_ref().filter(|committed| same_bytes(&committed.entries, &local.entries));
-        let names = before.map_or_else(|| local.names.clone(), |committed| local.names.and(&committed.names));
-        self.name_unit(&local.candidate.unit, &names).await
+        before.map_or_else(|| local.names.clone(), |committed| local.names.and(&committed.names))
+    }
+
+    /// What a pointer says; `None`: it is not there, or is none.
+    fn said(&self, path: &str) -> Option<String> {
+        let dir = beneath(&self.config.dir).ok()?;
+        match dir.look(path).ok()??.kind {
+            Kind::Symlink(to) => Some(to),
+            _ => String::from_utf8(dir.read(path, SMALL).ok()?).ok(),
+        }
     }
 
     /// The same for what was restored.

@@ -172,11 +172,7 @@ impl Mirror {
             self.give_way(left()).await?;
             return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
         };
-        if let Some(committed) = self
-            .committed
-            .as_ref()
-            .filter(|held| self.holds(&local) && (limit.is_some() || held.has_names(&local.names)))
-        {
+        if let Some(committed) = self.committed.as_ref().filter(|_| self.holds(&local)) {
             let step = committed.age.step;
             self.waits(None);
             self.tell_outranked(&beside).await;

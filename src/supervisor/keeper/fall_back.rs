@@ -83,6 +83,7 @@ impl Mirror {
             };
             paths.extend(bad.names.copies.iter().map(String::as_str).filter(is_copy));
         }
+        paths.remove(found.unit.as_str());
         for path in paths {
             set_aside(&dir, &attempt, path)?;
         }

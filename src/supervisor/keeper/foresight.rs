@@ -89,8 +89,7 @@ impl Mirror {
     async fn held(&self, store: &Store, look: &Look, local: &Local) -> Result<Option<Stamp>, StoreError> {
         for name in commits(store).await? {
             let Ok(manifest) = judge(store, &name).await? else { continue };
-            let is_named = local.names.copies.iter().all(|path| manifest.copies.contains(path));
-            let is_same = manifest.unit == local.candidate.unit && is_named && seems_same(&manifest, local);
+            let is_same = manifest.unit == local.candidate.unit && seems_same(&manifest, local);
             let is_held = is_same && holds(&self.config.dir, &manifest, &look.listing).await;
             return Ok(is_held.then_some(name.stamp));
         }

@@ -203,11 +203,6 @@ pub(crate) struct Committed {
 }
 
 impl Committed {
-    /// Whether a restore would put it under all of these names: one that the trainer gave it later costs a manifest.
-    pub(crate) fn has_names(&self, names: &Names) -> bool {
-        names.copies.iter().all(|path| self.names.copies.contains(path))
-    }
-
     /// Whether this one is to be committed after it: newer, or written since, which no clock need tell.
     pub(crate) fn is_before(&self, unit: &str, age: Age) -> bool {
         self.unit == unit || self.beside.get(unit) != Some(&age) || plan::supersedes(age, self.age)

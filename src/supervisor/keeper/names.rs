@@ -10,12 +10,12 @@ use super::mirror::{Mirror, TEMPORARY, blocking};
 use super::nook::Nook;
 use super::place::point;
 use crate::edge::beneath::Beneath;
-use crate::edge::clock;
+use crate::edge::{clock, writers};
 use crate::rules::checkpoint::listing::{join, parent_of};
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::{Entry, Kind, Pointer, There, plan, there};
 
-/// What was written less than this before a run began may be another's, who writes on.
+/// What was written less than this ago may be another's, who writes on.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// What is to name a checkpoint where it is put.
@@ -64,6 +64,13 @@ impl Mirror {
         put().map_err(|error: io::Error| Stop::Fatal(self.unusable(&error)))
     }
 
+    /// Whether a process has it open for writing, or one that is not to be seen may: that of a run before this one, or of
+    /// another node.
+    fn is_being_written(&self, file: &Entry) -> bool {
+        let has_others = self.is_first || self.config.options.has_other_nodes;
+        has_others && is_fresh(file) || writers::writer_of(&[(file.device, file.inode)].into()).is_some()
+    }
+
     /// Puts the unit under another name, unless what is whole and nobody's copy lies there.
     async fn put_copy(&self, dir: &Arc<Beneath>, unit: &str, path: &str) -> io::Result<()> {
         let Some(unit) = dir.look(unit)?.filter(|unit| unit.kind == Kind::File) else { return Ok(()) };
@@ -71,7 +78,7 @@ impl Mirror {
         let lies = before.as_ref().map(|file| what_lies(dir, file, &unit)).transpose()?;
         let is_free = match lies {
             None | Some(There::Copy) => true,
-            Some(There::Torn) => !self.is_first || !before.as_ref().is_some_and(is_fresh),
+            Some(There::Torn) => !before.as_ref().is_some_and(|file| self.is_being_written(file)),
             Some(There::Same | There::Another) => false,
         };
         if !is_free {
