@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::checkpoint::shown::local_object;
+use crate::edge::clock;
 use crate::edge::fault::Faults;
 use crate::edge::places;
 use crate::edge::store::Access;
@@ -163,8 +164,11 @@ fn kept_beside(
 fn with_others(checkpoints: keeper::Checkpoints, spec: &ClusterSpec, env: &Env) -> keeper::Checkpoints {
     let is_first = spec.said.process.as_ref().is_some_and(|process| process.local_size != Some(1));
     let tmp = env.given("TMPDIR").map(str::to_owned);
-    let others =
-        checkpoints.kept.clone().filter(|_| is_first).map(|kept| Others { kept: Kept { beside: true, ..kept }, tmp });
+    let others = checkpoints.kept.clone().filter(|_| is_first).map(|kept| Others {
+        kept: Kept { beside: true, ..kept },
+        tmp,
+        since: clock::wall(),
+    });
     keeper::Checkpoints { others, ..checkpoints }
 }
 

@@ -13,6 +13,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
+use super::clock::Clock;
+
 /// Callers that may wait for their turn.
 const BACKLOG: libc::c_int = 16;
 /// Longer than any answer.
@@ -94,12 +96,26 @@ pub fn ask(path: &Path, patience: Duration) -> io::Result<(i32, String)> {
     // SAFETY: an open descriptor; the address is alive for the call.
     unsafe { done(libc::connect(stream.as_raw_fd(), (&raw const address).cast(), length))? };
     let pid = credentials(&stream)?.pid;
-    let mut answer = String::new();
     let slow = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock => io::Error::from(ErrorKind::TimedOut),
         _ => error,
     };
-    (&stream).take(LONGEST_ANSWER_BYTES).read_to_string(&mut answer).map_err(slow)?;
+    let (clock, mut answer) = (Clock::start(), Vec::new());
+    let mut part = [0; 4096];
+    loop {
+        let left = patience.checked_sub(clock.now()).filter(|left| !left.is_zero()).ok_or(ErrorKind::TimedOut)?;
+        stream.set_read_timeout(Some(left))?;
+        match (&stream).read(&mut part).map_err(slow) {
+            Ok(0) => break,
+            Ok(read) => answer.extend_from_slice(&part[..read]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if answer.len() as u64 >= LONGEST_ANSWER_BYTES {
+            break;
+        }
+    }
+    let answer = String::from_utf8(answer).map_err(|_| ErrorKind::InvalidData)?;
     Ok((pid, answer))
 }
 
@@ -175,6 +191,22 @@ mod tests {
         let _listener = Listener::bind(&path).expect("a socket");
         let error = ask(&path, Duration::from_millis(50)).expect_err("nobody answers");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn a_run_that_answers_byte_by_byte_is_given_up_in_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let slow = std::thread::spawn(move || {
+            let (mut caller, _) = listener.accept().expect("a caller");
+            while caller.write_all(b" ").is_ok() {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        });
+        let error = ask(&path, Duration::from_millis(50)).expect_err("the answer has no end");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        slow.join().expect("the caller has left");
     }
 
     #[test]

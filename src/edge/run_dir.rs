@@ -131,6 +131,12 @@ impl Drop for RunDir {
     }
 }
 
+/// Those of our own user's alone: who goes by what they say trusts them.
+pub fn own(tmp: Option<&str>) -> Vec<PathBuf> {
+    let is_own = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.uid() == own_uid());
+    all(tmp).into_iter().filter(is_own).collect()
+}
+
 /// The directories of runs that may be alive and that we may ask: our own user's, everybody's for root. What killed runs
 /// of ours left behind is removed.
 pub fn all(tmp: Option<&str>) -> Vec<PathBuf> {

@@ -37,7 +37,7 @@ pub struct Work {
 }
 
 /// When a stop ends that nobody set an end: late, but it is a stop, and nothing is done that can wait.
-const NO_END: Duration = Duration::from_secs(365 * 86_400);
+pub(super) const NO_END: Duration = Duration::from_secs(365 * 86_400);
 
 /// What the thread is asked to do.
 #[derive(Debug, Clone, Copy)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::super::background::NO_END;
 use super::Keeper;
 use super::commit::Outcome;
 use super::mirror::Mirror;
@@ -20,6 +21,10 @@ const LAST_LOOKS: u32 = 4;
 /// How long the other processes of the node may take to end, and how much of what is left stays for what they leave.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(30);
 const AFTER_OTHERS: Duration = Duration::from_secs(2);
+/// Where trainit was told to stop without an end that was set: they were told as well, and 30 s are a platform's usual.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(4);
+/// After a failure the launcher is to hear of it soon.
+const FAILED_SETTLE: Duration = Duration::from_secs(3);
 /// One that has waited for our restore begins within this time.
 const TO_BEGIN: Duration = Duration::from_secs(3);
 /// So often what another try may do is tried; what takes longer than the patience, twice.
@@ -61,7 +66,8 @@ impl Keeper {
 
     /// How long a checkpoint must have lain still after the end of our command. `None`: nobody can write any more.
     pub(super) async fn settle_for_others(&self) -> Option<Duration> {
-        self.has_others(may_save).await.then_some(self.settle)
+        let settle = if self.waits_for_others { self.settle } else { self.settle.min(FAILED_SETTLE) };
+        self.has_others(may_save).await.then_some(settle)
     }
 
     async fn has_others(&self, which: fn(&Value) -> bool) -> bool {
@@ -74,8 +80,12 @@ impl Keeper {
     /// What lies still is safe first, as often as there is more, until the others of the node have ended.
     /// Errors: the newer run that has taken over.
     async fn await_others(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
-        let until =
-            by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS)).min(self.clock.now() + OTHERS_PATIENCE);
+        let now = self.clock.now();
+        let patience = match by {
+            Some(by) if by >= NO_END => LEAVING_PATIENCE,
+            _ => OTHERS_PATIENCE,
+        };
+        let until = by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS)).min(now + patience);
         if !self.waits_for_others {
             return Ok(());
         }
@@ -88,7 +98,7 @@ impl Keeper {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             // Mostly they have ended by the second look.
             if !std::mem::replace(&mut is_told, true) {
-                let seconds = OTHERS_PATIENCE.as_secs();
+                let seconds = patience.as_secs();
                 tracing::info!("the last commit waits for the other processes of this node, for {seconds} s at most");
             } else if let Some(Outcome::Fenced { by }) = self.commit(Some(self.settle), left).await {
                 return Err(by);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
@@ -49,30 +49,39 @@ pub struct Others {
     pub kept: Kept,
     /// The user's TMPDIR.
     pub tmp: Option<String>,
+    /// When this run began: its launcher starts them all within [`SEARCH`].
+    pub since: SystemTime,
 }
 
 /// What nodes have written down, by its place.
 type Records = BTreeMap<String, Vec<u8>>;
 
-/// Where it answers, and what it said.
+/// Where it is, and what it said.
 #[derive(Debug, Clone)]
 struct Known {
-    socket: PathBuf,
+    dir: PathBuf,
+    /// When it began.
+    since: SystemTime,
     first: First,
 }
 
-/// Where the runs answer that are known by this.
-fn sockets(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
+/// When the run in this directory began.
+fn began(dir: &Path) -> SystemTime {
+    dir.join(KEPT).metadata().and_then(|kept| kept.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// The directories of the runs that are known by this.
+fn runs(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
     let is_one = |dir: &PathBuf| {
         let text = files::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten();
         text.and_then(|text| Kept::parse(&text)).is_some_and(|found| found.is(kept))
     };
-    run_dir::all(tmp).into_iter().filter(is_one).map(|dir| dir.join(SOCKET)).collect()
+    run_dir::own(tmp).into_iter().filter(is_one).collect()
 }
 
 /// How that run is. `None`: it is gone. Errors: it is there, and too busy for an answer.
-fn ask(socket: &Path) -> Option<Result<Value, ()>> {
-    match control::ask(socket, PATIENCE) {
+fn ask(dir: &Path) -> Option<Result<Value, ()>> {
+    match control::ask(&dir.join(SOCKET), PATIENCE) {
         Ok((_, text)) => Some(parse(&text).map_err(drop)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => None,
         Err(_) => Some(Err(())),
@@ -83,8 +92,10 @@ impl Others {
     /// Whether there is one of this kind, by its status.
     pub(super) async fn any(&self, which: fn(&Value) -> bool) -> bool {
         let this = self.clone();
-        let is_one = move |socket: &PathBuf| ask(socket).is_some_and(|status| status.as_ref().map_or(true, which));
-        let looked = blocking(move || Ok(sockets(this.tmp.as_deref(), &this.kept).iter().any(is_one)));
+        let is_of_an_older_run = move |dir: &PathBuf| began(dir) + SEARCH < this.since;
+        let is_one = move |dir: &PathBuf| ask(dir).is_some_and(|status| status.as_ref().map_or(true, which));
+        let all = runs(self.tmp.as_deref(), &self.kept);
+        let looked = blocking(move || Ok(all.iter().any(|dir| !is_of_an_older_run(dir) && is_one(dir))));
         looked.await.unwrap_or_default()
     }
 }
@@ -118,25 +129,25 @@ impl Sibling {
         }
     }
 
-    /// The one that is known, or else of all that are here the one that is least far: an older run may be there still.
+    /// The one that is known, or else of all that are here the youngest: an older run may be there still.
     async fn look(&self, known: Option<Known>) -> Option<Known> {
         let this = self.clone();
         let looked = blocking(move || {
             let all = match &known {
-                Some(known) => vec![known.socket.clone()],
-                None => sockets(this.tmp.as_deref(), &this.kept),
+                Some(known) => vec![known.dir.clone()],
+                None => runs(this.tmp.as_deref(), &this.kept),
             };
-            let found = all.into_iter().filter_map(|socket| this.ask(socket, known.as_ref()));
-            Ok(found.min_by_key(|found| found.first.stage))
+            let found = all.into_iter().filter_map(|dir| this.ask(dir, known.as_ref()));
+            Ok(found.max_by_key(|found| (found.first.stage != Stage::Over, found.since)))
         });
         looked.await.ok().flatten()
     }
 
-    fn ask(&self, socket: PathBuf, known: Option<&Known>) -> Option<Known> {
-        let Ok(status) = ask(&socket)? else {
+    fn ask(&self, dir: PathBuf, known: Option<&Known>) -> Option<Known> {
+        let Ok(status) = ask(&dir)? else {
             return known.cloned();
         };
-        Some(Known { socket, first: first(&status, &self.kept)? })
+        Some(Known { since: began(&dir), dir, first: first(&status, &self.kept)? })
     }
 
     /// Where that node writes down what it has restored.
@@ -186,6 +197,13 @@ impl Mirror {
         };
         let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
         let named = look.ages.iter().filter(|(unit, _)| path.ends_with(unit)).max_by_key(|(unit, _)| unit.len());
+        if let (None, Some(newest)) = (&named, &newest) {
+            self.note(format!(
+                "{} is gone, which local rank 0's process went on from: this one goes on from {}, which may be another step",
+                path.display(),
+                newest.unit
+            ));
+        }
         Ok(named.map(|(unit, age)| self.resume(unit, *age, None)).or(newest))
     }
 }
