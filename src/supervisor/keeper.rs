@@ -370,14 +370,6 @@ impl Keeper {
         self.tell_found(restored);
     }
 
-    fn tell_found(&mut self, restored: Result<Option<mirror::Resume>, MirrorError>) {
-        self.tell_notes();
-        match restored {
-            Ok(resume) => self.tell_restored(resume),
-            Err(MirrorError { message, code }) => self.teller.tell(Event::NotRestored { code, detail: message }),
-        }
-    }
-
     /// One look while training goes on. How long to wait for the next.
     async fn look(&mut self) -> Duration {
         match self.commit(Some(self.settle), None).await {
@@ -422,15 +414,6 @@ impl Keeper {
             Ok(()) => Ok(Flushed::Done { step: None }),
             Err(Stop::Fenced(by)) => Err(by),
             Err(stop) => Ok(Flushed::Failed(words(stop))),
-        }
-    }
-
-    /// `None`: it was cut off.
-    fn tell_published(&self, published: Option<Result<Flushed, Attempt>>) {
-        let late = || Ok(Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off)));
-        match published.unwrap_or_else(late) {
-            Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
-            Err(by) => self.tell_fenced(&by.to_string()),
         }
     }
 

@@ -31,7 +31,8 @@ const TO_BEGIN: Duration = Duration::from_secs(3);
 pub(super) const LAST_TRIES: u32 = 4;
 
 impl Keeper {
-    /// The last commit of the run. Nobody of ours writes any more, but for the others of the node. `silent`: what the store was found to be already.
+    /// The last commit of the run. Nobody of ours writes any more, but for the others of the node. `silent`: what the store
+    /// was found to be already.
     /// Errors: the newer run that has taken over.
     pub(super) async fn flush(&mut self, by: Option<Duration>, silent: Option<String>) -> Result<Flushed, Attempt> {
         let vigil = self.vigil();

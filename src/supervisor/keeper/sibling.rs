@@ -101,7 +101,8 @@ impl Others {
 }
 
 impl Sibling {
-    /// Waits until it has restored. Whose corner of the store it keeps, and what it goes on from; `None` where it cannot be found within the limit.
+    /// Waits until it has restored. Whose corner of the store it keeps, and what it goes on from; `None` where it cannot be
+    /// found within the limit.
     /// Errors: it ended before it had restored.
     pub(super) async fn restored(&self, limit: Duration) -> Result<Option<(u32, From)>, MirrorError> {
         let (clock, before, mut known) = (Clock::start(), self.records().await, None::<Known>);

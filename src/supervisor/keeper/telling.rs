@@ -4,12 +4,14 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::commit::Outcome;
-use super::mirror::{self, Mirror};
+use super::mirror::{self, Mirror, MirrorError};
+use super::model::LeftModel;
 use super::transfer::log_lines;
 use super::{Keeper, PROGRESS_PAUSE, SAID_AGAIN, STALE_LOOKS};
 use crate::edge::clock::Clock;
+use crate::rules::checkpoint::names::Attempt;
 use crate::rules::exit;
-use crate::rules::job::{Event, Mirrored, Resume};
+use crate::rules::job::{Event, Flushed, Mirrored, Resume};
 
 impl Keeper {
     /// Hears of a transfer: the supervisor is told that it moves, the log how far it is.
@@ -106,5 +108,22 @@ impl Keeper {
                 exit::FENCED
             ),
         });
+    }
+
+    pub(super) fn tell_found(&mut self, restored: Result<Option<mirror::Resume>, MirrorError>) {
+        self.tell_notes();
+        match restored {
+            Ok(resume) => self.tell_restored(resume),
+            Err(MirrorError { message, code }) => self.teller.tell(Event::NotRestored { code, detail: message }),
+        }
+    }
+
+    /// `None`: it was cut off.
+    pub(super) fn tell_published(&self, published: Option<Result<Flushed, Attempt>>) {
+        let late = || Ok(Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off)));
+        match published.unwrap_or_else(late) {
+            Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
+            Err(by) => self.tell_fenced(&by.to_string()),
+        }
     }
 }
