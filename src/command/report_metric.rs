@@ -66,7 +66,7 @@ struct Writer<'a> {
 impl<'a> Writer<'a> {
     fn new(asked: &'a ReportMetric, env: &'a Env) -> Writer<'a> {
         let path = asked.target.path.clone();
-        let file = MetricsFile { path, keep: asked.target.keep, fsync: asked.fsync, patience: PATIENCE };
+        let file = MetricsFile::new(path, asked.target.keep, asked.fsync, PATIENCE);
         let mut writer = Writer { asked, env, file, told: Vec::new(), is_failing: false, code: 0 };
         asked.warnings.iter().for_each(|warning| writer.warn(warning.clone()));
         writer

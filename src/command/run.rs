@@ -217,7 +217,7 @@ fn metrics(collected: Collected) -> Metrics {
         report: collected.report,
         stdout: collected.stdout,
         stderr: collected.stderr,
-        file: MetricsFile { path, keep, fsync: false, patience: LOCK_PATIENCE },
+        file: MetricsFile::new(path, keep, false, LOCK_PATIENCE),
         trial,
     }
 }

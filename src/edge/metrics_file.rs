@@ -9,6 +9,7 @@ use std::fs::{DirBuilder, File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Seek, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ use crate::rules::metric::plan::{Plan, Tail, plan};
 /// How often a lock, or room in a FIFO, is asked for: at first, and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
+/// How long to wait for a lock that was waited for in vain: a writer that lives is through in this.
+const MOMENT: Duration = Duration::from_millis(20);
+
 /// An unfinished last line longer than this is no report that was torn: arguments are limited to 128 KiB each, and an
 /// escape makes six characters of one.
 const LONGEST_LINE_BYTES: u64 = 1 << 20;
@@ -29,7 +33,7 @@ const LONGEST_LINE_BYTES: u64 = 1 << 20;
 const LARGEST_TRIM_BYTES: u64 = 256 << 20;
 
 /// Where reports go, and how.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct MetricsFile {
     /// The file; missing folders are made.
     pub path: PathBuf,
@@ -38,7 +42,9 @@ pub struct MetricsFile {
     /// Flush to the device after each write.
     pub fsync: bool,
     /// How long to wait for the lock, or for a FIFO's reader to make room.
-    pub patience: Duration,
+    patience: Duration,
+    /// The lock was waited for in vain, and not had since: it is not waited for as long again.
+    is_stuck: AtomicBool,
 }
 
 /// Something to warn of, though the lines were written.
@@ -86,6 +92,11 @@ impl Error {
 }
 
 impl MetricsFile {
+    /// See the fields.
+    pub fn new(path: PathBuf, keep: usize, fsync: bool, patience: Duration) -> MetricsFile {
+        MetricsFile { path, keep, fsync, patience, is_stuck: AtomicBool::new(false) }
+    }
+
     /// Adds whole lines, all of them in one write. Errors: nothing of them is in the file then (but for a FIFO or device).
     pub fn append(&self, lines: &[u8]) -> Result<Vec<Note>, Error> {
         match std::fs::metadata(&self.path).map(|m| Metadata::file_type(&m)) {
@@ -99,9 +110,8 @@ impl MetricsFile {
 
     fn append_regular(&self, lines: &[u8]) -> Result<Vec<Note>, Error> {
         let file = self.open()?;
-        let unlocked = lock(&file, self.patience);
         let mut notes = Vec::new();
-        match unlocked {
+        match self.lock(&file) {
             None => match self.write_locked(&file, lines) {
                 Ok(true) => notes.push(Note::Torn),
                 Ok(false) => {}
@@ -141,6 +151,28 @@ impl MetricsFile {
             other => other,
         };
         opened.map_err(self.error("open"))
+    }
+
+    /// Takes the file's lock; otherwise says why there is none.
+    fn lock(&self, file: &File) -> Option<String> {
+        let is_stuck = self.is_stuck.load(Ordering::Relaxed);
+        let mut waiting = Patience::new(if is_stuck { MOMENT } else { self.patience });
+        loop {
+            match file.try_lock() {
+                Ok(()) => {
+                    self.is_stuck.store(false, Ordering::Relaxed);
+                    return None;
+                }
+                Err(TryLockError::WouldBlock) if waiting.waits() => {}
+                Err(TryLockError::WouldBlock) => {
+                    self.is_stuck.store(true, Ordering::Relaxed);
+                    let patience = humantime::format_duration(self.patience);
+                    return Some(format!("another process has held it for {patience}"));
+                }
+                Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Interrupted => {}
+                Err(TryLockError::Error(error)) => return Some(error.to_string()),
+            }
+        }
     }
 
     /// Returns whether a torn line was cut off.
@@ -286,22 +318,6 @@ fn append_whole(mut file: &File, newline_first: bool, lines: &[u8]) -> io::Resul
 fn no_room(written: usize, wanted: usize) -> io::Error {
     let text = format!("no space for more than {written} of {wanted} bytes; the file is as it was");
     io::Error::new(ErrorKind::StorageFull, text)
-}
-
-/// Takes the file's lock; otherwise says why there is none.
-fn lock(file: &File, patience: Duration) -> Option<String> {
-    let mut waiting = Patience::new(patience);
-    loop {
-        match file.try_lock() {
-            Ok(()) => return None,
-            Err(TryLockError::WouldBlock) if waiting.waits() => {}
-            Err(TryLockError::WouldBlock) => {
-                return Some(format!("another process has held it for {}", humantime::format_duration(patience)));
-            }
-            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Interrupted => {}
-            Err(TryLockError::Error(error)) => return Some(error.to_string()),
-        }
-    }
 }
 
 /// Waits a little more each time, up to a limit in all.

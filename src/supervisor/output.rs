@@ -33,7 +33,7 @@ const CHUNK_BYTES: usize = 128 * 1024;
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is looked for and where it goes.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Metrics {
     /// What to look for in the output; nothing is captured where there is nothing to look for.
     pub patterns: Vec<Pattern>,
@@ -248,7 +248,7 @@ mod tests {
 
     fn rig() -> Rig {
         let dir = tempfile::tempdir().expect("a folder");
-        let file = MetricsFile { path: dir.path().join("m"), keep: 0, fsync: false, patience: PATIENCE };
+        let file = MetricsFile::new(dir.path().join("m"), 0, false, PATIENCE);
         let patterns = vec![Pattern::parse("loss=loss: ([0-9.]+)").expect("a pattern")];
         let metrics = Metrics {
             patterns,

@@ -216,7 +216,7 @@ mod tests {
     fn more_than_can_wait_at_once_is_written_whole_to_an_unlimited_file() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("m");
-        let file = MetricsFile { path: path.clone(), keep: 0, fsync: false, patience: Duration::from_secs(5) };
+        let file = MetricsFile::new(path.clone(), 0, false, Duration::from_secs(5));
         let reporter = Reporter::start(file, "0".into(), Ledger::default()).expect("a thread");
         let sink = reporter.sink();
         let (done, is_done) = mpsc::channel();
@@ -236,7 +236,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let mut said = Vec::new();
         let mut write = |name: &str| {
-            let file = MetricsFile { path: dir.path().join(name), keep: 0, fsync: false, patience: LOCK_PATIENCE };
+            let file = MetricsFile::new(dir.path().join(name), 0, false, LOCK_PATIENCE);
             let shared = Shared { file, trial: String::new(), state: Mutex::default(), changed: Condvar::new() };
             let found = Found { tag: None, value: 0.5, step: None, time: None };
             let measured = Ledger::default().enter("loss", found).0.expect("it is reported");
@@ -255,7 +255,7 @@ mod tests {
         let path = dir.path().join("m");
         let holder = std::fs::File::create(&path).expect("the file");
         holder.lock().expect("the lock");
-        let file = MetricsFile { path: path.clone(), keep: 100, fsync: false, patience: LOCK_PATIENCE };
+        let file = MetricsFile::new(path.clone(), 100, false, LOCK_PATIENCE);
         let reporter = Reporter::start(file, "0".into(), Ledger::default()).expect("a thread");
         let found = |value| std::iter::once((Some("loss"), Found { tag: None, value, step: None, time: None }));
         reporter.sink().take(found(0.5));

@@ -236,6 +236,32 @@ fn a_stopped_lock_holder_stops_no_report() {
 }
 
 #[test]
+fn a_lock_that_was_waited_for_in_vain_holds_later_reports_up_no_more_until_it_is_free() {
+    let (_dir, file) = folder();
+    fs::write(&file, "").unwrap();
+    let holder = fs::File::open(&file).unwrap();
+    holder.lock().unwrap();
+    let (read, mut feeder) = std::io::pipe().unwrap();
+    let running = report(&file, ["--stdin", "--keep", "1"]).stdin(read).start();
+    let mut feed = |step: usize, holds: usize| {
+        std::io::Write::write_all(&mut feeder, format!("loss {step}\n").as_bytes()).unwrap();
+        eventually("the line is in the file", || {
+            let text = fs::read_to_string(&file).unwrap_or_default();
+            text.matches("}\n").count() == holds && text.contains(&format!("\"loss\": \"{step}.0\""))
+        });
+    };
+    feed(1, 1);
+    let clock = Instant::now();
+    (2..=5).for_each(|step| feed(step, step));
+    assert!(clock.elapsed().as_secs() < 5, "{:?}", clock.elapsed());
+    holder.unlock().unwrap();
+    feed(6, 1);
+    drop(feeder);
+    let done = running.finish().expect_code(0);
+    assert_eq!((done.err().lines().count(), done.err().matches("held it for 5s").count()), (1, 1), "{}", done.err());
+}
+
+#[test]
 fn a_report_waits_for_the_lock() {
     let (_dir, file) = folder();
     fs::write(&file, "{\"a\": \"1\"}\n").unwrap();
