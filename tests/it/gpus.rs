@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::fake_nvml::{Driver, FakeNvml};
-use crate::support::{Trainit, eventually, is_alive, send};
+use crate::support::{Finished, Trainit, eventually, is_alive, send};
 
 fn object(done: &crate::support::Finished) -> Value {
     serde_json::from_str(&done.out()).unwrap_or_else(|e| panic!("{e}: {}", done.out()))
@@ -71,6 +71,23 @@ fn a_machine_without_nvidia_is_no_problem_and_exit_0() {
     let done = Trainit::new(["gpus", "--json"]).output().expect_code(0);
     let expected = json!({"gpus": [], "driver_version": null, "cuda_version": null, "source": "none", "problem": null});
     assert_eq!(object(&done), expected);
+}
+
+#[test]
+fn why_no_gpu_is_found_is_said_in_the_same_line() {
+    let fake = FakeNvml::new(&["nvmlInit_v2 return 9"]);
+    for command in ["gpus", "inspect"] {
+        let line = |done: Finished| {
+            let text = done.expect_code(0).out();
+            text.lines().find(|line| line.starts_with("no GPUs")).unwrap_or_else(|| panic!("{text}")).to_owned()
+        };
+        let absent = line(Trainit::new([command]).output());
+        assert!(absent.starts_with("no GPUs: there is no NVIDIA driver library (libnvidia-ml.so.1), and"), "{absent}");
+        let refused = line(fake.trainit(&[command]).output());
+        assert!(refused.starts_with("no GPUs: nvmlInit_v2 failed with 9, driver not loaded"), "{refused}");
+    }
+    let demand = Trainit::new(["inspect", "--require-gpus", "1"]).output().expect_code(125).out();
+    assert!(demand.contains("none was found (there is no NVIDIA driver library"), "{demand}");
 }
 
 #[test]

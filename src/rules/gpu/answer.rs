@@ -92,7 +92,7 @@ pub fn is_silent(report: &Report) -> bool {
 
 /// The answer: NVML's, completed by what the device nodes say where NVML said nothing.
 pub fn conclude(report: Report, nodes: Option<Findings>, site: &Site) -> Discovery {
-    let (problem, driver) = (problem(&report, site), driver(&report, site));
+    let (problem, driver, absence) = (problem(&report, site), driver(&report, site), absence(&report));
     let findings = report.findings;
     let mut gpus: Vec<Gpu> = Vec::new();
     for index in 0..findings.count.unwrap_or_else(|| findings.gpus.keys().next_back().map_or(0, |last| last + 1)) {
@@ -118,7 +118,8 @@ pub fn conclude(report: Report, nodes: Option<Findings>, site: &Site) -> Discove
         source = Evidence::Procfs;
     }
     let (driver_version, cuda_version) = (findings.driver_version, findings.cuda_version);
-    Discovery { gpus, driver_version, cuda_version, source, problem, driver }
+    let absence = (gpus.is_empty() && problem.is_none()).then_some(absence);
+    Discovery { gpus, driver_version, cuda_version, source, problem, absence, driver }
 }
 
 /// See [`Discovery::driver`].
@@ -244,6 +245,23 @@ fn said(report: &Report, site: &Site) -> Option<String> {
         return Some(format!("{} GPUs have a device node in this container, and NVML {listed}", site.gpu_nodes));
     }
     (!failed.is_empty()).then(|| failed.join("; "))
+}
+
+/// Why there are no GPUs where that is no problem: nobody gave the container any.
+fn absence(report: &Report) -> String {
+    let findings = &report.findings;
+    let why = match (&findings.error, findings.count) {
+        (Some((call, errno, message)), _) if call == "exec" => {
+            let reason = errno.map(exec_error).or(message.clone()).unwrap_or_default();
+            not_started(report, &reason)
+        }
+        (Some(_), _) => "there is no NVIDIA driver library (libnvidia-ml.so.1)".to_owned(),
+        (None, Some(0)) => "the NVIDIA driver lists none".to_owned(),
+        (None, Some(count)) => format!("the NVIDIA driver lists {count} and hands out none"),
+        (None, None) if report.words.is_empty() => "the GPU probe cannot run here".to_owned(),
+        (None, None) => format!("the GPU probe cannot run here ({})", report.words),
+    };
+    format!("{why}, and this container has no device node of a GPU (/dev/nvidia0, ...)")
 }
 
 /// Who may not use which node.

@@ -59,7 +59,12 @@ impl Demands {
 
     /// As [`Demands::unmet`], by what is known of each GPU.
     fn lacking(&self, found: &Discovery, visible: Option<&str>) -> Vec<String> {
-        let problem = found.problem.as_ref().map(|problem| format!(" ({problem})")).unwrap_or_default();
+        let problem = found
+            .problem
+            .as_ref()
+            .or(found.absence.as_ref())
+            .map(|problem| format!(" ({problem})"))
+            .unwrap_or_default();
         let (broken, healthy): (Vec<&Gpu>, Vec<&Gpu>) = found.gpus.iter().partition(|gpu| gpu.health == Health::Bad);
         let broken_seen = broken.iter().filter(|gpu| gpu.cuda_visible == Some(true)).count();
         let seen = super::cuda::visible_count(&found.gpus, visible);
@@ -269,6 +274,7 @@ mod tests {
             cuda_version: None,
             source: Evidence::Nvml,
             problem: None,
+            absence: None,
             driver: Health::Ok,
         }
     }

@@ -122,6 +122,9 @@ pub struct Discovery {
     pub source: Evidence,
     /// What is wrong, where NVML or GPUs were to be expected; one line.
     pub problem: Option<String>,
+    /// Why there is no GPU, where none was to be expected; one line, for people.
+    #[serde(skip)]
+    pub absence: Option<String>,
     /// The driver itself: bad where it says so, unknown where it hangs or crashes. Without a driver there is nothing wrong.
     #[serde(skip)]
     pub driver: Health,

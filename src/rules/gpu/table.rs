@@ -24,7 +24,10 @@ pub fn render(discovery: &Discovery) -> String {
     let cuda = discovery.cuda_version.as_ref().map(|version| format!("CUDA {}", plain(version)));
     let about: Vec<String> = [driver, cuda].into_iter().flatten().collect();
     match (discovery.gpus.len(), discovery.source) {
-        (0, _) => lines.push("no GPUs".to_owned()),
+        (0, _) => {
+            let why = discovery.problem.as_ref().or(discovery.absence.as_ref());
+            lines.push(why.map_or("no GPUs".to_owned(), |why| format!("no GPUs: {}", plain(why))));
+        }
         (_, Evidence::Procfs) => lines.push("from the device nodes, without NVML".to_owned()),
         _ => {}
     }
@@ -36,7 +39,7 @@ pub fn render(discovery: &Discovery) -> String {
             lines.push(format!("GPU {}: {}", gpu.index, plain(reason)));
         }
     }
-    if let Some(problem) = &discovery.problem {
+    if let Some(problem) = discovery.problem.as_ref().filter(|_| !discovery.gpus.is_empty()) {
         lines.push(format!("problem: {}", plain(problem)));
     }
     lines.join("\n") + "\n"
@@ -96,6 +99,7 @@ mod tests {
             cuda_version: None,
             source: Evidence::Nvml,
             problem,
+            absence: None,
             driver: Health::Ok,
         }
     }
@@ -121,5 +125,13 @@ mod tests {
     #[test]
     fn no_gpu_is_said_in_words() {
         assert_eq!(render(&discovery(Vec::new(), None)), "no GPUs\ndriver 550.54\n");
+    }
+
+    #[test]
+    fn no_gpu_is_said_in_one_line_with_why() {
+        let refused = discovery(Vec::new(), Some("nvmlInit_v2 failed with 9"));
+        assert_eq!(render(&refused), "no GPUs: nvmlInit_v2 failed with 9\ndriver 550.54\n");
+        let none = Discovery { absence: Some("no driver library".into()), ..discovery(Vec::new(), None) };
+        assert_eq!(render(&none), "no GPUs: no driver library\ndriver 550.54\n");
     }
 }

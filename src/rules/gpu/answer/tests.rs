@@ -28,6 +28,26 @@ fn no_library_and_no_device_node_is_simply_no_gpu() {
 }
 
 #[test]
+fn why_there_is_no_gpu_is_said_where_it_is_no_problem_too() {
+    let why = |report, site| {
+        let found = conclude(report, None, site);
+        (found.problem.is_none(), found.absence.unwrap_or_default())
+    };
+    let none = Site::default();
+    let (no_problem, missing) = why(ended(&[MISSING]), &none);
+    assert!(
+        no_problem && missing.contains("no NVIDIA driver library") && missing.contains("no device node"),
+        "{missing}"
+    );
+    assert!(why(ended(&[r#"{"t":"driver","count":0}"#, r#"{"t":"end"}"#]), &none).1.contains("driver lists none"));
+    assert!(why(ended(&[r#"{"t":"error","fn":"exec","code":2}"#]), &none).1.contains("no dynamic loader"));
+    let ending = Ending::Ended(End::Code(127));
+    let words = Report { last_call: String::new(), words: "no libc".into(), ..report(&[], ending) };
+    assert!(why(words, &none).1.contains("cannot run here (no libc)"));
+    assert_eq!(why(ended(&[MISSING]), &Site { control_node: true, ..Site::default() }), (false, String::new()));
+}
+
+#[test]
 fn device_nodes_without_nvml_say_which_variable_to_set() {
     let mut nodes = Findings::default();
     nodes.add(Line::read(br#"{"t":"gpu","index":0,"name":"T4"}"#).unwrap());
