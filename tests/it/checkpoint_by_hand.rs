@@ -117,6 +117,31 @@ fn a_directory_that_is_not_there_is_a_mistake_alone_and_empty_beside_a_store() {
 }
 
 #[test]
+fn each_deed_ends_in_the_same_way_where_a_directory_is_not_there() {
+    let place = Place::new();
+    let (no_dir, store) = (place.path("no-dir"), place.store());
+    place.save(1);
+    for (deed, without_store, without_dir, made) in [
+        ("list", 204, 0, false),
+        ("verify", 204, 0, false),
+        ("prune", 204, 0, false),
+        ("pull", 204, 0, true),
+        ("push", 0, 125, false),
+    ] {
+        let (in_there, at_both) = (|| place.checkpoint_in(deed, &no_dir), if deed == "push" { 125 } else { 204 });
+        in_there().output().expect_code(at_both);
+        assert!(!store.exists() && !no_dir.exists(), "{deed}");
+        place.checkpoint(deed).output().expect_code(without_store);
+        assert_eq!(store.exists(), deed == "push");
+        place.push();
+        in_there().output().expect_code(without_dir);
+        assert_eq!(no_dir.exists(), made, "{deed}");
+        fs::remove_dir_all(&store).unwrap();
+        let _ = fs::remove_dir_all(&no_dir);
+    }
+}
+
+#[test]
 fn an_expression_that_finds_no_step_is_named_as_the_reason() {
     let place = Place::new();
     place.save(1);
@@ -226,8 +251,8 @@ fn nothing_to_push_makes_nothing_and_says_why() {
     let place = Place::new();
     let nowhere = place.path("nowhere");
     for args in [&[][..], &["--dry-run"]] {
-        let done = place.checkpoint_in("push", &nowhere).args(args).output().expect_code(1);
-        one_line(&done, &["nothing was pushed", "is not there"]);
+        let done = place.checkpoint_in("push", &nowhere).args(args).output().expect_code(125);
+        one_line(&done, &["/nowhere: No such file or directory", "give a --checkpoint-dir that can be read"]);
     }
     fs::create_dir_all(place.local().join("checkpoint-5")).unwrap();
     fs::write(place.local().join("checkpoint-5/model.safetensors"), "cut").unwrap();

@@ -50,6 +50,7 @@ impl Mirror {
     /// What would be committed now; the inner error says why there is nothing. Errors: the directory cannot be read, the
     /// store not be asked.
     pub async fn next(&mut self) -> Result<Result<Next, String>, MirrorError> {
+        Beneath::open(&self.config.dir).map_err(|error| self.no_directory(&error))?;
         let mut look = self.look(self.config.push_step).await.map_err(|error| self.no_directory(&error))?;
         look.passed.extend(self.left_alone(&look));
         let Some(local) = &look.newest else {
