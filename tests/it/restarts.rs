@@ -40,6 +40,14 @@ fn two_deaths_soon_after_the_newest_checkpoint_go_back_to_an_older_one_and_delet
         assert!(done.err().contains("goes on from") && done.err().contains("poisoned_checkpoint"), "{}", done.err());
         assert_eq!(done.verdict()["resumed_step"], 1);
         assert_eq!(place.steps(), [2, 1], "the store keeps both");
+        let list = |args: &[&str]| place.checkpoint("list").args(args).output().expect_code(0).out();
+        let marks =
+            list(&[]).lines().map(|line| line.contains("a trainer failed twice soon after")).collect::<Vec<_>>();
+        assert_eq!(marks[1..3], [true, false], "{}", list(&[]));
+        let listed: serde_json::Value = serde_json::from_str(&list(&["--json"])).unwrap();
+        let of = |commit: usize, member: &str| listed["commits"][commit][member].clone();
+        assert!(of(0, "poisoned") == true && of(1, "poisoned") == false, "{listed}");
+        assert_eq!(of(0, "complete"), true, "a new start goes on from it");
         assert_eq!(fs::read_dir(place.store().join(".trainit/bad")).unwrap().count(), 1);
         assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-2")), bad);
     }

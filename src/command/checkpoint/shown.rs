@@ -14,6 +14,9 @@ use crate::supervisor::keeper::survey::{Survey, Surveyed};
 /// The first second of the year 10000, since 1970.
 const TOO_LATE: u64 = 253_402_300_800;
 
+/// Of a commit that can be restored.
+const POISONED: &str = "a trainer failed twice soon after going on from it";
+
 pub(super) fn step_text(step: Option<u64>) -> String {
     step.map_or("no step".to_owned(), |s| format!("step {s}"))
 }
@@ -33,6 +36,7 @@ pub(super) fn object(commit: &Audited) -> Value {
         "created_unix": manifest.map(|m| m.created_unix),
         "complete": commit.problems.is_empty(),
         "problem": problem(commit),
+        "poisoned": commit.is_poisoned,
         "problems": problems.collect::<Vec<Value>>(),
     })
 }
@@ -51,7 +55,11 @@ pub(super) fn commits_table(commits: &[Audited], store: &Address) -> String {
     let mut table =
         format!("{:<18} {:>10} {:<20} {:>7} {:>15}  {}\n", "COMMIT", "STEP", "COMMITTED", "FILES", "BYTES", "UNIT");
     for commit in commits {
-        let problem = problem(commit).map_or(String::new(), |why| format!("not usable: {}", plain(&why)));
+        let problem = match problem(commit) {
+            Some(why) => format!("not usable: {}", plain(&why)),
+            None if commit.is_poisoned => POISONED.to_owned(),
+            None => String::new(),
+        };
         let name = &commit.name;
         let (step, rest) = match &commit.manifest {
             Some(m) => {

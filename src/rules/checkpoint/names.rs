@@ -82,6 +82,11 @@ impl fmt::Display for Stamp {
 }
 
 impl Stamp {
+    /// The key of the note that a trainer failed twice soon after going on from this commit.
+    pub fn bad_key(&self) -> String {
+        format!("{BAD}/{self}.json")
+    }
+
     /// Reads what `Display` writes.
     pub fn parse(text: &str) -> Option<Stamp> {
         let (attempt, seq) = text.split_once('-')?;

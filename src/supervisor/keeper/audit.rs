@@ -12,7 +12,7 @@ use super::send::sizes;
 use super::sums::{Compared, Found};
 use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, Manifest};
-use crate::rules::checkpoint::names::CommitName;
+use crate::rules::checkpoint::names::{BAD, CommitName};
 
 /// Objects that are read at once.
 const AT_ONCE: usize = 8;
@@ -26,6 +26,8 @@ pub struct Audited {
     pub manifest: Option<Manifest>,
     /// All that is wrong with it; empty: it can be restored.
     pub problems: Vec<Problem>,
+    /// A note says that a trainer failed twice soon after going on from it. A new start heeds none.
+    pub is_poisoned: bool,
 }
 
 /// What is wrong with a commit.
@@ -42,16 +44,20 @@ impl Mirror {
     pub async fn listed(&self) -> Result<Vec<Audited>, StoreError> {
         let mut all = Vec::new();
         let Some(store) = &self.store else { return Ok(all) };
-        for name in commits(store).await? {
+        let (names, notes) = (commits(store).await?, store.list(BAD).await?);
+        for name in names {
+            let is_poisoned = notes.iter().any(|note| note.key == name.stamp.bad_key());
             all.push(match read(store, &name).await? {
                 Ok(manifest) => {
                     let there = sizes(store, manifest.regular()).await?;
                     let problem =
                         |item: &Item| Some(Problem { path: Some(item.path.clone()), what: lack(item, &there)? });
                     let problems = manifest.regular().filter_map(problem).collect();
-                    Audited { name, manifest: Some(manifest), problems }
+                    Audited { name, manifest: Some(manifest), problems, is_poisoned }
                 }
-                Err(what) => Audited { name, manifest: None, problems: vec![Problem { path: None, what }] },
+                Err(what) => {
+                    Audited { name, manifest: None, problems: vec![Problem { path: None, what }], is_poisoned }
+                }
             });
         }
         Ok(all)

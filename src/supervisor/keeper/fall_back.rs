@@ -10,7 +10,7 @@ use super::mirror::{Mirror, MirrorError, Resume, beneath};
 use super::names::what_lies;
 use super::place::set_aside;
 use super::restore::Which;
-use crate::rules::checkpoint::names::{Attempt, BAD};
+use crate::rules::checkpoint::names::Attempt;
 use crate::rules::checkpoint::{Kind, There};
 
 impl Mirror {
@@ -31,9 +31,8 @@ impl Mirror {
             Some(store) => {
                 let chosen = self.choose(&store, &look, Which::Older).await;
                 if let (Ok(Some(_)), Some(committed)) = (&chosen, &committed) {
-                    let key = format!("{BAD}/{committed}.json");
                     let note = serde_json::json!({"unit": unit, "step": bad.age.step, "why": "the trainer failed twice soon after going on from it"});
-                    if let Err(error) = store.create(&key, note.to_string().into_bytes()).await {
+                    if let Err(error) = store.create(&committed.bad_key(), note.to_string().into_bytes()).await {
                         self.note(format!("{error}; the note about {unit} is not written"));
                     }
                 }
