@@ -2,6 +2,7 @@
 //! by its first, and the others wait for its restore.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -207,6 +208,27 @@ fn the_last_commit_waits_for_what_the_other_processes_of_the_node_save() {
     other.finish().expect_code(0);
     ranks.pop().unwrap().finish().expect_code(0);
     assert_eq!(place.steps(), [40]);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_the_other_processes_of_the_node_and_not_the_commit() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let place = Place::new();
+        let ranks = started(&place, slurm, 2);
+        ranks.iter().for_each(|rank| assert_eq!(rank.after_line("goes on"), "goes on at from\n"));
+        place.save(40);
+        let_go_on(&place, 0);
+        ranks[0].after_log("the last commit waits for the other processes of this node");
+        let asked = Instant::now();
+        ranks[0].signal(signal);
+        let [first, other] = <[Running; 2]>::try_from(ranks).unwrap_or_else(|_| unreachable!());
+        let done = first.finish().expect_code(0);
+        assert!(asked.elapsed() < Duration::from_secs(20), "{}", done.err());
+        assert!(done.err().contains("other processes of this node still run"), "{}", done.err());
+        assert_eq!(place.steps(), [40]);
+        let_go_on(&place, 1);
+        other.finish().expect_code(0);
+    }
 }
 
 #[test]
