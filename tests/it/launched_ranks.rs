@@ -164,6 +164,23 @@ fn a_process_that_waits_for_the_first_ones_restore_leaves_at_once_when_it_is_tol
 }
 
 #[test]
+fn beside_an_older_run_that_is_still_there_a_process_waits_for_the_first_of_its_own_launch() {
+    let (place, again) = (Place::new(), ("SLURM_RESTART_COUNT", "1".to_owned()));
+    let of = |n| [slurm(n, 2), vec![again.clone()]].concat();
+    let older = rank(&place, "checkpoints", slurm(0, 2), &script(&place, 7)).start();
+    assert_eq!(older.after_line("goes on"), "goes on at from\n");
+    place.save(40);
+    older.after_log("checkpoint committed");
+    let other = rank(&place, "checkpoints", of(1), &script(&place, 1)).start();
+    other.after_log("neither restores nor commits");
+    let first = rank(&place, "checkpoints", of(0), &script(&place, 0)).start();
+    let ranks = vec![first, other];
+    all_go_on_at(&place, &ranks, 40);
+    finished(&place, ranks);
+    drop(older);
+}
+
+#[test]
 fn a_process_with_a_directory_and_a_store_of_its_own_keeps_them_itself() {
     let (first, other) = (Place::new(), Place::new());
     let ranks = [&first, &other].into_iter().zip([0, 1]);
