@@ -31,6 +31,9 @@ use crate::supervisor::keeper::sibling::{Others, Sibling};
 use crate::supervisor::keeper::survey::Surveyed;
 use crate::supervisor::keeper::{self, LeftModel};
 
+/// More of a launch's name is not looked at: a run's file about itself stays small.
+const LAUNCH_CHARS: usize = 200;
+
 /// Who keeps the checkpoints where there are several trainits on a node.
 const KEPT_BY: &str = "the trainit of local rank 0 on this node";
 
@@ -105,9 +108,8 @@ impl Keeping {
         let model = left_model(model, node_rank, &self.checkpoints, env);
         let checkpoints = match local_rank {
             Some(local_rank) => kept_beside(self.checkpoints, &resolved.spec, local_rank, env),
-            None => {
-                kept(self.checkpoints, node_rank, env).map(|checkpoints| with_others(checkpoints, &resolved.spec, env))
-            }
+            None => kept(self.checkpoints, &resolved.spec, env)
+                .map(|checkpoints| with_others(checkpoints, &resolved.spec, env)),
         };
         (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })
     }
@@ -124,12 +126,13 @@ fn beside(options: Options, resolved: &Resolved) -> Options {
 
 /// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the
 /// training replicas' checkpoints are not its own.
-fn kept(mut settings: Checkpoints, node_rank: Option<u32>, env: &Env) -> Option<keeper::Checkpoints> {
+fn kept(mut settings: Checkpoints, spec: &ClusterSpec, env: &Env) -> Option<keeper::Checkpoints> {
+    let node_rank = spec.said.node_rank;
     let dir = settings.dir.as_ref()?;
     if node_rank.is_none() {
         settings.store = None;
     }
-    let kept = settings.store.as_ref().map(|store| known_as(dir, store, node_rank));
+    let kept = settings.store.as_ref().map(|store| known_as(dir, store, node_rank, spec));
     let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
     let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
     Some(keeper::Checkpoints { mirror, interval, settle, kept, sibling: None, others: None })
@@ -145,7 +148,7 @@ fn kept_beside(
     let (dir, store) = (settings.dir.clone()?, settings.store.clone());
     let (Some(store), Some(node_rank)) = (store, spec.said.node_rank) else {
         settings.store = None;
-        return kept(settings, spec.said.node_rank, env);
+        return kept(settings, spec, env);
     };
     tracing::info!(
         "checkpoints are kept by {KEPT_BY}; this one, of local rank {local_rank}, neither \
@@ -153,11 +156,11 @@ fn kept_beside(
     );
     // Where the node is only a guess it may be another than the first's.
     let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
-    let known = known_as(&dir, &store, Some(node_rank).filter(|_| !is_guess));
+    let known = known_as(&dir, &store, Some(node_rank).filter(|_| !is_guess), spec);
     // Not to be taken for the first.
     let beside = Some(Kept { beside: true, ..known.clone() });
     let sibling = Sibling { kept: known, dir, store, tmp: env.given("TMPDIR").map(str::to_owned) };
-    Some(keeper::Checkpoints { sibling: Some(sibling), kept: beside, ..kept(settings, Some(node_rank), env)? })
+    Some(keeper::Checkpoints { sibling: Some(sibling), kept: beside, ..kept(settings, spec, env)? })
 }
 
 /// The others of the node, where a launcher has started some.
@@ -173,9 +176,10 @@ fn with_others(checkpoints: keeper::Checkpoints, spec: &ClusterSpec, env: &Env) 
 }
 
 /// How the trainits of a node know that they mean the same checkpoints.
-fn known_as(dir: &Path, store: &Address, node_rank: Option<u32>) -> Kept {
+fn known_as(dir: &Path, store: &Address, node_rank: Option<u32>, spec: &ClusterSpec) -> Kept {
     let directory = places::real(dir).to_string_lossy().into_owned();
-    Kept { directory, store: shown(&store.to_string()), node_rank, beside: false }
+    let launch = spec.said.launch.as_ref().map(|launch| launch.chars().take(LAUNCH_CHARS).collect());
+    Kept { directory, store: shown(&store.to_string()), node_rank, launch, beside: false }
 }
 
 /// The model to copy at the end: the chief's alone, or each replica would write over the others'.

@@ -233,6 +233,24 @@ mod tests {
     }
 
     #[test]
+    fn another_users_run_is_not_our_own_even_for_root() {
+        if own_uid() != 0 {
+            eprintln!("skipped: nobody but root sees another user's runs");
+            return;
+        }
+        let place = tempfile::tempdir().expect("a directory");
+        let (ours, anothers) = (place.path().join("trainit-0-1"), place.path().join("trainit-12345-2"));
+        for (path, uid) in [(&ours, 0), (&anothers, 12345)] {
+            fs::create_dir(path).expect("a directory");
+            std::os::unix::fs::chown(path, Some(uid), None).expect("root may");
+        }
+        let here = |found: Vec<PathBuf>| found.into_iter().filter(|run| run.starts_with(place.path())).collect();
+        let tmp = place.path().to_str();
+        let (own, all): (Vec<_>, Vec<_>) = (here(own(tmp)), here(all(tmp)));
+        assert_eq!((own, all), (vec![ours.clone()], vec![ours, anothers]));
+    }
+
+    #[test]
     fn a_reserved_file_is_published_whole_and_no_longer_than_its_content() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("run");

@@ -456,3 +456,20 @@ fn a_restart_finds_the_pointer_at_the_checkpoint_it_goes_on_from_whatever_the_cr
         assert!(has_store || good == "iter_0000005", "{left}: {good}");
     }
 }
+
+#[test]
+fn a_restart_finds_a_pointer_whose_checkpoint_was_deleted_at_the_one_it_goes_on_from() {
+    for link in [true, false] {
+        let place = Place::new();
+        place.save(10);
+        let points = if link { "ln -sf step-10 $D/latest" } else { "printf step-10 >$D/latest" };
+        let script = format!(
+            r#"echo "$TRAINIT_RESUME_STEP, at $(readlink $D/latest || cat $D/latest)"; [ $TRAINIT_ATTEMPT = 1 ] || exit 0
+            {points}; cp -r $D/step-10 $D/step-20; rm -r $D/step-10; exit 1"#
+        );
+        fs::write(place.local().join("latest"), "step-10").unwrap();
+        place.push();
+        let done = run(&place, &[], &script).expect_code(0);
+        assert_eq!(done.out(), "10, at step-10\n20, at step-20\n", "{}", done.err());
+    }
+}

@@ -2,6 +2,7 @@
 //! by its first, and the others wait for its restore.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -163,6 +164,23 @@ fn a_process_that_waits_for_the_first_ones_restore_leaves_at_once_when_it_is_tol
 }
 
 #[test]
+fn beside_an_older_run_that_is_still_there_a_process_waits_for_the_first_of_its_own_launch() {
+    let (place, again) = (Place::new(), ("SLURM_RESTART_COUNT", "1".to_owned()));
+    let of = |n| [slurm(n, 2), vec![again.clone()]].concat();
+    let older = rank(&place, "checkpoints", slurm(0, 2), &script(&place, 7)).start();
+    assert_eq!(older.after_line("goes on"), "goes on at from\n");
+    place.save(40);
+    older.after_log("checkpoint committed");
+    let other = rank(&place, "checkpoints", of(1), &script(&place, 1)).start();
+    other.after_log("neither restores nor commits");
+    let first = rank(&place, "checkpoints", of(0), &script(&place, 0)).start();
+    let ranks = vec![first, other];
+    all_go_on_at(&place, &ranks, 40);
+    finished(&place, ranks);
+    drop(older);
+}
+
+#[test]
 fn a_process_with_a_directory_and_a_store_of_its_own_keeps_them_itself() {
     let (first, other) = (Place::new(), Place::new());
     let ranks = [&first, &other].into_iter().zip([0, 1]);
@@ -207,6 +225,27 @@ fn the_last_commit_waits_for_what_the_other_processes_of_the_node_save() {
     other.finish().expect_code(0);
     ranks.pop().unwrap().finish().expect_code(0);
     assert_eq!(place.steps(), [40]);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_the_other_processes_of_the_node_and_not_the_commit() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let place = Place::new();
+        let ranks = started(&place, slurm, 2);
+        ranks.iter().for_each(|rank| assert_eq!(rank.after_line("goes on"), "goes on at from\n"));
+        place.save(40);
+        let_go_on(&place, 0);
+        ranks[0].after_log("the last commit waits for the other processes of this node");
+        let asked = Instant::now();
+        ranks[0].signal(signal);
+        let [first, other] = <[Running; 2]>::try_from(ranks).unwrap_or_else(|_| unreachable!());
+        let done = first.finish().expect_code(0);
+        assert!(asked.elapsed() < Duration::from_secs(20), "{}", done.err());
+        assert!(done.err().contains("other processes of this node still run"), "{}", done.err());
+        assert_eq!(place.steps(), [40]);
+        let_go_on(&place, 1);
+        other.finish().expect_code(0);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use super::contest;
 use super::dlrover;
 use super::layout::Pointer;
-use super::listing::{Entry, Kind, name_of, parent_of};
+use super::listing::{Entry, Kind, Listing, name_of, parent_of};
 use super::unit::{Candidate, Scan, step_in};
 
 /// Longer files are no pointers.
@@ -29,11 +29,18 @@ pub(super) fn is_named(scan: &Scan, unit: &Candidate) -> bool {
     })
 }
 
-/// Whether a pointer that says this was moved on from the checkpoint of this step, or is empty. One to an older, or to what
-/// has no step, is the trainer's own affair.
-pub fn has_moved_on(said: &str, step: Option<u64>) -> bool {
+/// Whether a pointer that says this was moved on from the checkpoint of this step, is empty, or names an older one that is not
+/// there: it was deleted before the pointer was moved. One to an older that `is_there`, or to what has no step, is the
+/// trainer's own affair.
+pub fn has_moved_on(said: &str, step: Option<u64>, is_there: impl Fn(u64) -> bool) -> bool {
     let first = said.trim().lines().next().unwrap_or_default();
-    first.is_empty() || step.is_some_and(|step| step_in(name_of(first.trim_end_matches('/'))) > Some(step))
+    let Some((said, step)) = step_in(name_of(first.trim_end_matches('/'))).zip(step) else { return first.is_empty() };
+    said > step || said < step && !is_there(said)
+}
+
+/// Whether something of this step lies where the unit does.
+pub fn is_there(listing: &Listing, unit: &str, step: u64) -> bool {
+    listing.within(parent_of(unit)).any(|e| step_in(e.name()) == Some(step))
 }
 
 fn is_called_so(name: &str) -> bool {
@@ -104,10 +111,17 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_has_moved_on_where_it_names_a_later_step_or_nothing() {
-        for said in
-            ["20", "global_step20\n", "run_7/model_20.pt", "model_checkpoint_path: \"m-20\"\nall: \"m-5\"", "", " \n"]
-        {
+    fn a_pointer_has_moved_on_where_it_names_a_later_step_or_nothing_that_is_there() {
+        let has_moved_on = |said: &str, step: Option<u64>| has_moved_on(said, step, |step| step != 5);
+        for said in [
+            "20",
+            "global_step20\n",
+            "run_7/model_20.pt",
+            "model_checkpoint_path: \"m-20\"\nall: \"m-5\"",
+            "",
+            " \n",
+            "5",
+        ] {
             assert!(has_moved_on(said, Some(10)), "{said:?}");
         }
         for said in ["10", "9", "release", "run_20/model_10.h5", "epoch=1-step=10.ckpt", "best"] {

@@ -75,6 +75,63 @@ pub(super) fn across(nodes: Reading, launched: Reading, warnings: &mut Vec<Warni
         tf: nodes.tf.filter(|_| is_all),
         leader: if !is_all && counted == Some(1) { Leader::default() } else { nodes.leader },
         process: Some(process),
+        launch: launched.launch,
         ..nodes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::detect;
+    use super::*;
+    use crate::rules::cluster::spec::ClusterOptions;
+    use crate::rules::env::Env;
+
+    fn launch(variables: &[(&str, &str)]) -> Option<String> {
+        let env = Env::from_pairs(variables.iter().copied());
+        let options = ClusterOptions::default();
+        let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+        found.expect("a job").spec.said.launch
+    }
+
+    #[test]
+    fn a_launch_has_the_name_that_its_launcher_gives_it_and_no_other_launchers() {
+        const SLURM: [(&str, &str); 6] = [
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "3"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_LOCALID", "1"),
+            ("SLURM_NTASKS", "2"),
+            ("SLURM_NODEID", "0"),
+        ];
+        const MPI: [(&str, &str); 3] =
+            [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+        let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")];
+        let by_hand = [("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")];
+        let in_step = |own: &[(&'static str, &'static str)]| launch(&[own, &SLURM, &[("SLURM_NNODES", "1")]].concat());
+        let name = |name: &str| Some(name.to_owned());
+        assert_eq!(in_step(&[]), name("77.3.0"));
+        assert_eq!(in_step(&[("SLURM_RESTART_COUNT", "1")]), name("77.3.1"));
+        assert_eq!(in_step(&[&MPI[..], &[("PMIX_NAMESPACE", "603324417")]].concat()), name("603324417"));
+        assert_eq!((in_step(&MPI), launch(&MPI)), (None, None), "an mpirun before PMIx");
+        assert_eq!(in_step(&hydra), None, "several mpiexec may run in one step");
+        assert_eq!(in_step(&by_hand), None, "a step for each process");
+        for (id, known) in [("exp-1", name("exp-1")), ("none", None)] {
+            assert_eq!(in_step(&[("TORCHELASTIC_RUN_ID", id)]), known);
+        }
+    }
+
+    #[test]
+    fn a_launch_keeps_its_name_on_the_nodes_that_a_platform_names() {
+        let told = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}"#;
+        let env = [
+            ("TF_CONFIG", told),
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            ("PMIX_NAMESPACE", "603324417"),
+        ];
+        assert_eq!(launch(&env), Some("603324417".to_owned()));
     }
 }

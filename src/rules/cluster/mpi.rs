@@ -20,6 +20,9 @@ const OPEN_MPI: Names = Names {
     local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
 };
 
+/// What mpirun calls its processes together, since it starts them by PMIx (Open MPI 2).
+const LAUNCH: &str = "PMIX_NAMESPACE";
+
 const NAME: PlatformName = PlatformName("mpi");
 const AZURE_ML: PlatformName = PlatformName("azureml");
 
@@ -54,5 +57,6 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         _ if named.is_some() => AZURE_ML,
         _ => NAME,
     };
-    Ok(Some(Reading { platform, leader: Leader { host, port, platform_port: None }, ..reading }))
+    let launch = input.env.given(LAUNCH).map(str::to_owned);
+    Ok(Some(Reading { platform, leader: Leader { host, port, platform_port: None }, launch, ..reading }))
 }

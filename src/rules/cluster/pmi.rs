@@ -1,8 +1,8 @@
 //! A process of MPICH's, Intel MPI's or Cray's launcher: `PMI_RANK` and `PMI_SIZE`, one trainit for each process.
 //!
 //! Its place on the node has other names: Hydra's (MPICH, Intel MPI) or Cray's. Deliberately absent: the world of
-//! `PMIX_RANK`, beside which no variable has its size (Open MPI and Slurm, which set it, have their own); and what Slurm's srun sets
-//! for its tasks, which `SLURM_*` tell in full.
+//! `PMIX_RANK`, beside which no variable has its size (Open MPI and Slurm, which set it, have their own); what Slurm's srun sets
+//! for its tasks, which `SLURM_*` tell in full; and a name of the launch: Hydra gives its processes none.
 
 use super::Platform;
 use super::first::First;

@@ -95,6 +95,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     Ok(Some(Reading {
         is_chief: process.as_ref().map_or(node_rank, |p| p.rank) == 0,
         process,
+        launch: launch(input, job),
         leader: Leader { host: hosts.as_ref().and_then(|h| h.first().cloned()), platform_port: port(job), port: None },
         leader_variable: LISTS[0],
         tf: hosts.as_ref().map(|hosts| workers(hosts, TENSORFLOW_PORT, node_rank)),
@@ -110,6 +111,13 @@ pub(super) fn gave(env: &Env, rank: &str, size: &str) -> bool {
     let same = |theirs: &str, ours: &str| number(theirs).is_some_and(|n| number(ours) == Some(n));
     let is_in_step = ["SLURM_STEP_ID", LISTS[0]].iter().any(|name| env.given(name).is_some());
     is_in_step && same(rank, "SLURM_PROCID") && same(size, "SLURM_NTASKS")
+}
+
+/// The job's step; a job that is queued again keeps its number, and counts its steps anew.
+fn launch(input: &Input<'_>, job: &str) -> Option<String> {
+    let given = |name| input.env.given(name);
+    let (step, restarts) = (given(STEP[0]).or_else(|| given(STEP[1]))?, given("SLURM_RESTART_COUNT").unwrap_or("0"));
+    Some(format!("{job}.{step}.{restarts}"))
 }
 
 /// How many tasks srun starts. sbatch counts them only if it was told how many; else they are one a node.

@@ -132,6 +132,8 @@ pub struct Reading {
     pub num_nodes: Option<u32>,
     /// Set where the platform starts one trainit for each process.
     pub process: Option<Process>,
+    /// What its launcher calls this launch, the same in every process that it starts; another's is called otherwise.
+    pub launch: Option<String>,
     /// Processes a node that the platform asks for, in the torch launcher's words.
     pub procs_per_node: Option<String>,
     /// Training hosts in rank order.
@@ -164,6 +166,7 @@ impl Reading {
             node_rank: Some(node_rank),
             num_nodes: Some(num_nodes),
             process: None,
+            launch: None,
             procs_per_node: None,
             hosts: None,
             leader: Leader::default(),

@@ -7,6 +7,9 @@ use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning,
 
 const NAME: PlatformName = PlatformName("torchelastic");
 
+/// The run where torchrun was given no `--rdzv-id`: every one of them.
+const UNNAMED: &str = "none";
+
 pub(super) const TORCHELASTIC: Platform = Platform {
     first: First::Rank(&["RANK"]),
     ..Platform::of(&[NAME], &["TORCHELASTIC_RUN_ID"], "TORCHELASTIC_RUN_ID", read)
@@ -14,9 +17,7 @@ pub(super) const TORCHELASTIC: Platform = Platform {
 
 /// Reads the place that torchrun gave this process; what cannot be read is left unknown.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
-    if input.env.given("TORCHELASTIC_RUN_ID").is_none() {
-        return Ok(None);
-    }
+    let Some(id) = input.env.given("TORCHELASTIC_RUN_ID") else { return Ok(None) };
     let rank = input.rank("RANK").unwrap_or_default().unwrap_or(0);
     let leader = Leader {
         host: input.host("MASTER_ADDR").unwrap_or_default(),
@@ -33,6 +34,7 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
     };
     Ok(Some(Reading {
         process,
+        launch: Some(id).filter(|id| *id != UNNAMED).map(str::to_owned),
         node_rank: input.rank("GROUP_RANK").unwrap_or_default(),
         num_nodes: input.count("GROUP_WORLD_SIZE").unwrap_or_default(),
         leader,

@@ -135,6 +135,8 @@ pub struct Machine {
     published: bool,
     /// Only what need not stay is still being deleted.
     is_tidying: bool,
+    /// The last commit waits for the other processes of the node.
+    awaits_others: bool,
     /// Why this attempt was ended as hung.
     hung: Option<String>,
     /// Why there was no further attempt.
@@ -176,6 +178,7 @@ impl Machine {
             hung: None,
             published: false,
             is_tidying: false,
+            awaits_others: false,
             gave_up: String::new(),
         }
     }
@@ -267,6 +270,10 @@ impl Machine {
                 self.on_natural_end(now)
             }
             Event::Transferring if self.state == State::Flushing => vec![self.flush_limit(now)],
+            Event::AwaitsOthers(awaits) => {
+                self.awaits_others = awaits;
+                Vec::new()
+            }
             Event::Tidying => {
                 self.is_tidying = self.state == State::Flushing;
                 Vec::new()

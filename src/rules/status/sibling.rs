@@ -12,6 +12,9 @@ pub struct Kept {
     pub store: String,
     /// Whose corner of it; `None`: who says this does not know.
     pub node_rank: Option<u32>,
+    /// The launch that this run is of, where its launcher has a name for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<String>,
     /// This run keeps nothing; it is one beside the run that does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside: bool,
@@ -28,10 +31,14 @@ impl Kept {
         serde_json::from_str(text).ok()
     }
 
-    /// Whether they are those that are looked for.
+    /// Whether they are those that are looked for, of the same launch as far as that is known: equal names may be two
+    /// launches' (torchrun's is its user's), other names are.
     pub fn is(&self, wanted: &Kept) -> bool {
         let is_node = self.node_rank.zip(wanted.node_rank).is_none_or(|(node, wanted)| node == wanted);
-        self.directory == wanted.directory && self.store == wanted.store && is_node && self.beside == wanted.beside
+        let is_launch =
+            self.launch.as_ref().zip(wanted.launch.as_ref()).is_none_or(|(launch, wanted)| launch == wanted);
+        let is_it = self.directory == wanted.directory && self.store == wanted.store && self.beside == wanted.beside;
+        is_it && is_node && is_launch
     }
 }
 
@@ -95,7 +102,7 @@ mod tests {
     use crate::rules::status::{Facts, answer, parse};
 
     fn kept(node_rank: Option<u32>) -> Kept {
-        Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank, beside: false }
+        Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank, launch: None, beside: false }
     }
 
     fn status(state: &'static str, has_store: bool) -> Value {
@@ -115,6 +122,15 @@ mod tests {
         assert_eq!(first(&status("running", false), &kept(None)), None, "a sibling, which keeps nothing");
         let beside = Kept { beside: true, ..kept(None) };
         assert!(!beside.is(&kept(Some(2))) && beside.is(&Kept { beside: true, ..kept(Some(2)) }));
+    }
+
+    #[test]
+    fn who_is_of_another_launch_is_not_the_one_that_is_looked_for() {
+        let of = |launch: Option<&str>| Kept { launch: launch.map(str::to_owned), ..kept(Some(2)) };
+        assert!(of(Some("77.0")).is(&of(Some("77.0"))) && !of(Some("76.0")).is(&of(Some("77.0"))));
+        assert!(of(None).is(&of(Some("77.0"))) && of(Some("77.0")).is(&of(None)), "one that does not say");
+        assert_eq!(Kept::parse(&of(Some("77.0")).text()), Some(of(Some("77.0"))));
+        assert_eq!(Kept::parse(&of(None).text()), Some(of(None)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::fetch::Stop;
 use super::look::{Local, Look, same_bytes};
 use super::mirror::{Mirror, MirrorError, Resume, SMALL, beneath};
 use super::names::Names;
+use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::{Kind, pointing};
 
 impl Mirror {
@@ -32,19 +33,20 @@ impl Mirror {
         is_it.then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
     }
 
-    /// Lets pointers that moved on, or are empty or gone, name the newest local checkpoint, and puts it under its other
-    /// names, those too that it had when it was committed. Where that cannot be, the trainer is started all the same.
+    /// Lets pointers that moved on, are empty or gone, or lead nowhere name the newest local checkpoint, and puts it under its
+    /// other names, those too that it had when it was committed. Where that cannot be, the trainer is started all the same.
     pub(super) async fn name_newest(&self, look: &Look) {
         let Some(local) = &look.newest else { return };
         let mut names = self.names_of(local);
         let step = local.age.step;
-        let said = |path: &str| self.said(path).unwrap_or_default();
-        names.pointers.retain(|pointer| pointing::has_moved_on(&said(&pointer.path), step));
-        if let Err(error) = self.name_unit(&local.candidate.unit, &names).await {
-            self.note(format!(
-                "what names the newest checkpoint may name another than {}: {error}",
-                local.candidate.unit
-            ));
+        let unit = &local.candidate.unit;
+        names.pointers.retain(|pointer| {
+            let is_elsewhere = parent_of(&pointer.path) != parent_of(unit);
+            let is_there = |step| is_elsewhere || pointing::is_there(&look.listing, unit, step);
+            pointing::has_moved_on(&self.said(&pointer.path).unwrap_or_default(), step, is_there)
+        });
+        if let Err(error) = self.name_unit(unit, &names).await {
+            self.note(format!("what names the newest checkpoint may name another than {unit}: {error}"));
         }
     }
 

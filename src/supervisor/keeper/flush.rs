@@ -10,7 +10,7 @@ use super::commit::Outcome;
 use super::mirror::Mirror;
 use super::vigil::{PROBE_PAUSE, patience};
 use crate::rules::checkpoint::names::Attempt;
-use crate::rules::job::Flushed;
+use crate::rules::job::{Event, Flushed};
 use crate::rules::status::sibling::may_save;
 
 /// How long to wait before looking again at a checkpoint that changed under the last commit of a run, and before what
@@ -81,17 +81,26 @@ impl Keeper {
     /// What lies still is safe first, as often as there is more, until the others of the node have ended.
     /// Errors: the newer run that has taken over.
     async fn await_others(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
+        let awaited = self.until_others_end(by).await;
+        self.teller.tell(Event::AwaitsOthers(false));
+        awaited
+    }
+
+    async fn until_others_end(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
         let now = self.clock.now();
         let patience = match by {
             Some(by) if by >= NO_END => LEAVING_PATIENCE,
             _ => OTHERS_PATIENCE,
         };
-        let until = by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS)).min(now + patience);
+        let mut until = by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS)).min(now + patience);
         if !self.waits_for_others {
             return Ok(());
         }
-        let (begun, mut is_told) = (self.clock.now(), false);
+        let (begun, mut is_told, mut is_asked) = (self.clock.now(), false, false);
         while self.clock.now() < until {
+            if self.haste.is_asked() && !std::mem::replace(&mut is_asked, true) {
+                until = until.min(self.clock.now() + LEAVING_PATIENCE);
+            }
             let is_soon = self.clock.now().saturating_sub(begun) < TO_BEGIN;
             if !self.has_others(if is_soon { |_| true } else { may_save }).await {
                 return Ok(());
@@ -100,6 +109,7 @@ impl Keeper {
             // Mostly they have ended by the second look.
             if !std::mem::replace(&mut is_told, true) {
                 let seconds = patience.as_secs();
+                self.teller.tell(Event::AwaitsOthers(true));
                 tracing::info!("the last commit waits for the other processes of this node, for {seconds} s at most");
             } else if let Some(Outcome::Fenced { by }) = self.commit(Some(self.settle), left).await {
                 return Err(by);

@@ -40,6 +40,11 @@ impl Haste {
         self.0.send_modify(|so_far| *so_far = most.min(*so_far));
     }
 
+    /// Whether somebody has asked for it.
+    pub(super) fn is_asked(&self) -> bool {
+        *self.0.borrow() < Duration::MAX
+    }
+
     fn end(&self) {
         self.0.send_replace(Duration::MAX);
     }

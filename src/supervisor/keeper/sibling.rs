@@ -92,10 +92,12 @@ impl Others {
     /// Whether there is one of this kind, by its status.
     pub(super) async fn any(&self, which: fn(&Value) -> bool) -> bool {
         let this = self.clone();
-        let is_of_an_older_run = move |dir: &PathBuf| began(dir) + SEARCH < this.since;
-        let is_one = move |dir: &PathBuf| ask(dir).is_some_and(|status| status.as_ref().map_or(true, which));
-        let all = runs(self.tmp.as_deref(), &self.kept);
-        let looked = blocking(move || Ok(all.iter().any(|dir| !is_of_an_older_run(dir) && is_one(dir))));
+        let looked = blocking(move || {
+            // One that was there so long before has given us up.
+            let is_early = |dir: &Path| this.since.duration_since(began(dir)).is_ok_and(|before| before > SEARCH);
+            let is_one = |dir: &Path| ask(dir).is_some_and(|status| status.as_ref().map_or(true, which));
+            Ok(runs(this.tmp.as_deref(), &this.kept).iter().any(|dir| !is_early(dir) && is_one(dir)))
+        });
         looked.await.unwrap_or_default()
     }
 }
@@ -216,6 +218,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+    use crate::edge::clock;
     use crate::edge::control::Listener;
     use crate::edge::wake::wait_readable;
     use crate::rules::job::Told;
@@ -225,21 +228,38 @@ mod tests {
 
     fn sibling(place: &Path) -> Sibling {
         Sibling {
-            kept: Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: None, beside: false },
+            kept: kept(None),
             dir: place.to_owned(),
             store: Address::Directory(place.join("store")),
             tmp: place.to_str().map(str::to_owned),
         }
     }
 
+    fn kept(node_rank: Option<u32>) -> Kept {
+        Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank, launch: None, beside: false }
+    }
+
     /// A run that answers so, one caller an answer, and is gone then; `last` is done before.
     fn keeper(place: &Path, states: &'static [&'static str], last: impl FnOnce() + Send + 'static) {
+        run(place, 7, kept(Some(3)), Duration::ZERO, states, last);
+    }
+
+    /// The same with this PID, which began so long ago.
+    fn run(
+        place: &Path,
+        pid: u32,
+        kept: Kept,
+        ago: Duration,
+        states: &'static [&'static str],
+        last: impl FnOnce() + Send + 'static,
+    ) {
         let uid = fs::metadata(place).expect("it is there").uid();
-        let dir = place.join(format!("trainit-{uid}-7"));
+        let dir = place.join(format!("trainit-{uid}-{pid}"));
         fs::create_dir(&dir).expect("a directory");
         let listener = Listener::bind(&dir.join(SOCKET)).expect("a socket");
-        let kept = Kept { directory: "/ck".into(), store: "gs://b/x".into(), node_rank: Some(3), beside: false };
         fs::write(dir.join(KEPT), kept.text()).expect("a file");
+        let file = fs::File::options().append(true).open(dir.join(KEPT)).expect("a file");
+        file.set_modified(clock::wall() - ago).expect("an older stamp");
         std::thread::spawn(move || {
             for state in states {
                 let caller = loop {
@@ -296,13 +316,48 @@ mod tests {
         let dir = place.path().join(format!("trainit-{}-8", fs::metadata(place.path()).expect("it is there").uid()));
         fs::create_dir(&dir).expect("a directory");
         let stranger = Listener::bind(&dir.join(SOCKET)).expect("a socket");
-        for kept in [None, Some("gs://b/y")] {
-            if let Some(store) = kept {
-                let kept = Kept { directory: "/ck".into(), store: store.into(), node_rank: Some(3), beside: false };
-                fs::write(dir.join(KEPT), kept.text()).expect("a file");
+        for store in [None, Some("gs://b/y")] {
+            if let Some(store) = store {
+                let other = Kept { store: store.into(), ..kept(Some(3)) };
+                fs::write(dir.join(KEPT), other.text()).expect("a file");
             }
             assert_eq!(sibling(place.path()).restored(Duration::ZERO).await.ok(), Some(None));
             assert!(stranger.next().expect("no error").is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn of_several_first_processes_the_youngest_is_gone_by() {
+        let second = Duration::from_secs(1);
+        for (ages, youngest) in [([9, 10], 3), ([10, 9], 4)] {
+            let place = tempfile::tempdir().expect("a directory");
+            for ((pid, node), age) in [(7, 3), (8, 4)].into_iter().zip(ages) {
+                run(place.path(), pid, kept(Some(node)), age * second, &["running"], || {});
+            }
+            assert_eq!(waited(place.path()).await, Ok(Some((youngest, From::Checkpoint("/ck/step-7".into())))));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_process_of_another_launch_is_not_asked() {
+        let place = tempfile::tempdir().expect("a directory");
+        let of = |launch: &str| Kept { launch: Some(launch.into()), ..kept(Some(3)) };
+        run(place.path(), 7, of("76.0"), Duration::ZERO, &["running"], || {});
+        let own = Sibling { kept: of("77.0"), ..sibling(place.path()) };
+        assert_eq!(own.restored(Duration::ZERO).await.ok(), Some(None));
+        let same = Sibling { kept: of("76.0"), ..own };
+        assert_eq!(same.restored(LIMIT).await.ok(), Some(Some((3, From::Checkpoint("/ck/step-7".into())))));
+    }
+
+    #[tokio::test]
+    async fn the_end_waits_for_nobody_who_began_longer_before_than_a_launch_takes() {
+        for (before, is_waited_for) in [(SEARCH + Duration::from_secs(5), false), (SEARCH / 2, true)] {
+            let place = tempfile::tempdir().expect("a directory");
+            let beside = Kept { beside: true, ..kept(Some(3)) };
+            run(place.path(), 7, beside.clone(), before, &["running"], || {});
+            let tmp = place.path().to_str().map(str::to_owned);
+            let others = Others { kept: beside, tmp, since: clock::wall() };
+            assert_eq!(others.any(|_| true).await, is_waited_for, "{before:?}");
         }
     }
 

@@ -87,7 +87,7 @@ impl Machine {
             return self.finish();
         }
         self.published = true;
-        self.is_tidying = false;
+        (self.is_tidying, self.awaits_others) = (false, false);
         self.state = State::Flushing;
         vec![self.flush_limit(now), Action::Publish]
     }
@@ -208,6 +208,27 @@ mod tests {
             let Some(Action::Exit(outcome)) = done.last() else { panic!("{done:?}") };
             assert_eq!((outcome.reason, outcome.exit_code), (Reason::Finished, 0));
         }
+    }
+
+    #[test]
+    fn a_last_commit_that_waits_for_the_other_processes_is_not_broken_off_by_the_first_signal() {
+        for signal in [Signal::INT, Signal::HUP, Signal::TERM] {
+            let mut machine = keeps();
+            machine.step(secs(1.0), ended(0));
+            machine.step(secs(1.0), Event::TreeEmpty);
+            machine.step(secs(1.1), Event::AwaitsOthers(true));
+            let asked = machine.step(secs(2.0), Event::Signal { signal, sender: None });
+            assert_eq!(asked, [Action::Hasten { notice: true }], "{signal}");
+            let mut again = || machine.step(secs(2.1), Event::Signal { signal: Signal::INT, sender: None });
+            assert!(matches!(again()[..], [Action::Exit(ref outcome)] if outcome.reason == Reason::Store));
+        }
+        let mut machine = keeps();
+        machine.step(secs(1.0), ended(0));
+        machine.step(secs(1.0), Event::TreeEmpty);
+        machine.step(secs(1.1), Event::AwaitsOthers(true));
+        machine.step(secs(1.2), Event::AwaitsOthers(false));
+        let asked = machine.step(secs(2.0), Event::Signal { signal: Signal::INT, sender: None });
+        assert!(matches!(asked[..], [Action::Exit(_)]), "the commit itself: {asked:?}");
     }
 
     #[test]

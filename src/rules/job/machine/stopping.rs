@@ -54,6 +54,11 @@ impl Machine {
             }
             // It was meant for the attempt that is over; the next one would die of it before it can install a handler.
             State::Refreshing | State::Waiting => Vec::new(),
+            // It commits what there is, and waits no longer; the next signal is for the commit.
+            State::Flushing if self.awaits_others && as_signal.asks_to_leave() => {
+                self.awaits_others = false;
+                vec![Action::Hasten { notice: true }]
+            }
             State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() && !self.is_tidying => {
                 self.lost_commit(format!("the last commit was broken off by {as_signal}"))
             }
