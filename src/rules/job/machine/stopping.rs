@@ -55,7 +55,8 @@ impl Machine {
             // It was meant for the attempt that is over; the next one would die of it before it can install a handler.
             State::Refreshing | State::Waiting => Vec::new(),
             State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() && !self.is_tidying => {
-                self.lost_commit(format!("the last commit was broken off by {as_signal}"))
+                let (deed, lost) = self.owed();
+                self.lost_commit(format!("{deed} was broken off by {as_signal}; {lost}"))
             }
             State::Draining if self.would_restart(now) => {
                 self.on_signal_while_draining(now, signal, as_signal, sender);
