@@ -80,7 +80,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     settings.policy.checkpoint_on = resolved.spec.said.traits.checkpoint_signals.to_vec();
     settings.policy.processes = processes(&resolved.launches);
     let keep = keeping.of_node(&resolved, &env);
-    settings.policy.model = keep.as_ref().is_some_and(Keep::leaves_a_model);
+    settings.policy.model = keep.as_ref().and_then(Keep::model_goes_to);
     let kept = keep.as_ref().and_then(Keep::kept);
     settings.policy.store = keep.as_ref().is_some_and(Keep::has_store);
     let watch = watched(gpus, &env);

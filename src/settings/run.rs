@@ -92,7 +92,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         store: has_checkpoints && reader.text("checkpoint-store").is_some(),
         peers: None,
         processes: default.processes,
-        model: false,
+        model: None,
         seed: None,
         hang: hang(reader),
         child_has_terminal: false,

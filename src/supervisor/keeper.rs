@@ -81,9 +81,9 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Whether there is a model to copy when the job has finished.
-    pub fn leaves_a_model(&self) -> bool {
-        self.model.is_some()
+    /// Where the model is to be copied when the job has finished; `None`: there is none.
+    pub fn model_goes_to(&self) -> Option<String> {
+        self.model.as_ref().map(|model| model.store.to_string())
     }
 
     /// Whether checkpoints are committed, but for those that turn out to be kept by another.

@@ -12,8 +12,8 @@ use crate::rules::status::sibling::Kept;
 pub enum Keep {}
 
 impl Keep {
-    /// Whether there is a model to copy when the job has finished.
-    pub fn leaves_a_model(&self) -> bool {
+    /// Where the model is to be copied when the job has finished: there is none.
+    pub fn model_goes_to(&self) -> Option<String> {
         match *self {}
     }
 

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
-use crate::support::Trainit;
 use crate::support::bucket::{Bucket, Fault, NAME};
 use crate::support::checkpoints::{Place, tree};
+use crate::support::{Trainit, eventually};
 
 const TRAINER: &str =
     "mkdir -p \"$0/variables\"; echo graph > \"$0/saved_model.pb\"; echo v > \"$0/variables/variables.index\"";
@@ -278,6 +278,21 @@ fn a_file_that_comes_damaged_or_is_not_kept_is_sent_again() {
         assert_eq!(bucket.object("job/saved_model.pb").as_deref(), Some(&b"graph\n"[..]));
         assert!(bucket.object("job/.trainit/model.json").is_some());
     }
+}
+
+#[test]
+fn a_copy_that_is_broken_off_is_told_with_its_place_and_the_way_out() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    bucket.misbehave(|_| Some(Fault::Hang));
+    let trainit = run(&place, TRAINER);
+    let running = place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).start();
+    eventually("the copy hangs", || !bucket.asked().is_empty());
+    running.signal(libc::SIGINT);
+    let done = running.finish().expect_code(204);
+    let detail = done.verdict()["detail"].as_str().unwrap().to_owned();
+    let told = format!("the copy of the model to {} was broken off by SIGINT; ", place.url());
+    assert!(detail.starts_with(&told) && detail.ends_with("start it again or copy it by hand"), "{detail}");
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod starting;
 mod stopping;
 mod told;
 
+pub use flushing::COPY_AGAIN;
 pub use told::{STATES, Told};
 
 /// How long a process may resist SIGKILL before it is named and left behind.

@@ -14,6 +14,6 @@ mod verdict;
 pub use child::{ChildFacts, child_variables};
 pub use event::{Action, Event, Flushed, Mirrored, Resume, Target, Timer, Uptime};
 pub use hang::{Hang, Pulse, Sample};
-pub use machine::{Machine, STATES, State, Told};
+pub use machine::{COPY_AGAIN, Machine, STATES, State, Told};
 pub use policy::{Policy, Processes, StoppedCode};
 pub use verdict::{Outcome, Reason};

@@ -59,8 +59,8 @@ pub struct Policy {
     pub peers: Option<String>,
     /// What is started.
     pub processes: Processes,
-    /// A finished job leaves a model that is to be copied.
-    pub model: bool,
+    /// Where the model of a finished job is to be copied, in words; `None`: it leaves none.
+    pub model: Option<String>,
     /// Spreads the pauses of many jobs; `None`: each is exact.
     pub seed: Option<u64>,
     /// When silence is a hang; `None`: never.
@@ -105,7 +105,7 @@ impl Default for Policy {
             store: false,
             peers: None,
             processes: Processes { count: 1, first_rank: 0 },
-            model: false,
+            model: None,
             seed: None,
             hang: None,
             child_has_terminal: false,

@@ -27,6 +27,7 @@ use crate::rules::checkpoint::listing::Listing;
 use crate::rules::checkpoint::manifest::{Item, LIMIT};
 use crate::rules::checkpoint::names::unfit;
 use crate::rules::checkpoint::{Entry, Kind};
+use crate::rules::job::COPY_AGAIN as AGAIN;
 
 const MANIFEST: &str = ".trainit/model.json";
 const SCHEMA: &str = "trainit.model/1";
@@ -56,9 +57,6 @@ struct File {
     size: u64,
     crc32c: String,
 }
-
-/// What to do about every failure.
-const AGAIN: &str = "the job is done but for that, start it again or copy it by hand";
 
 impl LeftModel {
     /// The line for a copy that the clock cut off.

@@ -20,7 +20,7 @@ impl Machine {
             None if self.attempt == 0 || self.not_started.is_some() => "the command had not been started".to_owned(),
             None => "the command could not be ended".to_owned(),
         };
-        if self.policy.model && matches!(self.ended, Some((End::Code(0), _))) {
+        if self.policy.model.is_some() && matches!(self.ended, Some((End::Code(0), _))) {
             ended.push_str("; its model is not copied, as the job was told to stop before it finished");
         }
         if !self.gave_up.is_empty() {

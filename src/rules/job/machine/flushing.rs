@@ -13,6 +13,12 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(300);
 /// What the commit's own word may take after its time is up.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
+/// What to do about a model that could not be copied.
+pub const COPY_AGAIN: &str = "the job is done but for that, start it again or copy it by hand";
+
+/// The same where it is a checkpoint, whose disk may be there yet.
+const COMMIT_AGAIN: &str = "the newest checkpoint may not be safe, start the job again where it lies to commit it";
+
 /// Nobody answers a signal in so short a time.
 const AT_ONCE: Duration = Duration::from_millis(50);
 /// Who dies of the signal that ends the job was mostly doing something else than saving: only what was written just then is
@@ -83,7 +89,7 @@ impl Machine {
 
     /// Checkpoints are safe; what a finished job leaves beside them is next.
     pub(super) fn publish_or_finish(&mut self, now: Uptime) -> Vec<Action> {
-        if !self.policy.model || self.published || !self.succeeded() {
+        if self.policy.model.is_none() || self.published || !self.succeeded() {
             return self.finish();
         }
         self.published = true;
@@ -115,9 +121,17 @@ impl Machine {
                 let by = self
                     .leaving
                     .as_ref()
-                    .map(|source| format!("preempted ({source}) before the last commit was through: "));
+                    .map(|source| format!("preempted ({source}) before {} was through: ", self.owed().0));
                 self.lost_commit(by.unwrap_or_default() + &detail)
             }
+        }
+    }
+
+    /// What the end waits for, and what to say where it does not come.
+    pub(super) fn owed(&self) -> (String, &'static str) {
+        match self.policy.model.as_ref().filter(|_| self.published) {
+            Some(store) => (format!("the copy of the model to {store}"), COPY_AGAIN),
+            None => ("the last commit".to_owned(), COMMIT_AGAIN),
         }
     }
 
@@ -132,17 +146,18 @@ impl Machine {
 
     /// No byte has moved for too long, or the time that was announced is up.
     pub(super) fn on_flush_limit(&mut self, now: Uptime) -> Vec<Action> {
+        let (deed, lost) = self.owed();
         if self.leave_by.is_some_and(|(_, gone)| gone <= now) {
-            let stands = self.committed.map(|step| format!("; step {step}, committed before, stands"));
-            let why =
-                format!("the time was up before the newest checkpoint was committed{}", stands.unwrap_or_default());
-            return self.on_flushed(now, Flushed::OutOfTime(why));
+            let then = match self.committed {
+                _ if self.published => format!("; {lost}"),
+                Some(step) => format!("; step {step}, committed before, stands"),
+                None => String::new(),
+            };
+            return self
+                .on_flushed(now, Flushed::OutOfTime(format!("the time was up before {deed} was through{then}")));
         }
-        self.lost_commit(format!(
-            "the last commit moved no byte for {} s; the store hangs, so the newest checkpoint is not safe; \
-             check the store and start again",
-            FLUSH_LIMIT.as_secs()
-        ))
+        let limit = FLUSH_LIMIT.as_secs();
+        self.lost_commit(format!("{deed} moved no byte for {limit} s: the store hangs, look at it; {lost}"))
     }
 
     /// The keeper says what the store holds of the directory.

@@ -60,7 +60,8 @@ impl Machine {
                 vec![Action::Hasten { notice: true }]
             }
             State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() && !self.is_tidying => {
-                self.lost_commit(format!("the last commit was broken off by {as_signal}"))
+                let (deed, lost) = self.owed();
+                self.lost_commit(format!("{deed} was broken off by {as_signal}; {lost}"))
             }
             State::Draining if self.would_restart(now) => {
                 self.on_signal_while_draining(now, signal, as_signal, sender);

@@ -5,8 +5,12 @@ use super::tests_hanging::silence;
 use super::*;
 use crate::rules::job::{Flushed, Hang};
 
+fn model() -> Option<String> {
+    Some("s3://b/m".to_owned())
+}
+
 fn leaving(store: bool) -> Machine {
-    running(Policy { model: true, store, ..with_store() })
+    running(Policy { model: model(), store, ..with_store() })
 }
 
 const SAFE: Event = Event::Flushed(Flushed::Done { step: Some(5) });
@@ -44,7 +48,7 @@ fn who_failed_or_was_stopped_leaves_no_model() {
     let end = outcome(machine.step(secs(2.0), SAFE));
     assert_eq!(end.exit_code, 143);
     assert!(end.detail.contains("its model is not copied"), "{}", end.detail);
-    let mut machine = running(Policy { model: true, max_restarts: 0, ..with_store() });
+    let mut machine = running(Policy { model: model(), max_restarts: 0, ..with_store() });
     feed(&mut machine, 1.0, [ended(3), Event::TreeEmpty]);
     assert_eq!(outcome(machine.step(secs(2.0), SAFE)).exit_code, 3);
 }
@@ -53,7 +57,7 @@ fn who_failed_or_was_stopped_leaves_no_model() {
 fn who_hung_leaves_no_model_and_stays_hung_whatever_it_leaves_with() {
     let hang = Some(Hang { timeout: secs(80.0), startup: secs(80.0) });
     let hung = || {
-        let mut machine = running(Policy { model: true, max_restarts: 0, hang, ..with_store() });
+        let mut machine = running(Policy { model: model(), max_restarts: 0, hang, ..with_store() });
         let (now, _) = silence(&mut machine, 0.1);
         feed(&mut machine, now, [ended(0), Event::TreeEmpty]);
         machine
@@ -73,4 +77,44 @@ fn a_notice_while_the_model_is_copied_hurries_it() {
         .step(secs(9.1), Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) });
     assert!(told.contains(&Action::Hurry { deadline: secs(37.1) }), "{told:?}");
     assert_eq!(outcome(machine.step(secs(9.9), Event::Flushed(Flushed::Done { step: None }))).exit_code, 0);
+}
+
+#[test]
+fn a_copy_of_the_model_that_is_cut_short_is_told_as_that_and_not_as_a_lost_checkpoint() {
+    let signal = |signal| Event::Signal { signal, sender: Some(0) };
+    let notice = Event::Preempted { id: String::new(), source: "gce preempted".into(), lead: secs(30.0) };
+    let limit = || Event::Due(Timer::FlushLimit);
+    for (store, cut_short, told) in [
+        (false, vec![signal(Signal::INT)], "the copy of the model to s3://b/m was broken off by SIGINT; "),
+        (true, vec![signal(Signal::INT)], "the copy of the model to s3://b/m was broken off by SIGINT; "),
+        (true, vec![limit()], "the copy of the model to s3://b/m moved no byte for 300 s: "),
+        (
+            true,
+            vec![notice, limit()],
+            "preempted (gce preempted) before the copy of the model to s3://b/m was through: ",
+        ),
+    ] {
+        let mut machine = leaving(store);
+        feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty]);
+        if store {
+            machine.step(secs(9.0), SAFE);
+        }
+        let mut actions = Vec::new();
+        for (at, event) in [10.0, 400.0].into_iter().zip(cut_short) {
+            actions = machine.step(secs(at), event);
+        }
+        let end = outcome(actions);
+        assert_eq!((end.reason, end.exit_code), (Reason::Store, 204));
+        assert!(end.detail.starts_with(told), "{}", end.detail);
+        assert!(end.detail.ends_with(COPY_AGAIN) && !end.detail.contains("checkpoint"), "{}", end.detail);
+    }
+}
+
+#[test]
+fn a_last_commit_that_is_broken_off_says_what_to_do_whether_a_model_would_follow_or_not() {
+    let mut machine = leaving(true);
+    feed(&mut machine, 9.0, [ended(0), Event::TreeEmpty]);
+    let end = outcome(machine.step(secs(9.5), Event::Signal { signal: Signal::INT, sender: Some(0) }));
+    assert!(end.detail.starts_with("the last commit was broken off by SIGINT; "), "{}", end.detail);
+    assert!(end.detail.contains("start the job again"), "{}", end.detail);
 }
