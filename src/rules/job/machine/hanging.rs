@@ -54,6 +54,10 @@ impl Machine {
 
     pub(super) fn on_pulse(&mut self, now: Uptime, pulse: Pulse) -> Vec<Action> {
         self.memory.beaten(pulse.step);
+        // Told to stop since it was looked at, it has its own deadline.
+        if self.stop.is_some() {
+            return Vec::new();
+        }
         let Some(watch) = &mut self.watch else { return Vec::new() };
         watch.hear(now, &pulse);
         let Some(why) = watch.verdict(now) else { return vec![Action::Arm(Timer::Pulse, watch.next_look(now))] };

@@ -93,6 +93,24 @@ fn a_job_that_is_being_stopped_does_not_hang() {
 }
 
 #[test]
+fn a_job_that_was_told_to_stop_between_the_look_and_its_answer_is_left_to_save() {
+    let mut machine = running(watched(0));
+    let (due, _) = silence(&mut running(watched(0)), 0.1);
+    let mut now = 0.1;
+    while now + 10.0 < due {
+        now += 10.0;
+        feed(&mut machine, now, [Event::Due(Timer::Pulse), Event::Pulse(SILENT)]);
+    }
+    now += 10.0;
+    assert_eq!(machine.step(secs(now), Event::Due(Timer::Pulse)), [Action::Feel]);
+    machine.step(secs(now), term());
+    assert_eq!(machine.step(secs(now), Event::Pulse(SILENT)), []);
+    assert_eq!(machine.deadline(), Some(secs(now) + Policy::default().stop_grace));
+    let end = outcome(feed(&mut machine, now + 20.0, [ended(0), Event::TreeEmpty]));
+    assert_eq!((end.reason, end.exit_code), (Reason::Stopped, 143));
+}
+
+#[test]
 fn a_preemption_while_a_hung_trainer_dies_is_a_preemption() {
     let mut machine = running(watched(3));
     let (now, _) = silence(&mut machine, 0.1);
