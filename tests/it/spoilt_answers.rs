@@ -91,3 +91,18 @@ fn what_came_in_full_and_does_not_match_gives_way_to_an_older_checkpoint() {
         assert!(place.pull_afresh(name).join("step-1").exists(), "{name}");
     }
 }
+
+#[test]
+fn an_answer_without_an_end_is_not_read_to_it() {
+    const REFUSAL: &str = "<Error><Code>AccessDenied</Code><Message>Sign in.</Message></Error>";
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    place.save(1);
+    place.push();
+    bucket.misbehave(|_| Some(Fault::Endless("403 Forbidden", REFUSAL)));
+    fails(place.checkpoint("list").output(), &["answer 403 AccessDenied: Sign in."]);
+    assert!(bucket.babbled() < 20 << 20, "{} bytes", bucket.babbled());
+    bucket.misbehave(|_| Some(Fault::Endless("200 OK", "<ListBucketResult>")));
+    fails(place.checkpoint("list").output(), &["longer than any that was asked for"]);
+    assert!(bucket.babbled() < 200 << 20, "{} bytes", bucket.babbled());
+}

@@ -55,6 +55,10 @@ const METADATA_REFUSALS: u32 = 6;
 const SLOWEST: f64 = (64 << 10) as f64;
 /// Servers close idle connections after 20 s and more.
 const IDLE: Duration = Duration::from_secs(15);
+/// Bytes of a listing: Azure puts 5,000 names in one, of up to 1,024 characters that XML may spell in six.
+const LISTING: usize = 64 << 20;
+/// Bytes of any other answer that is read whole, and what is read of a refusal.
+const ANSWER: usize = 64 << 10;
 /// Where the paths of Google's metadata server begin.
 const GOOGLE_METADATA: &str = "/computeMetadata/";
 /// What a container's credentials are asked for with.
@@ -153,13 +157,20 @@ impl HttpService for Service {
         self.mend(&mut request);
         let host = request.uri().authority().map_or(String::new(), |a| values::bare(a.as_str()).to_owned());
         let (owed, sent) = (answers::owed(&request), answers::secrets(&request));
+        let is_get = *request.method() == Method::GET;
+        let left = match &owed {
+            Some(_) if is_get => LISTING,
+            // Data are taken piece by piece.
+            None if is_get && !self.is_metadata() => usize::MAX,
+            _ => ANSWER,
+        };
         let waiting = self.access.meter().owed();
         let (mut parts, body) = self.send(&host, request).await?.into_parts();
         self.mend_head(&mut parts);
         let silence = self.silence();
-        let body = Watched { body, host, silence, limit: Box::pin(sleep(silence)) };
+        let body = Watched { body, host, left, silence, limit: Box::pin(sleep(silence)) };
         let body = if !parts.status.is_success() {
-            let words = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let words = beginning(body).await;
             answers::without(&sent, self.access.censored(String::from_utf8_lossy(&words).into_owned())).into()
         } else if self.is_metadata() || owed.is_some() {
             whole(body, owed, &sent).await?.into()
@@ -358,12 +369,26 @@ fn kind_of(error: &hyper::Error, otherwise: HttpErrorKind) -> HttpErrorKind {
     }
 }
 
+/// What a refusal begins with: neither the rest of it nor that it breaks off makes it another.
+async fn beginning(mut body: Watched) -> Vec<u8> {
+    body.left = usize::MAX;
+    let mut words = Vec::new();
+    while words.len() < ANSWER
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        words.extend(frame.into_data().unwrap_or_default());
+    }
+    words.truncate(ANSWER);
+    words
+}
+
 /// The body of an answer that is judged before the crate reads it: one of these elements where that is `owed`, else a
 /// metadata server's.
 async fn whole(body: Watched, owed: Option<&[&str]>, sent: &[String]) -> Result<Bytes, HttpError> {
     let host = body.host.clone();
     // What was not sent is always sent again, and this may be: an upload that is begun twice costs nothing.
-    let broke_off = |e| if owed.is_some() { HttpError::new(HttpErrorKind::Request, e) } else { e };
+    let is_to_repeat = |e: &HttpError| owed.is_some() && e.kind() != HttpErrorKind::Decode;
+    let broke_off = |e| if is_to_repeat(&e) { HttpError::new(HttpErrorKind::Request, e) } else { e };
     let words = body.collect().await.map_err(broke_off)?.to_bytes();
     let refused = |kind| move |why| error(kind, why);
     match owed {
@@ -375,10 +400,12 @@ async fn whole(body: Watched, owed: Option<&[&str]>, sent: &[String]) -> Result<
     }
 }
 
-/// A body that may not fall silent.
+/// A body that may not fall silent, nor go on and on.
 struct Watched {
     body: Incoming,
     host: String,
+    /// Bytes that may still come.
+    left: usize,
     silence: Duration,
     limit: Pin<Box<Sleep>>,
 }
@@ -394,6 +421,13 @@ impl Body for Watched {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
             let until = Instant::now() + self.silence;
             self.limit.as_mut().reset(until);
+            let came = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
+            let Some(left) = self.left.checked_sub(came) else {
+                let text = format!("the answer from {} is longer than any that was asked for", self.host);
+                // Not to be asked for again.
+                return Poll::Ready(Some(Err(error(HttpErrorKind::Decode, text))));
+            };
+            self.left = left;
             let broken = |e: hyper::Error| {
                 error(HttpErrorKind::Interrupted, format!("the answer from {} broke off: {e}", self.host))
             };

@@ -10,10 +10,11 @@ use std::time::{Duration, UNIX_EPOCH};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 
-use super::error::{StoreError, kind_of};
+use super::error::{StoreError, Trouble, kind_of};
 use super::list::Object;
 use super::motion::Meter;
 use crate::edge::blocking::blocking;
+use crate::edge::clock;
 use crate::rules::checkpoint::listing::{join, name_of};
 use crate::rules::checkpoint::names::is_half_written;
 
@@ -100,7 +101,9 @@ impl Directory {
     /// What time a new file gets: of a share, its server's.
     pub(super) async fn time(&self) -> io::Result<Duration> {
         // Named like a write that was cut short, which no listing shows.
-        let path = self.root.join(format!("{TIME}#{}", std::process::id()));
+        // The number of a process is another's too: on another machine, or in another container.
+        let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let path = self.root.join(format!("{TIME}#{}{}", now.as_nanos(), std::process::id()));
         blocking(move || {
             let made = File::create_new(&path)?;
             let modified = made.metadata().and_then(|m| m.modified());
@@ -129,9 +132,12 @@ impl Directory {
     /// Deletes half-written files (`NAME#k`) of our own older than `age`; `dry` only counts them. Returns how many.
     pub(super) async fn sweep(&self, age: Duration, is_ours: fn(&str) -> bool, dry: bool) -> io::Result<u64> {
         let root = self.root.clone();
-        // Where nothing can be written, nothing can be deleted.
-        let Ok(now) = self.time().await else { return Ok(0) };
-        let before = now.saturating_sub(age);
+        let before = match self.time().await {
+            Ok(now) => now.saturating_sub(age),
+            // Where nothing can be written, nothing can be deleted.
+            Err(error) if kind_of(&error) == Trouble::Denied => return Ok(0),
+            Err(error) => return Err(error),
+        };
         blocking(move || {
             let mut count = 0;
             visit(&root, String::new(), |key, entry| {
@@ -337,6 +343,26 @@ mod tests {
             assert_eq!(sweep(Duration::ZERO).await, 2);
             assert_eq!(fs::read_dir(root.join("u")).expect("reads").count(), 1);
             assert!(root.join("notes#1").exists(), "somebody else's");
+        });
+    }
+
+    #[test]
+    fn what_a_kill_left_of_asking_the_time_keeps_nobody_from_sweeping() {
+        with_store(async |root, store| {
+            // In a container every process that asks may have this number.
+            fs::write(root.join(format!("time#{}", std::process::id())), "").expect("writes");
+            fs::write(root.join("x#1"), "half").expect("writes");
+            assert_eq!(store.sweep(Duration::ZERO, |key| key == "x", false).await.expect("sweeps"), 2);
+            assert_eq!(fs::read_dir(root).expect("reads").count(), 0);
+        });
+    }
+
+    #[test]
+    fn a_sweep_that_cannot_know_the_time_says_so() {
+        with_store(async |root, store| {
+            fs::remove_dir(root).expect("rmdir");
+            let failed = store.sweep(Duration::ZERO, |_| true, false).await.expect_err("no directory");
+            assert!(failed.to_string().contains("No such file"), "{failed}");
         });
     }
 

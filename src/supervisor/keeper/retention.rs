@@ -184,12 +184,12 @@ impl Mirror {
         let age = self.config.retention.orphan_age;
         let orphans = orphans(store, age).await?;
         // First, so that directories are empty when their last object goes.
-        let swept = store.sweep(age.max(STAGED), is_of_ours, dry).await?;
+        let swept = store.sweep(age.max(STAGED), is_of_ours, dry).await;
         if !dry {
             let deletions = orphans.iter().map(|key| store.delete(key));
             stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
-        Ok(Pruned { kept: before.saturating_sub(gone.len()), commits: gone, orphans, swept })
+        Ok(Pruned { kept: before.saturating_sub(gone.len()), commits: gone, orphans, swept: swept? })
     }
 
     async fn prune_commits(&self, dry: bool) -> Result<Vec<CommitName>, StoreError> {

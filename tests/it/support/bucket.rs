@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 /// One request.
@@ -50,6 +51,8 @@ pub enum Fault {
     LosePage,
     /// Answers 200 with this, and does nothing.
     Say(&'static str),
+    /// Answers with this status and these words, and babbles on while anybody listens.
+    Endless(&'static str, &'static str),
 }
 
 #[derive(Clone)]
@@ -74,7 +77,11 @@ struct Shared {
     state: Mutex<State>,
     rule: Mutex<Option<Arc<Rule>>>,
     ignores_conditions: bool,
+    babbled: AtomicUsize,
 }
+
+/// Bytes after which an answer without an end has one.
+const MOST_BABBLE: usize = 400 << 20;
 
 /// The bucket. Its threads end with the test process.
 pub struct Bucket {
@@ -99,7 +106,13 @@ impl Bucket {
     fn of(ignores_conditions: bool) -> Bucket {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap().to_string();
-        let shared = Arc::new(Shared { state: Mutex::default(), rule: Mutex::new(None), ignores_conditions });
+        let shared = Shared {
+            state: Mutex::default(),
+            rule: Mutex::new(None),
+            ignores_conditions,
+            babbled: AtomicUsize::new(0),
+        };
+        let shared = Arc::new(shared);
         let ours = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -173,6 +186,11 @@ impl Bucket {
     /// Every request so far as `METHOD key`.
     pub fn deeds(&self) -> Vec<String> {
         self.asked().iter().map(|r| format!("{} {}", r.method, r.key)).collect()
+    }
+
+    /// Bytes of endless answers that were taken from it.
+    pub fn babbled(&self) -> usize {
+        self.shared.babbled.load(Relaxed)
     }
 
     pub fn forget(&self) {
@@ -266,6 +284,10 @@ fn serve(stream: &TcpStream, shared: &Shared) {
                 xml("<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>".into())
             }
             Some(Fault::Say(body)) => Answer { body: body.into(), ..answer("200 OK") },
+            Some(Fault::Endless(status, words)) => {
+                let _ = babble(stream, status, words, shared);
+                return;
+            }
             Some(Fault::Half) => {
                 half = true;
                 respond(request, shared)
@@ -293,6 +315,17 @@ fn serve(stream: &TcpStream, shared: &Shared) {
             return;
         }
     }
+}
+
+fn babble(mut stream: &TcpStream, status: &str, words: &str, shared: &Shared) -> std::io::Result<()> {
+    write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{words}")?;
+    let block = [b'x'; 1 << 16];
+    // A test must end where whoever asks never does.
+    for _ in 0..MOST_BABBLE / block.len() {
+        stream.write_all(&block)?;
+        shared.babbled.fetch_add(block.len(), Relaxed);
+    }
+    Ok(())
 }
 
 fn send(mut stream: &TcpStream, answer: &Answer, is_head: bool, half: bool) -> std::io::Result<()> {
