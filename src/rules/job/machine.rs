@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Restoring -> (Gathering ->) Launching -> Running -> Draining -> Flushing -> Done
-//!     ^  |                                 |
-//!     |  +---------- Waiting <- Refreshing-+   (a crash, while the budget lasts)
+//!                                 ^                      |
+//!                                 +- Waiting <- Refreshing   (a crash, while the budget lasts)
 //! ```
 //! Two laws hold throughout: an orphan's death never ends the job, and a deadline never moves later.
 
