@@ -24,6 +24,7 @@ mod nook;
 mod pins;
 mod place;
 mod pool;
+mod rest;
 pub mod restore;
 pub mod retention;
 mod send;
@@ -384,13 +385,7 @@ impl Keeper {
             // Not settled yet: there is no need to wait for a whole interval.
             Some(Outcome::Changed { why }) => {
                 tracing::debug!("a checkpoint is being written: {why}");
-                let lag = self.mirror.as_ref().and_then(Mirror::behind).map(|(_, lag)| lag);
-                if lag.is_some_and(|lag| lag >= SAID_AGAIN) && !self.haste.is_over() {
-                    self.complain(format!(
-                        "no checkpoint is committed, none lies still for the {:?} of --settle ({why}); shorten it, or save more rarely",
-                        self.settle
-                    ));
-                }
+                self.tell_restless();
                 return self.settle.min(self.interval).max(Duration::from_millis(50));
             }
             Some(Outcome::UpToDate { .. } | Outcome::NothingComplete { .. }) | None => {}

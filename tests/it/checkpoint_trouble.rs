@@ -415,3 +415,41 @@ fn what_is_saved_and_not_recognised_is_said_while_it_trains_and_once() {
     let done = running.stop().expect_code(143);
     assert_eq!(done.err().matches("NOTHING is being committed").count(), 1, "{}", done.err());
 }
+
+#[test]
+fn a_trainer_whose_only_checkpoint_never_lies_still_is_told_once_what_stands_and_what_to_do() {
+    const RENAMED: &str = r#"save() { echo "w $1" >"$D/tmp"; mv "$D/tmp" "$D/model.pt"; }"#;
+    const IN_PLACE: &str = r#"save() { echo "w $1" >"$D/model.pt"; }"#;
+    const KEEPS_ONE: &str = r#"echo {} >"$D/ckpt-1.json"; until ls "$STORE"/.trainit/commits/*; do sleep 0.05; done
+        save() { echo {} >"$D/tmp"; mv "$D/tmp" "$D/ckpt-$(($1 + 1)).json"; rm "$D/ckpt-$1.json"; }"#;
+    let nothing = "this run has committed nothing yet";
+    let runs = [
+        (RENAMED, "model.pt is complete", nothing),
+        (IN_PLACE, "model.pt is complete", nothing),
+        (KEEPS_ONE, "ckpt-", "the last committed one (step 1) stands"),
+    ];
+    let runs = runs.map(|(save, unit, stands)| {
+        let place = Place::new();
+        let script = format!("trap exit TERM\n{save}\nn=1; while save $n; do n=$((n + 1)); sleep 0.02; done");
+        let running = Trainit::new(["run", "--mirror-interval", "20ms", "--settle", "300ms", "--checkpoint-dir"])
+            .args([place.local().to_str().unwrap(), "--checkpoint-store", &place.url()])
+            .args(["--", "sh", "-c", &script])
+            .env("D", place.local())
+            .env("STORE", place.store())
+            .start();
+        (place, running, unit, stands)
+    });
+    for (place, running, unit, stands) in runs {
+        let line = running.after_log("checkpoint_passed_over");
+        for part in
+            [unit, "never lies still for the 300ms of --settle", stands, "keep more than one checkpoint", "less often"]
+        {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        // The last one is committed as ever.
+        let before = fs::read_dir(place.store().join(".trainit/commits")).map_or(0, Iterator::count);
+        let done = running.stop().expect_code(143);
+        assert_eq!(done.err().matches("checkpoint_passed_over").count(), 1, "{}", done.err());
+        assert_eq!(place.commits().len(), before + 1);
+    }
+}

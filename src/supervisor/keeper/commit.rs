@@ -2,7 +2,7 @@
 //! the store holds what it held before, or the new commit whole.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -16,8 +16,8 @@ use super::pins::{Pins, pin, unchanged, unpin};
 use super::retention::{commits, unless_stuck};
 use super::send::{Pools, Sending, Stop, verify, without_data};
 use super::transfer::make_durable;
+use crate::edge::clock;
 use crate::edge::store::{Created, Store, Trouble};
-use crate::edge::{clock, writers};
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, SCHEMA};
 use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key};
@@ -194,6 +194,7 @@ impl Mirror {
         let made = RefCell::default();
         let (sent, pins) = match self.upload(&local, bytes, is_training, &made, progress).await {
             Err(stop) if limit.is_none() => {
+                self.restless.1 += u32::from(matches!(stop, Stop::Changed(_)));
                 self.discard(made.take()).await;
                 return Err(stop);
             }
@@ -209,6 +210,7 @@ impl Mirror {
         self.write_pushed(&beside, local.age);
         self.committed = self.naming.take();
         self.is_to_retire = true;
+        self.restless = Default::default();
         self.waits(None);
         Ok(Outcome::Committed { step: local.age.step, unit: local.candidate.unit, bytes, seconds, lag })
     }
@@ -265,38 +267,6 @@ impl Mirror {
 
     pub(super) fn unreadable(&self, error: &io::Error) -> Stop {
         Stop::Failed(format!("cannot read the checkpoint directory {}: {error}", self.config.dir.display()))
-    }
-
-    /// Waits until it has lain unchanged for `settle`, counting from the first look that saw it so, and nobody has it
-    /// open for writing; `None`: nobody can write any more.
-    async fn settled(&mut self, local: Local, settle: Option<Duration>) -> Result<Local, Stop> {
-        let Some(settle) = settle else { return Ok(local) };
-        let now = self.clock.now();
-        let since = match self.seen.take() {
-            Some((entries, since)) if entries == local.entries => since,
-            _ => now,
-        };
-        self.seen = Some((local.entries.clone(), since));
-        if settle > now.saturating_sub(since) {
-            self.haste.wait(settle, || self.clock.now().saturating_sub(since)).await;
-            if self.haste.is_over() {
-                return Err(Stop::Changed("the command came to its end before it had lain still".to_owned()));
-            }
-            // A newer one may have come meanwhile: this one is safe first, or none ever would be where saves come fast.
-            let unit = &local.candidate.unit;
-            match self.entries_of(unit).await.map_err(|error| self.unreadable(&error))? {
-                Some(entries) if entries == local.entries => {}
-                Some(_) => return Err(Stop::Changed(format!("{unit} is still being written"))),
-                None => return Err(Stop::Changed(format!("{unit} was deleted before it had lain still"))),
-            }
-        }
-        let files: HashSet<_> =
-            local.entries.iter().filter(|e| e.kind == Kind::File).map(|e| (e.device, e.inode)).collect();
-        let writer = blocking(move || Ok(writers::writer_of(&files))).await.ok().flatten();
-        match writer {
-            Some(who) => Err(Stop::Changed(format!("{} is being written by {who}", local.candidate.unit))),
-            None => Ok(local),
-        }
     }
 
     /// Copies the unit's files, each under a key that no manifest names yet.

@@ -165,6 +165,8 @@ pub struct Mirror {
     pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.
     pub(crate) seen: Option<(Vec<Entry>, Duration)>,
+    /// What was last waited for to lie still, and at how many looks since the last commit such a one was saved over first.
+    pub(super) restless: (String, u32),
     /// Bytes a second of the last commit.
     pub(crate) throughput: Option<f64>,
     /// Whether the first restore is behind us.
@@ -242,6 +244,7 @@ impl Mirror {
             left_over: RefCell::default(),
             known: Known::default(),
             seen: None,
+            restless: Default::default(),
             throughput: None,
             begun: false,
             is_first: false,

@@ -55,13 +55,17 @@ impl Keeper {
     }
 
     pub(super) fn complain(&mut self, message: String) {
+        self.complain_of("commit_failed", message);
+    }
+
+    fn complain_of(&mut self, code: &'static str, message: String) {
         let (steps, lag) = self.mirror.as_ref().and_then(Mirror::behind).unwrap_or_default();
         let is_worse = lag >= SAID_AGAIN && lag >= self.said.1 * 2;
         // Each try has a number of its own, and names it.
         let gist: String = message.chars().filter(|c| !c.is_ascii_digit()).collect();
         if self.said.0 != gist || is_worse {
             let lag_seconds = lag.as_secs();
-            tracing::warn!(code = "commit_failed", lag_steps = steps, lag_seconds, "{message}");
+            tracing::warn!(code, lag_steps = steps, lag_seconds, "{message}");
             self.said = (gist, lag);
         }
     }
@@ -83,6 +87,23 @@ impl Keeper {
             tracing::warn!(code = "checkpoint_passed_over", committed_step, "{why}; it is not committed");
         }
         self.passed = (why, if at_rest { STALE_LOOKS } else { looks });
+    }
+
+    /// That the newest does not lie still, where saves come too fast for it or one takes very long.
+    pub(super) fn tell_restless(&mut self) {
+        let Some(mirror) = &self.mirror else { return };
+        let ((unit, looks), lag) = (&mirror.restless, mirror.behind().unwrap_or_default().1);
+        if self.haste.is_over() || *looks < STALE_LOOKS && lag < SAID_AGAIN {
+            return;
+        }
+        let message = format!(
+            "{unit} is complete and is not committed: it never lies still for the {:?} of --settle and until it is copied; \
+             {}; let the trainer keep more than one checkpoint, each under a name of its own, or save less often, or give a \
+             shorter --settle",
+            self.settle,
+            mirror.what_stands()
+        );
+        self.complain_of("checkpoint_passed_over", message);
     }
 
     pub(super) fn tell_notes(&mut self) {
