@@ -137,6 +137,16 @@ fn links_that_stay_in_the_model_are_copied_as_what_they_lead_to() {
 }
 
 #[test]
+fn our_corner_of_a_checkpoint_directory_in_the_model_is_no_part_of_the_model() {
+    let place = Place::new();
+    let script = "mkdir -p \"$0/ck/.trainit/aside\"; echo 1 > \"$0/ck/.trainit/aside/old\"; echo 2 > \"$0/ck/w\"; cd \"$0\"; \
+                  ln -s ck best; ln -s /etc/passwd ck/.trainit/out";
+    let done = run(&place, script).output().expect_code(0);
+    let names: Vec<String> = files(&place.store()).into_keys().collect();
+    assert_eq!(names, ["best/w", "ck/w"], "{}", done.err());
+}
+
+#[test]
 fn links_that_lead_out_of_the_model_are_refused_unless_they_are_to_be_followed() {
     let place = Place::new();
     fs::create_dir_all(place.path("cache/tokens")).unwrap();

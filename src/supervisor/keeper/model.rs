@@ -25,7 +25,7 @@ use crate::edge::{links, places, walk};
 use crate::rules::checkpoint::address::{Address, Nearness};
 use crate::rules::checkpoint::listing::Listing;
 use crate::rules::checkpoint::manifest::{Item, LIMIT};
-use crate::rules::checkpoint::names::unfit;
+use crate::rules::checkpoint::names::{OWN, unfit};
 use crate::rules::checkpoint::{Entry, Kind};
 use crate::rules::job::COPY_AGAIN as AGAIN;
 
@@ -254,13 +254,13 @@ async fn send(sending: &Sending<'_>, entry: &Entry, from: Held) -> Result<Sent, 
 async fn listed(model: &LeftModel) -> Result<Listing, String> {
     let (root, may_leave) = (model.dir.clone(), model.follow);
     let walked = blocking(move || {
-        let walked = walk::walk(&root)?;
+        let walked = without_corners(walk::walk(&root)?);
         let out = if may_leave { BTreeSet::new() } else { links::leading_out(&root, &walked) };
         let all = walked.entries().iter().filter(|e| matches!(e.kind, Kind::Symlink(_)));
         let all = all.map(|e| e.path.clone()).collect();
         // Where there are none that lead out, none is reached through the others either.
         let followed = if out.is_empty() { links::follow(&root, &walked, &all) } else { walked };
-        Ok((followed, out))
+        Ok((without_corners(followed), out))
     });
     let (listing, out) = walked.await.map_err(|error| error.to_string())?;
     if let Some(first) = out.first() {
@@ -279,6 +279,12 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
         }
     }
     Ok(listing)
+}
+
+/// A checkpoint directory that lies in the model has a corner of ours too, which is nobody's model.
+fn without_corners(listing: Listing) -> Listing {
+    let corners = listing.entries().iter().filter(|e| e.name() == OWN);
+    listing.without(&corners.map(|e| e.path.as_str()).collect())
 }
 
 /// What an earlier run says it left; `None` where there is no such word, nothing where it cannot be read.
