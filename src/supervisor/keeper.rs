@@ -262,7 +262,10 @@ impl Keeper {
     async fn doubt(&mut self, most: Duration) {
         let Some(mirror) = &mut self.mirror else { return };
         if let Err(error) = mirror.doubt(self.settle, most).await {
-            mirror.note(format!("what the command was writing when it was cut off cannot be looked at: {error}"));
+            mirror.note(format!(
+                "what the command was writing in {} when it was cut off cannot be looked at: {error}; half a checkpoint may be taken for a whole one; see that the directory can be read",
+                mirror.directory().display()
+            ));
         }
         self.tell_notes();
     }
@@ -297,6 +300,9 @@ impl Keeper {
             }
             let has_store = config.store.is_some();
             let mut mirror = Mirror::open(config).await?;
+            if !has_store {
+                mirror.make_directory().await;
+            }
             if let Some((sibling, _)) = &beside {
                 mirror.heed(&sibling.store);
             }

@@ -213,6 +213,23 @@ fn without_a_store_the_next_attempt_goes_on_from_the_newest_local_checkpoint() {
 }
 
 #[test]
+fn without_a_store_too_the_checkpoint_directory_is_made_and_where_it_cannot_be_the_way_out_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |dir: &str, script: &str| {
+        let run = Trainit::new(["run", "--max-restarts", "1", "--restart-backoff", "1ms", "--checkpoint-dir", dir]);
+        run.args(["--", "sh", "-c", script]).dir(root.path()).output().expect_code(137).err()
+    };
+    let made = run("new/ck", "[ -d new/ck ] && kill -9 $$");
+    assert!(!made.contains("cannot be looked at") && !made.contains("cannot make"), "{made}");
+    // Nobody makes a directory there.
+    let told = run("/proc/ck", "kill -9 $$");
+    assert_eq!(told.matches("\"checkpoint\"").count(), 1, "{told}");
+    for part in ["cannot make the checkpoint directory /proc/ck: ", "give a --checkpoint-dir that can be made"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
 fn without_a_store_too_an_attempt_after_going_back_goes_on_from_there() {
     let root = tempfile::tempdir().unwrap();
     let script = "echo at=$TRAINIT_RESUME_STEP; [ $TRAINIT_ATTEMPT = 2 ] && exit 0; echo '{}' > model-8.json; exit 1";

@@ -33,7 +33,12 @@ impl Mirror {
         }
         let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
         let doubtful = blocking(move || {
-            let (listing, beneath) = (walked(&dir, &options)?, Beneath::open(&dir)?);
+            let beneath = match Beneath::open(&dir) {
+                // What is not there holds nothing.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                opened => opened?,
+            };
+            let listing = walked(&dir, &options)?;
             let peek = Files { beneath: &beneath, listing: &listing };
             let scan = Scan { listing: &listing, peek: &peek, options: &options };
             let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };

@@ -321,6 +321,17 @@ impl Mirror {
         Ok(())
     }
 
+    /// Makes the checkpoint directory where there is no store, and nothing depends on it but the command.
+    pub(super) async fn make_directory(&self) {
+        let dir = self.config.dir.clone();
+        if let Err(error) = blocking(move || Beneath::create(&dir)).await {
+            self.note(format!(
+                "cannot make the checkpoint directory {}: {error}; unless the command can, it saves nothing there to go on from; give a --checkpoint-dir that can be made or written",
+                self.config.dir.display()
+            ));
+        }
+    }
+
     /// Removes what killed processes left.
     pub(super) async fn sweep(&self, dir: &Arc<Beneath>) {
         let dir = Arc::clone(dir);
