@@ -201,7 +201,7 @@ fn pushed(mirror: &Mirror, outcome: Outcome, as_json: bool) -> u8 {
 }
 
 async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) -> Result<u8, MirrorError> {
-    mirror.hear_restore(shown("pulling"));
+    mirror.hear_restore(Box::new(|| shown("pulling")));
     let resume = mirror.restore().await?;
     let brought = mirror.brought();
     let object = resume.as_ref().map(|r| {

@@ -308,7 +308,7 @@ impl Keeper {
             }
             mirror.cut_off = Arc::clone(&self.cut_off);
             mirror.haste = Arc::clone(&self.haste);
-            mirror.hear_restore(Box::new(log_lines("restoring the checkpoint")));
+            mirror.hear_restore(Box::new(|| Box::new(log_lines("restoring the checkpoint"))));
             mirror.hear_behind(self.behind());
             let teller = self.teller.clone();
             mirror.hear_found(Box::new(move |committed| teller.tell(Event::Found { committed })));

@@ -1,6 +1,6 @@
 //! How far the transfer under way is, and how far the store is behind, told to whoever wants to hear.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::time::Duration;
 
@@ -47,10 +47,14 @@ pub(super) async fn make_durable(
     going_on(store.make_durable(keys), || clock.now() < limit, told).await
 }
 
-/// Hears bytes done and bytes in all.
+/// Hears bytes done and bytes in all of one transfer.
+pub type Hear = Box<dyn Fn(u64, u64)>;
+
+/// Makes who hears of each restore, and tells it.
 #[derive(Default)]
 pub struct Transfer {
-    hear: Option<Box<dyn Fn(u64, u64)>>,
+    listen: Option<Box<dyn Fn() -> Hear>>,
+    hear: RefCell<Option<Hear>>,
     hear_behind: Option<Box<dyn Fn(Option<u64>)>>,
     hear_step: Option<Box<dyn Fn(Option<u64>)>>,
     done: Cell<u64>,
@@ -64,9 +68,9 @@ impl fmt::Debug for Transfer {
 }
 
 impl Transfer {
-    /// Tells this from now on.
-    pub fn tell(&mut self, hear: Box<dyn Fn(u64, u64)>) {
-        self.hear = Some(hear);
+    /// Tells one of these of each transfer from now on.
+    pub fn tell(&mut self, listen: Box<dyn Fn() -> Hear>) {
+        self.listen = Some(listen);
     }
 
     /// A restore has read a good commit of this step, or, with none, found that the last one was not.
@@ -76,8 +80,10 @@ impl Transfer {
         }
     }
 
-    /// So many bytes are to be moved.
+    /// So many bytes are to be moved, by a transfer that has a clock of its own: the one before may be long ago.
     pub(crate) fn begin(&self, all: u64) {
+        let hear = self.listen.as_ref().map(|listen| listen());
+        self.hear.replace(hear);
         self.done.set(0);
         self.all.set(all);
     }
@@ -85,16 +91,16 @@ impl Transfer {
     /// So many more have been.
     pub(crate) fn moved(&self, more: u64) {
         self.done.set(self.done.get() + more);
-        if let Some(hear) = &self.hear {
+        if let Some(hear) = &*self.hear.borrow() {
             hear(self.done.get(), self.all.get());
         }
     }
 }
 
 impl Mirror {
-    /// Tells bytes done and bytes in all of each restore from now on.
-    pub fn hear_restore(&mut self, hear: Box<dyn Fn(u64, u64)>) {
-        self.transfer.tell(hear);
+    /// Tells bytes done and bytes in all of each restore from now on, one of these each.
+    pub fn hear_restore(&mut self, listen: Box<dyn Fn() -> Hear>) {
+        self.transfer.tell(listen);
     }
 
     /// Tells from now on how many steps the store is behind the directory, at each look: 0 where it is not, `None` where
@@ -147,7 +153,7 @@ pub(super) fn log_lines(what: &'static str) -> impl Fn(u64, u64) {
 }
 
 /// For somebody who waits: a bar on a terminal, else a line now and then, on standard error.
-pub fn shown(what: &'static str) -> Box<dyn Fn(u64, u64)> {
+pub fn shown(what: &'static str) -> Hear {
     if !stdio::is_terminal(libc::STDERR_FILENO) {
         let progress = Paced::new(LINE_EVERY);
         return Box::new(move |done, all| {
@@ -156,27 +162,40 @@ pub fn shown(what: &'static str) -> Box<dyn Fn(u64, u64)> {
             }
         });
     }
-    let (progress, drawn) = (Paced::new(BAR_EVERY), Cell::new(false));
+    let (progress, drawn) = (Paced::new(BAR_EVERY), Drawn(Cell::new(false)));
     Box::new(move |done, all| {
         let words = progress.words(done, all);
-        if let Some(text) = stroke(&drawn, words, done, all) {
+        if let Some(text) = stroke(&drawn.0, words, done, all) {
             stdio::draw(&text);
         }
     })
 }
 
+/// Whether a bar is to be seen; that of a transfer which is given up goes with it.
+struct Drawn(Cell<bool>);
+
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        if self.0.get() {
+            stdio::draw(ERASE);
+        }
+    }
+}
+
+const ERASE: &str = "\r\x1b[K";
+
 /// What to draw: the bar with its words, or, over it when all is done, nothing. It leaves no trace, nor is it drawn for its
 /// last word.
 fn stroke(drawn: &Cell<bool>, words: Option<String>, done: u64, all: u64) -> Option<String> {
     if done >= all {
-        return drawn.replace(false).then(|| "\r\x1b[K".to_owned());
+        return drawn.replace(false).then(|| ERASE.to_owned());
     }
     let words = words?;
     drawn.set(true);
     Some(format!("\r{} {words}\x1b[K", bar(done, all)))
 }
 
-/// Words at their pace; a transfer that begins anew starts the clock again.
+/// Words at their pace; a commit that is tried anew starts the clock again.
 struct Paced {
     every: Duration,
     clock: Cell<Clock>,
@@ -204,6 +223,7 @@ impl Paced {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::rc::Rc;
 
     #[tokio::test]
     async fn what_takes_long_is_said_to_go_on_as_long_as_it_moves() {
@@ -219,6 +239,22 @@ mod tests {
         };
         going_on(is_enough.notified(), moves, &told).await;
         assert_eq!((looks.get(), said.get()), (2, 1));
+    }
+
+    #[test]
+    fn each_transfer_is_heard_from_its_own_beginning() {
+        let (begun, heard) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
+        let (mut transfer, heard_so_far) = (Transfer::default(), Rc::clone(&heard));
+        transfer.tell(Box::new(move || {
+            let (number, heard) = (begun.get() + 1, Rc::clone(&heard));
+            begun.set(number);
+            Box::new(move |done, all| heard.borrow_mut().push((number, done, all)))
+        }));
+        for (all, parts) in [(2, &[2][..]), (9, &[3, 4])] {
+            transfer.begin(all);
+            parts.iter().for_each(|part| transfer.moved(*part));
+        }
+        assert_eq!(*heard_so_far.borrow(), [(1, 2, 2), (2, 3, 9), (2, 7, 9)]);
     }
 
     #[test]
