@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection};
 use crate::object_stores::fails;
 use crate::support::bucket::{Bucket, Fault, NAME};
 use crate::support::checkpoints::Place;
-use crate::support::metadata::{Metadata, ok, status};
+use crate::support::metadata::{Metadata, Reply, ok, status};
 
 #[test]
 fn a_value_that_cannot_be_one_is_one_line_that_names_the_variable() {
@@ -125,6 +125,24 @@ fn what_no_metadata_server_says_is_no_credential() {
             ],
         );
         fails(place.checkpoint("list").output(), &[&server.at, "not that of a metadata server"]);
+    }
+}
+
+#[test]
+fn a_metadata_servers_answer_without_an_end_is_not_read_to_it() {
+    let google = |at: &str| ("gs://b/x", vec![("GCE_METADATA_HOST", at.to_owned())]);
+    let amazon = |at: &str| ("s3://b/x", vec![("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://{at}"))]);
+    for (is_google, has_token) in [(true, false), (false, false), (false, true)] {
+        let server = Metadata::start(move |request, _| match has_token && request.method == "PUT" {
+            true => ok("AQAE=="),
+            false => Reply::Endless,
+        });
+        let (url, mut env) = if is_google { google(&server.at) } else { amazon(&server.at) };
+        env.extend(
+            [("AWS_ENDPOINT_URL", "http://127.0.0.1:1"), ("HOME", "/nonexistent")].map(|(n, v)| (n, v.to_owned())),
+        );
+        fails(Place::with_store(url, env).checkpoint("list").output(), &[&server.at, "longer than any"]);
+        assert!(server.babbled() < 20 << 20, "{} bytes", server.babbled());
     }
 }
 

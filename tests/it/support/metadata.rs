@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// One request.
@@ -51,6 +52,8 @@ struct Shared {
     /// Raised by `turn`; a reply may depend on it and wait for it.
     stage: Mutex<(u32, Vec<Request>)>,
     changed: Condvar,
+    /// Bytes of bodies without an end.
+    babbled: AtomicUsize,
 }
 
 /// The server. Its threads end with the test process.
@@ -103,6 +106,11 @@ impl Metadata {
         stage.1.iter().map(|r| format!("{} {}", r.method, r.path)).collect()
     }
 
+    /// How much of bodies without an end was taken.
+    pub fn babbled(&self) -> usize {
+        self.shared.babbled.load(Relaxed)
+    }
+
     /// Waits until something that contains the text was asked so often.
     #[track_caller]
     pub fn after_question(&self, text: &str, times: usize) {
@@ -136,7 +144,9 @@ fn serve(mut stream: TcpStream, shared: &Shared, reply: &dyn Fn(&Request, &Stage
         }
         Reply::Endless => {
             let _ = write!(stream, "HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Length: 1000000000\r\n\r\n");
-            while stream.write_all(&[b'T'; 4096]).is_ok() {}
+            while stream.write_all(&[b'T'; 4096]).is_ok() {
+                shared.babbled.fetch_add(4096, Relaxed);
+            }
         }
     }
 }
