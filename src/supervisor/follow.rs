@@ -4,9 +4,9 @@
 //! Of what one look finds in event files, measurements come in the order of their steps, whichever file they are in; a file of
 //! records has an order of its own. Deliberately absent: what was in the files before the run; it belongs to another one.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -92,8 +92,34 @@ struct Eyes {
     events: Option<Events>,
     records: Option<(Named, Lines)>,
     sink: Sink,
-    /// What was complained of.
-    told: BTreeSet<String>,
+    told: Told,
+}
+
+/// What was complained of, by file. One of a kind: a file that is damaged throughout would fill the log.
+#[derive(Default)]
+struct Told(HashMap<PathBuf, Vec<Complaint>>);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Complaint {
+    /// What lies there cannot be read.
+    Unreadable,
+    /// A line is left out.
+    Line,
+    /// A record is left out.
+    Record,
+    /// What follows is left out.
+    Rest,
+}
+
+impl Told {
+    /// Tells of it, unless that was done before.
+    fn tell(&mut self, path: &Path, complaint: Complaint, text: impl FnOnce() -> String) {
+        if self.0.get(path).is_some_and(|told| told.contains(&complaint)) {
+            return;
+        }
+        self.0.entry(path.to_owned()).or_default().push(complaint);
+        tracing::warn!("{}", text());
+    }
 }
 
 struct Events {
@@ -112,38 +138,39 @@ impl Eyes {
             is_first: true,
         });
         let records = files.records.map(|path| (Named::new(path), Lines::default()));
-        Eyes { events, records, sink, told: BTreeSet::new() }
+        Eyes { events, records, sink, told: Told::default() }
     }
 
     fn look(&mut self) {
-        let mut complaints = Vec::new();
+        let (sink, told) = (&self.sink, &mut self.told);
         if let Some(events) = &mut self.events {
-            while events.look(&self.sink, &mut complaints) {}
+            while events.look(sink, told) {}
         }
-        if let Some((file, lines)) = &mut self.records {
-            let path = file.path().display().to_string();
-            loop {
-                let mut found = Vec::new();
-                let mut read = |line: &[u8]| match records::read(line) {
-                    Ok(all) => found.extend(all),
-                    Err(error) => complaints.push(format!("a line of {path} is left out: {error}")),
-                };
-                let more = file.look(|seen| match seen {
-                    Seen::Bytes(bytes) => lines.feed(bytes, &mut read),
-                    Seen::End => lines.finish(&mut read),
-                });
-                self.sink.take(found.into_iter().map(|found| (None, found)));
-                match more {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => {
-                        complaints.push(format!("{path} cannot be followed, its metrics are missing: {error}"));
-                        break;
-                    }
+        let Some((file, lines)) = &mut self.records else { return };
+        let path = file.path().to_owned();
+        let shown = path.display();
+        loop {
+            let mut found = Vec::new();
+            let mut read = |line: &[u8]| match records::read(line) {
+                Ok(all) => found.extend(all),
+                Err(error) => {
+                    told.tell(&path, Complaint::Line, || format!("a line of {shown} is left out: {error}"));
+                }
+            };
+            let more = file.look(|seen| match seen {
+                Seen::Bytes(bytes) => lines.feed(bytes, &mut read),
+                Seen::End => lines.finish(&mut read),
+            });
+            sink.take(found.into_iter().map(|found| (None, found)));
+            match more {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    let text = || format!("{shown} cannot be followed, its metrics are missing: {error}");
+                    return told.tell(&path, Complaint::Unreadable, text);
                 }
             }
         }
-        self.tell(complaints);
     }
 
     /// An unfinished last line is a line.
@@ -155,21 +182,11 @@ impl Eyes {
             self.sink.take(found.into_iter().map(|found| (None, found)));
         }
     }
-
-    fn tell(&mut self, complaints: Vec<String>) {
-        for complaint in complaints {
-            // One of a kind: a file that is damaged throughout would fill the log.
-            let kind = complaint.split(": ").next().unwrap_or_default().to_owned();
-            if self.told.insert(kind) {
-                tracing::warn!("{complaint}");
-            }
-        }
-    }
 }
 
 impl Events {
     /// Reads on; returns whether there is more.
-    fn look(&mut self, sink: &Sink, complaints: &mut Vec<String>) -> bool {
+    fn look(&mut self, sink: &Sink, told: &mut Told) -> bool {
         let mut found: Vec<(i64, Found)> = Vec::new();
         let dir = self.folder.path().to_owned();
         let (names, files) = (&mut self.names, &mut self.files);
@@ -178,7 +195,10 @@ impl Events {
                 files.remove(&id);
                 return;
             };
-            let mut complain = |what: &str| complaints.push(format!("{}: {what}", dir.join(path).display()));
+            let mut complain = |complaint, what: &str| {
+                let at = dir.join(path);
+                told.tell(&at, complaint, || format!("{}: {what}", at.display()));
+            };
             files.entry(id).or_default().feed(bytes, |record| match record {
                 Record::Whole { end, .. } if end <= passed_over => {}
                 Record::Whole { data, .. } => match event::scalars(data) {
@@ -189,16 +209,21 @@ impl Events {
                                 tracing::warn!("{warning}");
                             }
                             if let Some(name) = name {
-                                let tag = Some(name.to_owned());
+                                let tag = Some(name.into_owned());
                                 let time = Some(wall_time).filter(|time| time.is_finite() && *time > 0.0);
                                 found.push((step, Found { tag, value, step: Some(step.to_string()), time }));
                             }
                         }
                     }
-                    Err(error) => complain(&format!("a record is left out, it is {error}")),
+                    Err(error) => {
+                        complain(Complaint::Record, &format!("a record is left out, it is {error}"));
+                    }
                 },
-                Record::Damaged => complain("a record is left out, its checksum is wrong"),
-                Record::Lost => complain("the rest of this event file is left out, the length of a record is damaged"),
+                Record::Damaged => complain(Complaint::Record, "a record is left out, its checksum is wrong"),
+                Record::Lost => complain(
+                    Complaint::Rest,
+                    "the rest of this event file is left out, the length of a record is damaged",
+                ),
             });
         });
         if std::mem::take(&mut self.is_first) && self.folder.count() > 0 {
@@ -211,8 +236,9 @@ impl Events {
         found.sort_by_key(|(step, _)| *step);
         sink.take(found.into_iter().map(|(_, found)| (None, found)));
         more.unwrap_or_else(|error| {
-            complaints
-                .push(format!("{} cannot be read, metrics of it are missing: {error}", self.folder.path().display()));
+            let folder = self.folder.path();
+            let text = || format!("{} cannot be read, metrics of it are missing: {error}", folder.display());
+            told.tell(folder, Complaint::Unreadable, text);
             false
         })
     }

@@ -142,16 +142,36 @@ fn a_damaged_record_is_left_out_with_one_warning() {
     let end = damaged.len();
     // Within the data of the last record but one, and of the last.
     (damaged[end - 30], damaged[end - 90]) = (!damaged[end - 30], !damaged[end - 90]);
+    // What is wrong besides is told, too.
+    damaged.extend([7; 12]);
     place.golden("1", &damaged);
-
     place.golden("2", &[TENSORBOARDX, &[7; 12]].concat());
     let script = "mkdir logs; cp 1 logs/tfevents.1; cp 2 logs/tfevents.2; printf 'no event file' >logs/tfevents.3";
     let done = place.trainer(&["--tensorboard-dir", "logs"], script).output().expect_code(0);
     assert_eq!(place.reports("epoch_loss"), pairs(&[("0.5", "0"), ("0.25", "1")]), "{}", done.err());
     assert_eq!(place.reports("train/loss").len(), 5);
     warns(&done, "checksum is wrong", 1);
+    warns(&done, "tfevents.1: the rest of this event file is left out", 1);
     warns(&done, "tfevents.2: the rest of this event file is left out", 1);
     warns(&done, "tfevents.3: the rest of this event file is left out", 1);
+}
+
+#[test]
+fn a_file_that_is_damaged_throughout_costs_one_warning_and_no_memory() {
+    let place = Place::new();
+    let running = place.waiting(&["--metric-file", "log"]);
+    let most = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it has memory");
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = most();
+    append(&place.at("log"), "{\n".repeat(500_000));
+    append(&place.at("log"), "loss=1 step=1\n");
+    place.after_reports("loss", 1);
+    let more = most() - before;
+    assert!(more < 16 << 10, "{more} KiB");
+    warns(&place.finish(running), "a line of log is left out", 1);
 }
 
 #[test]

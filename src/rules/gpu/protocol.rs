@@ -133,8 +133,9 @@ impl Line {
             "call" => Line::Call { function: it.function, wait_ms: it.wait_ms },
             "driver" => {
                 let (driver_version, cuda_version) = (it.driver_version, it.cuda_version);
-                Line::Driver { driver_version, cuda_version, count: it.count }
+                Line::Driver { driver_version, cuda_version, count: it.count.filter(|n| *n <= INDEX_LIMIT) }
             }
+            "gpu" | "gpu_error" | "event" if it.index.is_some_and(|index| index >= INDEX_LIMIT) => Line::Unknown,
             "gpu" => Line::Gpu { sampled: it.sampled, gpu: serde_json::from_slice(text).ok()? },
             "gpu_error" => {
                 let (index, code) = (it.index?, it.code?);
@@ -307,23 +308,17 @@ impl Findings {
             Line::Driver { driver_version, cuda_version, count } => {
                 self.driver_version = driver_version.or(self.driver_version.take());
                 self.cuda_version = cuda_version.or(self.cuda_version.take());
-                self.count = count.filter(|n| *n <= INDEX_LIMIT).or(self.count);
+                self.count = count.or(self.count);
             }
-            Line::Gpu { sampled, gpu } if gpu.index < INDEX_LIMIT => {
+            Line::Gpu { sampled, gpu } => {
                 self.gpus.insert(gpu.index, (*gpu, sampled));
             }
-            Line::GpuError { index, function, code, .. } if index < INDEX_LIMIT => {
+            Line::GpuError { index, function, code, .. } => {
                 self.gpu_errors.insert(index, (function, code));
             }
             Line::Error { function, code, message } => self.error = Some((function, code, message)),
             Line::End => self.ended = true,
-            Line::Hello { .. }
-            | Line::Call { .. }
-            | Line::Gpu { .. }
-            | Line::GpuError { .. }
-            | Line::Event { .. }
-            | Line::Deaf { .. }
-            | Line::Unknown => {}
+            Line::Hello { .. } | Line::Call { .. } | Line::Event { .. } | Line::Deaf { .. } | Line::Unknown => {}
         }
     }
 }
@@ -418,9 +413,12 @@ mod tests {
 
     #[test]
     fn absurd_counts_and_indices_are_not_believed() {
-        let mut findings = Findings::default();
-        findings.add(Line::Driver { driver_version: None, cuda_version: None, count: Some(u32::MAX) });
-        findings.add(Line::Gpu { sampled: true, gpu: Box::new(Gpu { index: 70_000, ..Gpu::default() }) });
-        assert!(findings.count.is_none() && findings.gpus.is_empty());
+        let text = b"{\"t\":\"driver\",\"count\":4294967295}\n{\"t\":\"gpu\",\"index\":1024}\n\
+            {\"t\":\"gpu_error\",\"index\":70000,\"fn\":\"f\",\"code\":15}\n{\"t\":\"event\",\"index\":70000,\"kind\":8,\"data\":79}\n\
+            {\"t\":\"gpu_error\",\"index\":1023,\"fn\":\"f\",\"code\":15}\n";
+        let lines = reader().feed(SECOND, text);
+        let none = Line::Driver { driver_version: None, cuda_version: None, count: None };
+        assert_eq!(lines[..4], [none, Line::Unknown, Line::Unknown, Line::Unknown]);
+        assert!(matches!(lines[4..], [Line::GpuError { index: 1023, .. }]), "{lines:?}");
     }
 }

@@ -3,11 +3,15 @@
 //!
 //! Deliberately absent: the files.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use regex::{Regex, RegexBuilder};
 
 use super::line::{Report, Wrong};
+
+/// Tags that are remembered; what others are called is found anew each time.
+const TAGS: usize = 10_000;
 
 /// `GLOB`, or `TAG=GLOB` for another name. An example: `val_loss=validation/epoch_*`.
 #[derive(Debug, Clone)]
@@ -87,6 +91,7 @@ pub struct Names {
     choices: Vec<Choice>,
     /// By folder and tag.
     known: HashMap<String, HashMap<String, Option<String>>>,
+    remembered: usize,
     /// The full name that first had a reported name; empty once it was told that there are several.
     first: BTreeMap<String, String>,
 }
@@ -99,7 +104,7 @@ impl Names {
 
     /// The name for a tag in an event file of this folder (relative, empty for the top), and a warning the first time that
     /// one name is given to what is not one thing.
-    pub fn name(&mut self, folder: &str, tag: &str) -> (Option<&str>, Option<String>) {
+    pub fn name(&mut self, folder: &str, tag: &str) -> (Option<Cow<'_, str>>, Option<String>) {
         let mut warning = None;
         if self.known.get(folder).is_none_or(|tags| !tags.contains_key(tag)) {
             let full = if folder.is_empty() { tag.to_owned() } else { format!("{folder}/{tag}") };
@@ -108,12 +113,16 @@ impl Names {
                 false => self.choices.iter().find_map(|choice| choice.name(&full, tag)),
             };
             let name = name.map(str::to_owned);
+            if self.remembered >= TAGS {
+                return (name.map(Cow::Owned), None);
+            }
             if let Some(name) = &name {
                 warning = Self::note(&mut self.first, name, &full);
             }
             self.known.entry(folder.to_owned()).or_default().insert(tag.to_owned(), name);
+            self.remembered += 1;
         }
-        (self.known.get(folder).and_then(|tags| tags.get(tag)?.as_deref()), warning)
+        (self.known.get(folder).and_then(|tags| tags.get(tag)?.as_deref()).map(Cow::Borrowed), warning)
     }
 
     fn note(firsts: &mut BTreeMap<String, String>, name: &str, full: &str) -> Option<String> {
@@ -140,7 +149,7 @@ mod tests {
     }
 
     fn name(choices: &[&str], folder: &str, tag: &str) -> Option<String> {
-        names(choices).name(folder, tag).0.map(str::to_owned)
+        names(choices).name(folder, tag).0.map(Cow::into_owned)
     }
 
     #[test]
@@ -189,6 +198,16 @@ mod tests {
         let mut names = names(&["loss"]);
         let mut warns = |folder: &str| names.name(folder, "loss").1.is_some();
         assert_eq!([warns("a"), warns("a"), warns("b"), warns("c"), warns("b")], [false, false, true, false, false]);
+    }
+
+    #[test]
+    fn a_flood_of_tags_is_named_and_not_remembered() {
+        let mut names = names(&["x=loss/*"]);
+        for number in 0..3 * TAGS {
+            assert_eq!(names.name("run", &format!("loss/{number}")).0.as_deref(), Some("x"));
+            assert_eq!(names.name(&format!("run{number}"), "accuracy").0, None);
+        }
+        assert_eq!(names.known.values().map(HashMap::len).sum::<usize>(), TAGS);
     }
 
     proptest! {
