@@ -100,7 +100,7 @@ pub fn tuner(env: &Env) -> Tuner {
 /// Reads what `run` collects; `None` where nothing is.
 pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     let before = reader.complaints.len();
-    let mut patterns = reader.each("metric", Pattern::parse);
+    let mut patterns: Vec<Pattern> = reader.each("metric", Pattern::parse_all).into_iter().flatten().collect();
     patterns.extend(reader.each("metric-filter", Pattern::filter));
     let choices = reader.each("tensorboard-tag", Choice::parse);
     let dir = reader.parse("tensorboard-dir", local_path);

@@ -5,6 +5,7 @@
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
+use super::dialect::translated;
 use super::line::{Report, Wrong};
 use super::number::{parse_float, parse_step};
 
@@ -39,8 +40,8 @@ pub struct Found {
 }
 
 impl Pattern {
-    /// Reads any of the forms. Errors: what is wrong with it, for a complaint.
-    pub fn parse(text: &str) -> Result<Pattern, String> {
+    /// Reads any of the forms, one of which is a list. Errors: what is wrong with it, for a complaint.
+    pub fn parse_all(text: &str) -> Result<Vec<Pattern>, String> {
         super::FORMS
             .iter()
             .find_map(|form| form(text))
@@ -75,14 +76,15 @@ impl Pattern {
     }
 
     fn compile(name: Name, text: &str) -> Result<Pattern, String> {
-        let regex = build(&mut RegexBuilder::new(text)).map_err(|error| {
+        let ours = &translated(text)?;
+        let regex = build(&mut RegexBuilder::new(ours)).map_err(|error| {
             let error = error.to_string();
             let reason = error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
             format!("{text:?} is no regular expression: {reason}")
         })?;
         let step_group = regex.capture_names().position(|n| n == Some("step"));
-        let gate = is_the_same_in_a_block(text)
-            .then(|| build(RegexBuilder::new(text).multi_line(true).crlf(true)).ok())
+        let gate = is_the_same_in_a_block(ours)
+            .then(|| build(RegexBuilder::new(ours).multi_line(true).crlf(true)).ok())
             .flatten();
         Ok(Pattern { name, regex, gate, value_group: 0, step_group })
     }
@@ -172,6 +174,14 @@ fn is_the_same_in_a_block(regex: &str) -> bool {
 }
 
 #[cfg(test)]
+impl Pattern {
+    /// The first of what was read.
+    pub(crate) fn parse(text: &str) -> Result<Pattern, String> {
+        Pattern::parse_all(text).map(|mut all| all.remove(0))
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -208,7 +218,12 @@ mod tests {
         let katib = r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)";
         let found = of(katib, "epoch 3: Validation-accuracy=0.93 loss = 1e-3 name=x");
         assert_eq!(found, [expected("Validation-accuracy", 0.93), expected("loss", 1e-3)]);
+        // And the one of its JSON-like examples, which RE2 takes with a brace that stands for itself.
+        let katib = r"{metricName: ([\w|-]+), metricValue: ((-?\d+)(\.\d+)?)}";
+        let found = of(katib, "{metricName: loss, metricValue: -0.5};{metricName: acc, metricValue: 1}");
+        assert_eq!(found, [expected("loss", -0.5), expected("acc", 1.0)]);
         assert_eq!(of("(?<value>\\S+) is (\\w+)", "0.5 is acc"), [expected("acc", 0.5)]);
+        assert_eq!(of("(?P<value>\\S+) is (?P<name>\\w+)\\Z", "0.5 is acc"), [expected("acc", 0.5)]);
         assert!(Pattern::filter("(\\w+)=").is_err_and(|e| e.contains("two groups")));
     }
 
@@ -239,6 +254,7 @@ mod tests {
             ("loss=x", "no group"),
             ("loss=(?<step>x)", "no group"),
             ("loss=(x", "unclosed group"),
+            ("loss=(?<=a)(x)", "look-around, which is not taken"),
             ("loss=x{9999999}(y)", "no regular expression"),
             ("trial=(x)", "choose another tag"),
         ] {
