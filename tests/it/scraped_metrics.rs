@@ -199,6 +199,9 @@ fn katibs_own_filter_and_the_list_of_a_sagemaker_job_are_taken_as_they_are() {
     assert!(metrics["loss"] == 0.5 && metrics["f1"] == 0.75 && metrics["val-acc"] == 0.25, "{metrics}");
     assert_eq!(lines(&file).len(), 3);
 
+    let done = trainer(&file, &["my loss=loss: (\\S+)"], "printf 'loss: 0.5'").output().expect_code(0);
+    assert_eq!(warnings(&done, "the tag \\\"my loss\\\" has white space"), 1, "{}", done.err());
+
     let done = trainer(&file, &["loss=(?<=loss: )(\\S+)"], "echo started").output().expect_code(125);
     assert!(done.err().contains("look-around, which is not taken"), "{}", done.err());
 }
