@@ -124,9 +124,10 @@ impl Eyes {
             let path = file.path().display().to_string();
             loop {
                 let mut found = Vec::new();
-                let mut read = |line: &[u8]| match records::read(line) {
-                    Ok(all) => found.extend(all),
-                    Err(error) => complaints.push(format!("a line of {path} is left out: {error}")),
+                let mut read = |line: &[u8]| {
+                    let (all, left_out) = records::read(line);
+                    found.extend(all);
+                    complaints.extend(left_out.map(|(what, why)| format!("{what} of {path} is left out: {why}")));
                 };
                 let more = file.look(|seen| match seen {
                     Seen::Bytes(bytes) => lines.feed(bytes, &mut read),
@@ -151,7 +152,7 @@ impl Eyes {
         if let Some((_, lines)) = &mut self.records {
             let mut found = Vec::new();
             // What is no object yet may go on in the next attempt.
-            lines.finish(|line| found.extend(records::read(line).unwrap_or_default()));
+            lines.finish(|line| found.extend(records::read(line).0));
             self.sink.take(found.into_iter().map(|found| (None, found)));
         }
     }

@@ -4,10 +4,11 @@
 //! absent: where lines begin and end ([`super::scrape`]).
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
+use thiserror::Error;
 
 use super::dialect::translated;
-use super::line::{Report, Wrong};
-use super::number::{parse_float, parse_step};
+use super::line::{Report, Wrong, shown};
+use super::number::{parse_any_step, parse_float};
 
 /// One rule of what to look for.
 #[derive(Debug, Clone)]
@@ -37,6 +38,21 @@ pub struct Found {
     pub step: Option<String>,
     /// When it was measured, in seconds since 1970, where the source says so.
     pub time: Option<f64>,
+}
+
+/// What a group found and is no number.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NoNumber {
+    /// Where the value should be.
+    #[error(
+        "the value {0:?} in the trainer's output is no number, so the match is left out, as all like it; have its group take digits only, as in ([0-9.eE+-]+)"
+    )]
+    Value(String),
+    /// Where the step should be.
+    #[error(
+        "the step {0:?} in the trainer's output is no number, so the match is left out, as all like it; have its group take digits only, as in (?<step>[0-9]+)"
+    )]
+    Step(String),
 }
 
 impl Pattern {
@@ -117,12 +133,17 @@ impl Pattern {
     }
 
     /// Tells everything one line says, in order; `Err`: what stands where a number should, if the pattern is one metric's.
-    pub fn find(&self, line: &[u8], tell: impl FnMut(Result<Found, String>)) {
+    pub fn find(&self, line: &[u8], tell: impl FnMut(Result<Found, NoNumber>)) {
         self.find_before(line, usize::MAX, tell);
     }
 
     /// As [`Pattern::find`], of what begins before a place; gives where the last of it ends.
-    pub(super) fn find_before(&self, line: &[u8], before: usize, mut tell: impl FnMut(Result<Found, String>)) -> usize {
+    pub(super) fn find_before(
+        &self,
+        line: &[u8],
+        before: usize,
+        mut tell: impl FnMut(Result<Found, NoNumber>),
+    ) -> usize {
         let mut groups = self.regex.capture_locations();
         let (mut at, mut end) = (0, 0);
         while at <= line.len() {
@@ -137,7 +158,7 @@ impl Pattern {
         end
     }
 
-    fn found(&self, line: &[u8], groups: &CaptureLocations) -> Result<Option<Found>, String> {
+    fn found(&self, line: &[u8], groups: &CaptureLocations) -> Result<Option<Found>, NoNumber> {
         let text = |group| groups.get(group).and_then(|(start, end)| std::str::from_utf8(&line[start..end]).ok());
         let tag = match self.name {
             Name::Fixed(_) => None,
@@ -147,10 +168,10 @@ impl Pattern {
             },
         };
         let Some(value) = text(self.value_group).filter(|t| !t.is_empty()) else { return Ok(None) };
-        let value = parse_float(value).ok_or_else(|| format!("the value {value:?}"))?;
+        let value = parse_float(value).ok_or_else(|| NoNumber::Value(shown(value)))?;
         // A group may be optional; what it finds must be a step.
         let step = self.step_group.and_then(text).filter(|t| !t.is_empty());
-        let step = step.map(|step| parse_step(step).ok_or_else(|| format!("the step {step:?}"))).transpose()?;
+        let step = step.map(|step| parse_any_step(step).ok_or_else(|| NoNumber::Step(shown(step)))).transpose()?;
         Ok(Some(Found { tag, value, step, time: None }))
     }
 }
@@ -232,6 +253,14 @@ mod tests {
         let optional = "a=(?:step (?<step>\\d+) )?loss (?<value>\\S+)";
         assert_eq!(found(optional, "step 7 loss 0.5 loss 0.25"), [(0.5, Some("7".to_owned())), (0.25, None)]);
         assert_eq!(found("a=loss (\\S+) ?(?<step>\\d*)", "loss 1"), [(1.0, None)]);
+    }
+
+    #[test]
+    fn a_step_is_one_in_any_notation() {
+        for step in ["100", "1e2", "100.0", "100.9"] {
+            let line = format!("loss 0.5 at {step}");
+            assert_eq!(found("a=loss (\\S+) at (?<step>\\S+)", &line), [(0.5, Some("100".to_owned()))], "{step}");
+        }
     }
 
     #[test]
