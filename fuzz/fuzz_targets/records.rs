@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|file: &[u8]| {
     lines.finish(|line| all.push(line.to_vec()));
     for line in all {
         assert!(!line.is_empty() && !line.contains(&b'\n'));
-        for found in read(&line).unwrap_or_default() {
+        for found in read(&line).0 {
             assert!(found.tag.is_some_and(|tag| !tag.is_empty()));
         }
     }

@@ -32,6 +32,10 @@ const LONGEST_LINE_BYTES: u64 = 1 << 20;
 /// A file longer than this is not trimmed: a trim holds it in memory.
 const LARGEST_TRIM_BYTES: u64 = 256 << 20;
 
+/// A folder that is not there, and cannot be made because there is something of its name.
+const LEADS_NOWHERE: &str =
+    "a symlink of that name leads nowhere; make the folder that it leads to, or name another file";
+
 /// Where reports go, and how.
 #[derive(Debug)]
 pub struct MetricsFile {
@@ -141,7 +145,10 @@ impl MetricsFile {
                     DirBuilder::new().recursive(true).create(folder).map_err(|source| Error {
                         deed: "make the folder",
                         path: folder.to_owned(),
-                        source,
+                        source: match source.kind() {
+                            ErrorKind::AlreadyExists => io::Error::new(ErrorKind::AlreadyExists, LEADS_NOWHERE),
+                            _ => source,
+                        },
                     })?;
                 }
                 open(true)

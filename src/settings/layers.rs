@@ -170,6 +170,11 @@ impl<'a> Reader<'a> {
         self.values.get(name).and_then(|g| g.values.last().cloned())
     }
 
+    /// Whether it was given on the command line.
+    pub fn is_typed(&self, name: &str) -> bool {
+        self.values.get(name).is_some_and(|given| given.origin == Origin::Flag)
+    }
+
     /// A parsed value; `None` when absent or wrong (then a complaint is noted).
     pub fn parse<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let text = self.text(name)?;

@@ -100,7 +100,7 @@ pub fn tuner(env: &Env) -> Tuner {
 /// Reads what `run` collects; `None` where nothing is.
 pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     let before = reader.complaints.len();
-    let mut patterns = reader.each("metric", Pattern::parse);
+    let mut patterns: Vec<Pattern> = reader.each("metric", Pattern::parse_all).into_iter().flatten().collect();
     patterns.extend(reader.each("metric-filter", Pattern::filter));
     let choices = reader.each("tensorboard-tag", Choice::parse);
     let dir = reader.parse("tensorboard-dir", local_path);
@@ -120,6 +120,9 @@ pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
         }
         _ => Ok(tag.to_owned()),
     });
+    let named = patterns.iter().filter_map(Pattern::tag).chain(choices.iter().filter_map(Choice::tag));
+    let mut warnings: Vec<String> =
+        named.filter_map(|tag| Report::new(tag, 0.0, "0".into(), "").ok()).flat_map(|r| r.warnings()).collect();
     let events = dir.map(|dir| (dir, choices));
     let words = [("both", (true, true)), ("stdout", (true, false)), ("stderr", (false, true))];
     let (stdout, stderr) = reader.choice("metric-from", &words).unwrap_or((true, true));
@@ -127,7 +130,6 @@ pub fn collected(reader: &mut Reader<'_>, env: &Env) -> Option<Collected> {
     if patterns.is_empty() && events.is_none() && records.is_none() {
         return None;
     }
-    let mut warnings = Vec::new();
     let target = target(reader, None, None, keep, env, &mut warnings);
     let whole = |path: &Path| std::path::absolute(path).ok();
     if records.as_deref().is_some_and(|records| whole(records) == whole(&target.path)) {
@@ -235,9 +237,14 @@ fn wanted(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<W
     }
     let flag_tag = reader.text("tag");
     let flag_value = reader.text("value");
-    let stdin = reader.switch("stdin");
-    if stdin {
-        let idle = ["value", "step", "checkpoint-path"].into_iter().filter(|name| reader.text(name).is_some());
+    // What was typed holds against what a variable says.
+    let is_typed = |name: &str| reader.is_typed(name);
+    let stdin = reader.text("stdin").is_some() && (is_typed("stdin") || texts.is_empty() && !is_typed("value"));
+    let (has_tag, has_value) = (flag_tag.is_some(), is_typed("value"));
+    let flag_tag = flag_tag.filter(|_| is_typed("tag") || texts.is_empty() || texts.len() == 1 && !has_value);
+    let flag_value = flag_value.filter(|_| has_value || texts.is_empty() || texts.len() == 1 && !has_tag);
+    if stdin && reader.switch("stdin") {
+        let idle = ["value", "step", "checkpoint-path"].into_iter().filter(|name| reader.is_typed(name));
         let mut idle: Vec<String> = idle.map(|name| format!("--{name}")).collect();
         idle.extend(texts);
         if !idle.is_empty() {

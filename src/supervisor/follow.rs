@@ -103,8 +103,8 @@ struct Told(HashMap<PathBuf, Vec<Complaint>>);
 enum Complaint {
     /// What lies there cannot be read.
     Unreadable,
-    /// A line is left out.
-    Line,
+    /// A line is left out: this one, such as `a long line`.
+    Line(&'static str),
     /// A record is left out.
     Record,
     /// What follows is left out.
@@ -151,10 +151,11 @@ impl Eyes {
         let shown = path.display();
         loop {
             let mut found = Vec::new();
-            let mut read = |line: &[u8]| match records::read(line) {
-                Ok(all) => found.extend(all),
-                Err(error) => {
-                    told.tell(&path, Complaint::Line, || format!("a line of {shown} is left out: {error}"));
+            let mut read = |line: &[u8]| {
+                let (all, left_out) = records::read(line);
+                found.extend(all);
+                if let Some((what, why)) = left_out {
+                    told.tell(&path, Complaint::Line(what), || format!("{what} of {shown} is left out: {why}"));
                 }
             };
             let more = file.look(|seen| match seen {
@@ -178,7 +179,7 @@ impl Eyes {
         if let Some((_, lines)) = &mut self.records {
             let mut found = Vec::new();
             // What is no object yet may go on in the next attempt.
-            lines.finish(|line| found.extend(records::read(line).unwrap_or_default()));
+            lines.finish(|line| found.extend(records::read(line).0));
             self.sink.take(found.into_iter().map(|found| (None, found)));
         }
     }

@@ -214,6 +214,28 @@ fn a_file_of_records_is_followed_as_it_appears_grows_is_emptied_and_is_renamed()
 }
 
 #[test]
+fn what_of_a_file_of_records_cannot_be_read_is_told_once_for_each_reason() {
+    let place = Place::new();
+    let running = place.waiting(&["--metric-file", "log"]);
+    let bad = [&b"\xff loss=9\nloss=1,234.5 step=2\nstep=1,000 loss=9\n"[..], &vec![b'x'; 2 << 20], b"\n"].concat();
+    append(
+        &place.at("log"),
+        [&b"\xef\xbb\xbf{\"loss\": 0.5, \"step\": 1e0}\n"[..], &bad, &bad, b"loss=0.25 step=3.0\n"].concat(),
+    );
+    place.after_reports("loss", 2);
+    let done = place.finish(running);
+    assert_eq!(place.reports("loss"), pairs(&[("0.5", "1"), ("0.25", "3")]), "{}", done.err());
+    for what in [
+        "a line in another encoding of log is",
+        "a value in a line of log is",
+        "left out: its step",
+        "a long line of log is",
+    ] {
+        warns(&done, what, 1);
+    }
+}
+
+#[test]
 fn the_files_are_followed_through_the_attempts_of_a_run() {
     let place = Place::new();
     let script = "printf \"loss=0.$TRAINIT_ATTEMPT\" >>log; [ $TRAINIT_ATTEMPT = 3 ]";

@@ -374,6 +374,8 @@ fn a_folder_or_a_file_in_the_way_is_named() {
     std::os::unix::fs::symlink("/nowhere/at/all", &dangling).unwrap();
     let done = report(&dangling, ["a", "1"]).output().expect_code(1);
     assert!(done.err().contains("dangling"), "{}", done.err());
+    let done = report(&dangling.join("m"), ["a", "1"]).output().expect_code(1);
+    assert!(done.err().contains("dangling: a symlink of that name leads nowhere; make"), "{}", done.err());
 }
 
 #[test]

@@ -220,6 +220,41 @@ fn tag_trial_and_file_are_taken_from_the_flag_then_from_the_variable() {
 }
 
 #[test]
+fn what_is_typed_holds_against_what_a_variable_says() {
+    let (_dir, file) = folder();
+    let run = |args: &[&str]| {
+        let run = report(&file, args).env("TRAINIT_TAG", "other").env("TRAINIT_VALUE", "9").env("TRAINIT_STEP", "5");
+        run.output().expect_code(0);
+    };
+    run(&["loss", "1"]);
+    run(&["2"]);
+    run(&["--tag", "acc", "3"]);
+    run(&["f1", "--value", "4", "--step", "6"]);
+    run(&[]);
+    report(&file, ["loss", "7"]).env("TRAINIT_STDIN", "true").output().expect_code(0);
+    let input = file.with_extension("in");
+    std::fs::write(&input, "loss 8 1\n").unwrap();
+    let piped = report(&file, ["--stdin"]).env("TRAINIT_STEP", "5").env("TRAINIT_VALUE", "9");
+    piped.stdin(std::fs::File::open(input).unwrap()).output().expect_code(0);
+    let expected = [
+        ("loss", "1.0"),
+        ("other", "2.0"),
+        ("acc", "3.0"),
+        ("f1", "4.0"),
+        ("other", "9.0"),
+        ("loss", "7.0"),
+        ("loss", "8.0"),
+    ];
+    let found = lines(&file);
+    assert_eq!(found.len(), expected.len());
+    for (line, (tag, value)) in found.iter().zip(expected) {
+        assert_eq!(line[tag], value, "{line}");
+    }
+    let steps: Vec<&str> = found.iter().filter_map(|line| line["global_step"].as_str()).collect();
+    assert_eq!(steps, ["5", "5", "5", "6", "5", "0", "1"]);
+}
+
+#[test]
 fn below_a_run_the_trial_is_the_one_that_the_run_itself_and_the_tuners_library_write() {
     let cluster =
         r#"{"cluster": {"workerpool0": ["a:2222"]}, "task": {"type": "workerpool0", "index": 0, "trial": "3"}}"#;

@@ -189,6 +189,24 @@ fn patterns_come_from_the_configuration_file_in_sagemakers_and_katibs_form() {
 }
 
 #[test]
+fn katibs_own_filter_and_the_list_of_a_sagemaker_job_are_taken_as_they_are() {
+    let (_dir, file) = folder();
+    let list = r#"[{"Name": "loss", "Regex": "loss: (\\S+)"}, {"Name": "f1", "Regex": "{f1: (?P<value>[0-9.]+)}\\Z"}]"#;
+    let filter = r"{metricName: ([\w|-]+), metricValue: ((-?\d+)(\.\d+)?)}";
+    let script = "echo loss: 0.5; echo '{f1: 0.75}'; echo '{metricName: val-acc, metricValue: 0.25}'";
+    let done = trainer(&file, &[list], script).env("TRAINIT_METRIC_FILTER", filter).output().expect_code(0);
+    let metrics = &done.verdict()["metrics"];
+    assert!(metrics["loss"] == 0.5 && metrics["f1"] == 0.75 && metrics["val-acc"] == 0.25, "{metrics}");
+    assert_eq!(lines(&file).len(), 3);
+
+    let done = trainer(&file, &["my loss=loss: (\\S+)"], "printf 'loss: 0.5'").output().expect_code(0);
+    assert_eq!(warnings(&done, "the tag \\\"my loss\\\" has white space"), 1, "{}", done.err());
+
+    let done = trainer(&file, &["loss=(?<=loss: )(\\S+)"], "echo started").output().expect_code(125);
+    assert!(done.err().contains("look-around, which is not taken"), "{}", done.err());
+}
+
+#[test]
 fn every_bad_pattern_is_named_before_anything_starts() {
     let (_dir, file) = folder();
     let done = trainer(&file, &["loss", "acc=(", "trial=(x)"], "echo started").output().expect_code(125);

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::line::Report;
-use super::number::{parse_float, parse_step, whole};
+use super::number::{parse_any_step, parse_float, parse_step};
 
 /// Mistakes named at most; the rest are counted.
 const MISTAKES_SHOWN: usize = 10;
@@ -89,7 +89,7 @@ fn object(line: &str, tag: &str) -> Result<Report, String> {
         None => Some("0".to_owned()),
         Some((raw, Some(text))) if raw.starts_with('"') => parse_step(&text),
         // A float is cut toward zero, as the library does.
-        Some((_, Some(text))) => parse_step(&text).or_else(|| text.parse().ok().and_then(whole)),
+        Some((_, Some(text))) => parse_any_step(&text),
         Some((_, None)) => None,
     };
     let step = step

@@ -145,7 +145,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// At most 60 characters of what somebody typed.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((at, _)) => format!("{}...", &text[..at]),
         None => text.to_owned(),

@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod contract;
+mod dialect;
 pub mod event;
 pub mod ledger;
 pub mod line;
@@ -20,4 +21,4 @@ pub mod tfrecord;
 const FORMS: &[Form] = &[sagemaker::read, tag_regex::read];
 
 /// `None` for a text that is of another form. Errors: what is wrong with one that is of this form.
-type Form = fn(&str) -> Option<Result<pattern::Pattern, String>>;
+type Form = fn(&str) -> Option<Result<Vec<pattern::Pattern>, String>>;

@@ -29,6 +29,15 @@ pub fn parse_step(text: &str) -> Option<String> {
     Some(if digits.is_empty() { "0".to_owned() } else { format!("{sign}{digits}") })
 }
 
+/// The step of a trainer's own line, in any notation: `100`, `1e2` and `100.0` are one, and a fraction is cut toward zero.
+/// [`parse_step`] is for what the library would be given as text.
+pub fn parse_any_step(text: &str) -> Option<String> {
+    match text.trim() {
+        "" => None,
+        text => parse_step(text).or_else(|| whole(parse_float(text)?)),
+    }
+}
+
 /// `str(int(number))`: cut toward zero, every digit. `None` for NaN and infinities, where Python raises.
 pub fn whole(number: f64) -> Option<String> {
     number.is_finite().then(|| match number.trunc() {
@@ -173,6 +182,18 @@ mod tests {
         }
         for text in [" ", "\u{1f}1", "1.5", "1e3", "0x10", "abc", "-", "+", "--1", "1__0", "1_", "_1", "- 1", "١"] {
             assert_eq!(parse_step(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_trainers_step_is_one_in_any_notation() {
+        for (text, step) in
+            [("100", "100"), ("1e2", "100"), ("100.0", "100"), ("1.9", "1"), (" -1.9", "-1"), ("007", "7")]
+        {
+            assert_eq!(parse_any_step(text).as_deref(), Some(step), "{text}");
+        }
+        for text in ["", " ", "soon", "nan", "1e999", "1,000"] {
+            assert_eq!(parse_any_step(text), None, "{text}");
         }
     }
 

@@ -4,9 +4,11 @@
 //! absent: where lines begin and end ([`super::scrape`]).
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
+use thiserror::Error;
 
-use super::line::{Report, Wrong};
-use super::number::{parse_float, parse_step};
+use super::dialect::translated;
+use super::line::{Report, Wrong, shown};
+use super::number::{parse_any_step, parse_float};
 
 /// One rule of what to look for.
 #[derive(Debug, Clone)]
@@ -38,9 +40,24 @@ pub struct Found {
     pub time: Option<f64>,
 }
 
+/// What a group found and is no number.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NoNumber {
+    /// Where the value should be.
+    #[error(
+        "the value {0:?} in the trainer's output is no number, so the match is left out, as all like it; have its group take digits only, as in ([0-9.eE+-]+)"
+    )]
+    Value(String),
+    /// Where the step should be.
+    #[error(
+        "the step {0:?} in the trainer's output is no number, so the match is left out, as all like it; have its group take digits only, as in (?<step>[0-9]+)"
+    )]
+    Step(String),
+}
+
 impl Pattern {
-    /// Reads any of the forms. Errors: what is wrong with it, for a complaint.
-    pub fn parse(text: &str) -> Result<Pattern, String> {
+    /// Reads any of the forms, one of which is a list. Errors: what is wrong with it, for a complaint.
+    pub fn parse_all(text: &str) -> Result<Vec<Pattern>, String> {
         super::FORMS
             .iter()
             .find_map(|form| form(text))
@@ -75,14 +92,15 @@ impl Pattern {
     }
 
     fn compile(name: Name, text: &str) -> Result<Pattern, String> {
-        let regex = build(&mut RegexBuilder::new(text)).map_err(|error| {
+        let ours = &translated(text)?;
+        let regex = build(&mut RegexBuilder::new(ours)).map_err(|error| {
             let error = error.to_string();
             let reason = error.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
             format!("{text:?} is no regular expression: {reason}")
         })?;
         let step_group = regex.capture_names().position(|n| n == Some("step"));
-        let gate = is_the_same_in_a_block(text)
-            .then(|| build(RegexBuilder::new(text).multi_line(true).crlf(true)).ok())
+        let gate = is_the_same_in_a_block(ours)
+            .then(|| build(RegexBuilder::new(ours).multi_line(true).crlf(true)).ok())
             .flatten();
         Ok(Pattern { name, regex, gate, value_group: 0, step_group })
     }
@@ -115,12 +133,17 @@ impl Pattern {
     }
 
     /// Tells everything one line says, in order; `Err`: what stands where a number should, if the pattern is one metric's.
-    pub fn find(&self, line: &[u8], tell: impl FnMut(Result<Found, String>)) {
+    pub fn find(&self, line: &[u8], tell: impl FnMut(Result<Found, NoNumber>)) {
         self.find_before(line, usize::MAX, tell);
     }
 
     /// As [`Pattern::find`], of what begins before a place; gives where the last of it ends.
-    pub(super) fn find_before(&self, line: &[u8], before: usize, mut tell: impl FnMut(Result<Found, String>)) -> usize {
+    pub(super) fn find_before(
+        &self,
+        line: &[u8],
+        before: usize,
+        mut tell: impl FnMut(Result<Found, NoNumber>),
+    ) -> usize {
         let mut groups = self.regex.capture_locations();
         let (mut at, mut end) = (0, 0);
         while at <= line.len() {
@@ -135,7 +158,7 @@ impl Pattern {
         end
     }
 
-    fn found(&self, line: &[u8], groups: &CaptureLocations) -> Result<Option<Found>, String> {
+    fn found(&self, line: &[u8], groups: &CaptureLocations) -> Result<Option<Found>, NoNumber> {
         let text = |group| groups.get(group).and_then(|(start, end)| std::str::from_utf8(&line[start..end]).ok());
         let tag = match self.name {
             Name::Fixed(_) => None,
@@ -145,10 +168,10 @@ impl Pattern {
             },
         };
         let Some(value) = text(self.value_group).filter(|t| !t.is_empty()) else { return Ok(None) };
-        let value = parse_float(value).ok_or_else(|| format!("the value {value:?}"))?;
+        let value = parse_float(value).ok_or_else(|| NoNumber::Value(shown(value)))?;
         // A group may be optional; what it finds must be a step.
         let step = self.step_group.and_then(text).filter(|t| !t.is_empty());
-        let step = step.map(|step| parse_step(step).ok_or_else(|| format!("the step {step:?}"))).transpose()?;
+        let step = step.map(|step| parse_any_step(step).ok_or_else(|| NoNumber::Step(shown(step)))).transpose()?;
         Ok(Some(Found { tag, value, step, time: None }))
     }
 }
@@ -169,6 +192,14 @@ fn is_the_same_in_a_block(regex: &str) -> bool {
     let doubtful = ["\\A", "\\z", "(?"];
     let named_groups_aside = regex.replace("(?P<", "(").replace("(?<", "(").replace("(?:", "(").replace("(?i)", "");
     !doubtful.iter().any(|part| named_groups_aside.contains(part))
+}
+
+#[cfg(test)]
+impl Pattern {
+    /// The first of what was read.
+    pub(crate) fn parse(text: &str) -> Result<Pattern, String> {
+        Pattern::parse_all(text).map(|mut all| all.remove(0))
+    }
 }
 
 #[cfg(test)]
@@ -208,7 +239,12 @@ mod tests {
         let katib = r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)";
         let found = of(katib, "epoch 3: Validation-accuracy=0.93 loss = 1e-3 name=x");
         assert_eq!(found, [expected("Validation-accuracy", 0.93), expected("loss", 1e-3)]);
+        // And the one of its JSON-like examples, which RE2 takes with a brace that stands for itself.
+        let katib = r"{metricName: ([\w|-]+), metricValue: ((-?\d+)(\.\d+)?)}";
+        let found = of(katib, "{metricName: loss, metricValue: -0.5};{metricName: acc, metricValue: 1}");
+        assert_eq!(found, [expected("loss", -0.5), expected("acc", 1.0)]);
         assert_eq!(of("(?<value>\\S+) is (\\w+)", "0.5 is acc"), [expected("acc", 0.5)]);
+        assert_eq!(of("(?P<value>\\S+) is (?P<name>\\w+)\\Z", "0.5 is acc"), [expected("acc", 0.5)]);
         assert!(Pattern::filter("(\\w+)=").is_err_and(|e| e.contains("two groups")));
     }
 
@@ -217,6 +253,14 @@ mod tests {
         let optional = "a=(?:step (?<step>\\d+) )?loss (?<value>\\S+)";
         assert_eq!(found(optional, "step 7 loss 0.5 loss 0.25"), [(0.5, Some("7".to_owned())), (0.25, None)]);
         assert_eq!(found("a=loss (\\S+) ?(?<step>\\d*)", "loss 1"), [(1.0, None)]);
+    }
+
+    #[test]
+    fn a_step_is_one_in_any_notation() {
+        for step in ["100", "1e2", "100.0", "100.9"] {
+            let line = format!("loss 0.5 at {step}");
+            assert_eq!(found("a=loss (\\S+) at (?<step>\\S+)", &line), [(0.5, Some("100".to_owned()))], "{step}");
+        }
     }
 
     #[test]
@@ -239,6 +283,7 @@ mod tests {
             ("loss=x", "no group"),
             ("loss=(?<step>x)", "no group"),
             ("loss=(x", "unclosed group"),
+            ("loss=(?<=a)(x)", "look-around, which is not taken"),
             ("loss=x{9999999}(y)", "no regular expression"),
             ("trial=(x)", "choose another tag"),
         ] {

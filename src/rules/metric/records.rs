@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 
 use super::batch::{scalar, with_constants_quoted};
-use super::number::{parse_float, parse_step, whole};
+use super::line::shown;
+use super::number::{parse_any_step, parse_float};
 use super::pattern::Found;
 
 /// A longer line is no record.
@@ -25,9 +26,8 @@ const NO_METRICS: [&str; 5] = ["timestamp", "trial", "checkpoint_path", "_timest
 /// Cuts a file into lines; its bytes come in pieces of any size.
 #[derive(Debug, Default)]
 pub struct Lines {
+    /// Of a line that is too long to be a record only so much that this is seen.
     rest: Vec<u8>,
-    /// The line is too long to be a record.
-    too_long: bool,
 }
 
 impl Lines {
@@ -44,32 +44,49 @@ impl Lines {
     /// There will be no more of this line.
     pub fn finish(&mut self, mut tell: impl FnMut(&[u8])) {
         let line = self.rest.strip_suffix(b"\r").unwrap_or(&self.rest);
-        if !self.too_long && !line.is_empty() {
+        if !line.is_empty() {
             tell(line);
         }
         self.rest.clear();
-        self.too_long = false;
     }
 
     fn hold(&mut self, bytes: &[u8]) {
-        self.too_long |= self.rest.len() + bytes.len() > LONGEST_LINE_BYTES;
-        if self.too_long {
-            self.rest = Vec::new();
-        } else {
-            self.rest.extend_from_slice(bytes);
-        }
+        let room = LONGEST_LINE_BYTES + 1 - self.rest.len();
+        self.rest.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 }
 
-/// Every measurement of a line. Errors: what was begun as a JSON object and is none.
-pub fn read(line: &[u8]) -> Result<Vec<Found>, String> {
-    let Ok(line) = std::str::from_utf8(line) else { return Ok(Vec::new()) };
-    let line = line.trim();
+/// What is left out, such as `a line`, and why.
+pub type LeftOut = (&'static str, String);
+
+/// Every measurement of a line, and what of it cannot be read.
+pub fn read(line: &[u8]) -> (Vec<Found>, Option<LeftOut>) {
+    let mut left_out = None;
+    let found = measurements(line, &mut left_out).unwrap_or_else(|what| {
+        left_out = Some(what);
+        Vec::new()
+    });
+    (found, left_out)
+}
+
+/// Errors: what is wrong with the line as a whole.
+fn measurements(line: &[u8], left_out: &mut Option<LeftOut>) -> Result<Vec<Found>, LeftOut> {
+    if line.len() > LONGEST_LINE_BYTES {
+        return Err((
+            "a long line",
+            "more than 1 MiB are no record; have the trainer write its metrics in lines of their own".into(),
+        ));
+    }
+    let line = std::str::from_utf8(line).map_err(|_| {
+        ("a line in another encoding", "it is not UTF-8; have the trainer write the file in UTF-8".to_owned())
+    })?;
+    // Some begin a file with a byte order mark.
+    let line = line.trim_start_matches('\u{feff}').trim();
     let mut pairs: Vec<(Cow<'_, str>, Cow<'_, str>)> = Vec::new();
     if line.starts_with('{') {
         let quoted = with_constants_quoted(line);
         let object: BTreeMap<Cow<'_, str>, &RawValue> =
-            serde_json::from_str(&quoted).map_err(|error| format!("no JSON object: {error}"))?;
+            serde_json::from_str(&quoted).map_err(|error| ("a line", format!("no JSON object: {error}")))?;
         for (name, raw) in object {
             if let Some(text) = scalar(raw.get()) {
                 pairs.push((name, text.into_owned().into()));
@@ -82,13 +99,20 @@ pub fn read(line: &[u8]) -> Result<Vec<Found>, String> {
     } else {
         pairs.extend(assignments(line));
     }
-    let step = STEPS.into_iter().find_map(|name| text_of(&pairs, name)).and_then(|text| {
-        let text = text.trim();
-        // Some log 3.0.
-        parse_step(text).filter(|_| !text.is_empty()).or_else(|| whole(parse_float(text)?))
-    });
+    let step = STEPS.into_iter().find_map(|name| text_of(&pairs, name));
+    if let Some(step) = step.as_deref().filter(|step| is_list(step)) {
+        return Err((
+            "a line",
+            format!("its step {:?} is no number; have the trainer write it without commas", shown(step)),
+        ));
+    }
+    let step = step.and_then(|text| parse_any_step(&text));
     let is_metric = |name: &str| !name.is_empty() && !STEPS.contains(&name) && !NO_METRICS.contains(&name);
     let found = pairs.into_iter().filter(|(name, _)| is_metric(name)).filter_map(|(name, value)| {
+        if is_list(&value) {
+            let why = format!("{name}={} is no number; have the trainer write it without commas", shown(&value));
+            left_out.get_or_insert(("a value in a line", why));
+        }
         Some(Found { tag: Some(name.into_owned()), value: parse_float(&value)?, step: step.clone(), time: None })
     });
     Ok(found.collect())
@@ -98,12 +122,22 @@ fn text_of<'a>(pairs: &[(Cow<'_, str>, Cow<'a, str>)], name: &str) -> Option<Cow
     pairs.iter().find(|(other, _)| other == name).map(|(_, text)| text.clone())
 }
 
-/// Each `name=value` or `name = value`; white space, commas and semicolons separate.
+/// `1,234.5`, `0,5` or `1,2`: whatever it is, its first part is not the value.
+fn is_list(value: &str) -> bool {
+    value.contains(',') && value.bytes().all(|b| b.is_ascii_digit() || b"+-.,eE_".contains(&b))
+}
+
+/// Each `name=value` or `name = value`; white space, semicolons and commas separate, but for a comma before a digit.
 fn assignments(line: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
     let is_between = |c: char| c.is_whitespace() || c == ',' || c == ';';
     line.match_indices('=').filter_map(move |(at, _)| {
         let name = line[..at].trim_end().rsplit(is_between).next()?;
-        let value = line[at + 1..].trim_start().split(is_between).next()?;
+        let rest = line[at + 1..].trim_start();
+        let value = rest.split(is_between).next()?;
+        let word = rest.split(|c: char| c.is_whitespace() || c == ';').next()?;
+        let goes_on =
+            word[value.len()..].strip_prefix(',').is_some_and(|more| more.starts_with(|c: char| c.is_ascii_digit()));
+        let value = if goes_on && !word.contains('=') { word.trim_end_matches(',') } else { value };
         (!name.contains('=')).then(|| (name.into(), value.into()))
     })
 }
@@ -114,7 +148,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn all(line: &str) -> Vec<(String, f64, Option<String>)> {
-        let found = read(line.as_bytes()).expect(line);
+        let (found, left_out) = read(line.as_bytes());
+        assert_eq!(left_out, None, "{line}");
         found.into_iter().map(|f| (f.tag.unwrap_or_default(), f.value, f.step)).collect()
     }
 
@@ -155,8 +190,57 @@ mod tests {
 
     #[test]
     fn what_was_begun_as_an_object_and_is_none_is_an_error() {
-        assert!(read(b"{\"loss\": 0.").is_err_and(|error| error.contains("no JSON object")));
-        assert_eq!(read(b"\xff loss=1"), Ok(vec![]));
+        assert!(why(b"{\"loss\": 0.").contains("no JSON object"));
+    }
+
+    /// Of a line of which nothing is read.
+    #[track_caller]
+    fn why(line: &[u8]) -> String {
+        let (found, left_out) = read(line);
+        assert_eq!(found, []);
+        left_out.expect("something is left out").1
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_told_of() {
+        assert!(why(b"\xff loss=1").contains("not UTF-8"));
+        let mut lines = Lines::default();
+        let mut told = Vec::new();
+        lines.feed(&[&vec![b'x'; 2 * LONGEST_LINE_BYTES][..], b" loss=1\nloss=2\n"].concat(), |line| {
+            told.push(read(line))
+        });
+        assert!(told[0].0.is_empty() && told[0].1.as_ref().is_some_and(|(_, why)| why.contains("1 MiB")));
+        assert_eq!((told[1].0.len(), &told[1].1), (1, &None));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_record() {
+        assert_eq!(all("\u{feff}{\"loss\": 0.5}"), [of("loss", 0.5, "")]);
+        assert_eq!(all("\u{feff}loss=0.5"), [of("loss", 0.5, "")]);
+    }
+
+    #[test]
+    fn a_number_with_commas_is_not_read_by_its_first_part() {
+        for value in ["1,234.5", "1,234,567", "0,5", "-1,5,"] {
+            let (found, left_out) = read(format!("acc=0.5 loss={value} f1=0.25").as_bytes());
+            assert_eq!(found.len(), 2, "{value}: {found:?}");
+            assert!(
+                left_out.is_some_and(|(what, why)| what == "a value in a line" && why.contains("loss=")),
+                "{value}"
+            );
+        }
+        assert!(why(b"step=1,000 loss=0.5").contains("step"));
+        assert!(why(b"{\"loss\": \"1,234.5\"}").contains("loss"));
+        assert_eq!(all("a=1,b=2,5shot=3"), [of("a", 1.0, ""), of("b", 2.0, ""), of("5shot", 3.0, "")]);
+        assert_eq!(all("size=1,234.5MB loss=1"), [of("loss", 1.0, "")]);
+    }
+
+    #[test]
+    fn a_step_is_one_in_any_notation() {
+        for step in ["100", "1e2", "100.0", "100.9"] {
+            assert_eq!(all(&format!("loss=1 step={step}")), [of("loss", 1.0, "100")]);
+            assert_eq!(all(&format!("{{\"loss\": 1, \"step\": \"{step}\"}}")), [of("loss", 1.0, "100")]);
+        }
     }
 
     #[test]
@@ -180,7 +264,7 @@ mod tests {
             assert!(lines.rest.capacity() <= 2 * LONGEST_LINE_BYTES);
         }
         lines.feed(b"\nnext\n", |line| all.push(line.to_vec()));
-        assert_eq!(all, [b"next"]);
+        assert!(all.len() == 2 && all[0].len() == LONGEST_LINE_BYTES + 1 && all[1] == b"next");
     }
 
     proptest! {

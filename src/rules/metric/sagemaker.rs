@@ -1,5 +1,6 @@
-//! A metric definition as SageMaker has it in `AlgorithmSpecification.MetricDefinitions`: an object with `Name` and `Regex`.
-//! An example: `{"Name": "validation:rmse", "Regex": "validation-rmse:([0-9.]+)"}`; in the configuration file also as a table.
+//! Metric definitions as SageMaker has them in `AlgorithmSpecification.MetricDefinitions`: an object with `Name` and `Regex`,
+//! or the whole list of them. An example: `{"Name": "validation:rmse", "Regex": "validation-rmse:([0-9.]+)"}`; in the
+//! configuration file also as a table.
 
 use serde::Deserialize;
 
@@ -14,15 +15,23 @@ struct Definition {
     regex: String,
 }
 
-/// `None` for what is no object.
-pub(super) fn read(text: &str) -> Option<Result<Pattern, String>> {
-    if !text.trim_start().starts_with('{') {
-        return None;
-    }
-    let definition: Result<Definition, _> = serde_json::from_str(text);
-    Some(match definition {
-        Ok(definition) => Pattern::named(&definition.name, &definition.regex),
-        Err(error) => Err(format!("expected an object with Name and Regex, found {text:?}: {error}")),
+/// `None` for what is neither an object nor a list of them.
+pub(super) fn read(text: &str) -> Option<Result<Vec<Pattern>, String>> {
+    let list = text.trim_start().strip_prefix('[').map(str::trim_start);
+    let definitions: Result<Vec<Definition>, _> = match list {
+        // A tag may begin with a bracket, too.
+        Some(items) if items.is_empty() || items.starts_with(['{', ']']) => serde_json::from_str(text),
+        None if text.trim_start().starts_with('{') => serde_json::from_str(text).map(|one| vec![one]),
+        _ => return None,
+    };
+    Some(match definitions {
+        Ok(all) if all.is_empty() => {
+            Err("the list has no metric in it, so nothing would be found; name one".to_owned())
+        }
+        Ok(all) => all.iter().map(|one| Pattern::named(&one.name, &one.regex)).collect(),
+        Err(error) => Err(format!(
+            "expected an object with Name and Regex, or a list of such on one line, found {text:?}: {error}"
+        )),
     })
 }
 
@@ -33,7 +42,7 @@ mod tests {
     #[test]
     fn a_definition_of_the_built_in_xgboost_algorithm_is_understood() {
         let text = r##"{"Name": "validation:rmse", "Regex": ".*\\[[0-9]+\\].*#011validation-rmse:([-+]?[0-9]*\\.?[0-9]+(?:[eE][-+]?[0-9]+)?).*"}"##;
-        let pattern = read(text).expect("this form").expect("a pattern");
+        let pattern = read(text).expect("this form").expect("a pattern").remove(0);
         let mut values = Vec::new();
         pattern.find(b"[14]#011train-rmse:0.5#011validation-rmse:0.25", |found| values.extend(found.map(|f| f.value)));
         assert_eq!((pattern.tag(), values), (Some("validation:rmse"), vec![0.25]));
@@ -45,10 +54,21 @@ mod tests {
             ("{\"Name\": \"a\"}", "Regex"),
             ("{\"Name\": \"a\", \"Regex\": \"(x)\", \"Unit\": 1}", "Unit"),
             ("{", "EOF"),
+            ("[", "on one line"),
+            ("[{\"Name\": \"a\"}]", "Regex"),
+            ("[{\"Name\": \"a\", \"Regex\": \"(x)\"}, {\"Name\": \"b\", \"Regex\": \"x\"}]", "no group"),
+            ("[]", "no metric in it"),
         ] {
             let error = read(text).expect("this form").expect_err(text);
             assert!(error.contains(reason), "{text}: {error}");
         }
-        assert!(read("a={").is_none());
+        assert!(read("a={").is_none() && read("[a]=(x)").is_none());
+    }
+
+    #[test]
+    fn the_whole_list_of_a_training_job_is_understood() {
+        let text = r#" [{"Name": "loss", "Regex": "loss: (\\S+)"}, {"Name": "acc", "Regex": "{acc: (.*?)}"}]"#;
+        let patterns = read(text).expect("this form").expect("patterns");
+        assert_eq!(patterns.iter().map(Pattern::tag).collect::<Vec<_>>(), [Some("loss"), Some("acc")]);
     }
 }

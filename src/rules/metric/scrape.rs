@@ -4,9 +4,9 @@
 //! Colour codes are left out of what is searched. A line longer than [`LONGEST_LINE_BYTES`] is searched in pieces of that
 //! size, so that memory stays bounded; no cut goes through a number. What begins in a piece's last [`OVERLAP_BYTES`] is left
 //! to the next one, so that of the matches across a cut only longer ones are missed, and none is counted twice.
-//! Deliberately absent: encodings. Bytes that are no text are no metric.
+//! Deliberately absent: encodings. A byte that is no UTF-8 is a `?`, so that it hides nothing else of its line.
 
-use super::pattern::{Found, Pattern};
+use super::pattern::{Found, NoNumber, Pattern};
 
 /// The length of the pieces that a longer line is searched in.
 pub const LONGEST_LINE_BYTES: usize = 64 * 1024;
@@ -28,7 +28,7 @@ pub struct Scraper {
     /// A block without colour codes.
     plain: Vec<u8>,
     /// Patterns that matched what is no number, each once, and what that was.
-    refused: Vec<(usize, String)>,
+    refused: Vec<(usize, NoNumber)>,
     /// How many of them were told.
     told: usize,
 }
@@ -79,6 +79,7 @@ impl Scraper {
                 return;
             }
         }
+        make_text(&mut self.rest, false);
         let end = word_start(&self.rest, self.rest.len());
         let mut cut = word_start(&self.rest, end - OVERLAP_BYTES);
         let kept = hits.len();
@@ -113,20 +114,19 @@ impl Scraper {
         let (which, what) = self.refused.get(self.told)?;
         self.told += 1;
         let tag = patterns.get(*which).and_then(Pattern::tag).unwrap_or_default();
-        Some(format!(
-            "the metric {tag}: {what} in the trainer's output is no number, so the match is left out, as all like it; have the group take digits only, as in ([0-9.eE+-]+)"
-        ))
+        Some(format!("the metric {tag}: {what}"))
     }
 
     /// Whole lines.
     fn block(&mut self, patterns: &[Pattern], block: &[u8], hits: &mut Vec<Hit>) {
         let mut plain = std::mem::take(&mut self.plain);
-        let block = match block.contains(&ESCAPE) {
-            true => {
-                without_codes(block, &mut plain);
-                &plain
-            }
-            false => block,
+        let has_codes = block.contains(&ESCAPE);
+        let block = if has_codes || std::str::from_utf8(block).is_err() {
+            without_codes(block, &mut plain);
+            make_text(&mut plain, true);
+            &plain
+        } else {
+            block
         };
         let mut placed: Vec<(usize, Hit)> = Vec::new();
         for (which, pattern) in patterns.iter().enumerate() {
@@ -143,14 +143,14 @@ impl Scraper {
     }
 }
 
-fn refuse(refused: &mut Vec<(usize, String)>, which: usize, what: String) {
+fn refuse(refused: &mut Vec<(usize, NoNumber)>, which: usize, what: NoNumber) {
     if refused.iter().all(|(other, _)| *other != which) {
         refused.push((which, what));
     }
 }
 
 /// One pattern in whole lines; tells where the line of each measurement begins.
-fn search(pattern: &Pattern, block: &[u8], mut tell: impl FnMut(usize, Result<Found, String>)) {
+fn search(pattern: &Pattern, block: &[u8], mut tell: impl FnMut(usize, Result<Found, NoNumber>)) {
     let mut line_at = |start: usize, end: usize| {
         if start < end {
             pattern.find(&block[start..end], |found| tell(start, found));
@@ -191,6 +191,17 @@ fn is_end(byte: u8) -> bool {
 
 fn end_of_line(block: &[u8], from: usize) -> usize {
     block[from..].iter().position(|b| is_end(*b)).map_or(block.len(), |at| from + at)
+}
+
+/// Makes each byte that is no UTF-8 a `?`; of what is not whole, its last character may have more to come.
+fn make_text(bytes: &mut [u8], is_whole: bool) {
+    let mut at = 0;
+    while let Err(error) = std::str::from_utf8(&bytes[at..]) {
+        at += error.valid_up_to();
+        let Some(count) = error.error_len().or(is_whole.then_some(bytes.len() - at)) else { return };
+        bytes[at..at + count].fill(b'?');
+        at += count;
+    }
 }
 
 const ESCAPE: u8 = 0x1b;
@@ -290,6 +301,20 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_that_is_no_text_hides_nothing_else_of_its_line() {
+        finds(
+            "a=epoch.*loss=([0-9.]+)",
+            b"epoch \xe9\xff loss=0.5\n\x1b[1mepoch \xc3 loss=0.25\nepoch \xc3",
+            &[0.5, 0.25],
+        );
+        // A character that a piece's end cuts is one.
+        for before in LONGEST_LINE_BYTES - 8..LONGEST_LINE_BYTES {
+            let line = [&vec![b'-'; before][..], "é".as_bytes(), b"\xffloss=0.5 and on\n"].concat();
+            assert_eq!(scrape(&["a=é.loss=([0-9.]+)"], &line, 1 << 20), [(0, 0.5)], "{before}");
+        }
+    }
+
+    #[test]
     fn colours_are_left_out() {
         finds(
             "a=loss: ([0-9.]+)$",
@@ -367,12 +392,15 @@ mod tests {
     fn a_match_that_is_no_number_is_complained_of_once() {
         let patterns = patterns(&["loss=loss: (\\S+)", "acc=acc: (\\S+) at (?P<step>\\S+)", "x=x: ([0-9]*)"]);
         let (mut scraper, mut hits) = (Scraper::default(), Vec::new());
-        scraper.feed(&patterns, b"loss: 0.5, acc: 0.9 at 1.5\nloss: 0.4,\nloss: 0.3\nx: \n", &mut hits);
+        scraper.feed(&patterns, b"loss: 0.5, acc: 0.9 at soon\nloss: 0.4,\nloss: 0.3\nx: \n", &mut hits);
         assert_eq!(hits.iter().map(|(_, found)| found.value).collect::<Vec<_>>(), [0.3]);
         let complaints: Vec<String> = std::iter::from_fn(|| scraper.complaint(&patterns)).collect();
         assert_eq!(complaints.len(), 2, "{complaints:?}");
         assert!(complaints[0].contains("loss: the value \"0.5,\""), "{complaints:?}");
-        assert!(complaints[1].contains("acc: the step \"1.5\""), "{complaints:?}");
+        assert!(
+            complaints[1].contains("acc: the step \"soon\"") && complaints[1].contains("(?<step>[0-9]+)"),
+            "{complaints:?}"
+        );
         scraper.feed(&patterns, b"loss: 0.2,\n", &mut hits);
         assert_eq!(scraper.complaint(&patterns), None);
     }

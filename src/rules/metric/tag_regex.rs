@@ -3,9 +3,9 @@
 use super::pattern::Pattern;
 
 /// `None` for a text without `=`.
-pub(super) fn read(text: &str) -> Option<Result<Pattern, String>> {
+pub(super) fn read(text: &str) -> Option<Result<Vec<Pattern>, String>> {
     let (tag, regex) = text.split_once('=')?;
-    Some(Pattern::named(tag.trim(), regex))
+    Some(Pattern::named(tag.trim(), regex).map(|pattern| vec![pattern]))
 }
 
 #[cfg(test)]
@@ -14,7 +14,7 @@ mod tests {
 
     #[test]
     fn the_first_equals_sign_ends_the_tag() {
-        let pattern = read(" f1 =f1=(.*)").expect("this form").expect("a pattern");
+        let pattern = read(" f1 =f1=(.*)").expect("this form").expect("a pattern").remove(0);
         let mut values = Vec::new();
         pattern.find(b"f1=0.5", |found| values.extend(found.map(|f| f.value)));
         assert_eq!((pattern.tag(), values), (Some("f1"), vec![0.5]));

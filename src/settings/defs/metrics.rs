@@ -11,7 +11,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "TAG=REGEX",
         TOPIC,
         on::RUN,
-        "Report TAG from the trainer's output: groups named value and step, or the first group; or SageMaker's {\"Name\", \"Regex\"}",
+        "Report TAG from the trainer's output: groups named value and step, or the first group; or SageMaker's {\"Name\", \"Regex\"} or a list of them",
     ),
     many(
         "metric-filter",
