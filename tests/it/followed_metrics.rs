@@ -169,7 +169,8 @@ fn a_file_that_is_damaged_throughout_costs_one_warning_and_no_memory() {
     append(&place.at("log"), "{\n".repeat(500_000));
     append(&place.at("log"), "loss=1 step=1\n");
     place.after_reports("loss", 1);
-    let more = most() - before;
+    // The kernel counts roughly.
+    let more = most().saturating_sub(before);
     assert!(more < 16 << 10, "{more} KiB");
     warns(&place.finish(running), "a line of log is left out", 1);
 }
