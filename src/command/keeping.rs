@@ -135,7 +135,8 @@ fn kept(mut settings: Checkpoints, spec: &ClusterSpec, env: &Env) -> Option<keep
     let kept = settings.store.as_ref().map(|store| known_as(dir, store, node_rank, spec));
     let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
     let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
-    Some(keeper::Checkpoints { mirror, interval, settle, kept, sibling: None, others: None })
+    let alone = node_rank.is_some() && spec.said.process.is_none() && !mirror.options.has_other_nodes;
+    Some(keeper::Checkpoints { mirror, interval, settle, kept, alone, sibling: None, others: None })
 }
 
 /// The checkpoints that the node's first trainit keeps, if it is there: this one waits for its restore.

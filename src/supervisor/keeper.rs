@@ -32,6 +32,7 @@ pub mod sibling;
 mod sums;
 pub mod survey;
 mod telling;
+mod torn;
 pub mod transfer;
 mod vigil;
 
@@ -114,6 +115,8 @@ pub struct Checkpoints {
     pub settle: Duration,
     /// Which they are, for who asks; `None`: they are not committed.
     pub kept: Option<Kept>,
+    /// Whether nobody but this one's command writes into the directory.
+    pub alone: bool,
     /// The trainit beside this one that keeps them; `None`: this one does, or nobody.
     pub sibling: Option<Sibling>,
     /// Those whose checkpoints this one keeps beside its own.
@@ -134,6 +137,8 @@ struct Keeper {
     interval: Duration,
     mirror: Option<Mirror>,
     cut_off: Arc<CutOff>,
+    /// See [`Checkpoints::alone`].
+    alone: bool,
     haste: Arc<Haste>,
     teller: Teller,
     clock: Clock,
@@ -163,6 +168,7 @@ impl Keeper {
             interval,
             mirror: None,
             cut_off: Arc::default(),
+            alone: false,
             haste: Arc::default(),
             teller,
             clock,
@@ -300,6 +306,7 @@ impl Keeper {
             }
             let has_store = config.store.is_some();
             let mut mirror = Mirror::open(config).await?;
+            let was_ours = mirror.lineage.is_some() && checkpoints.alone;
             if !has_store {
                 mirror.make_directory().await;
             }
@@ -314,6 +321,10 @@ impl Keeper {
             mirror.hear_found(Box::new(move |committed| teller.tell(Event::Found { committed })));
             let from = beside.map_or(From::Newest, |(_, (_, from))| from);
             let resume = mirror.restore_like(&from).await?;
+            if let Some(resume) = resume.as_ref().filter(|_| was_ours) {
+                mirror.clear_the_way(resume).await;
+            }
+            self.alone = checkpoints.alone;
             Ok::<_, MirrorError>((mirror, resume, has_store))
         };
         match restored.await {
@@ -367,6 +378,9 @@ impl Keeper {
             Some(resume) => Ok(Some(resume)),
             None => mirror.restore().await,
         };
+        if let (Ok(Some(resume)), true) = (&restored, self.alone) {
+            mirror.clear_the_way(resume).await;
+        }
         self.tell_found(restored);
     }
 

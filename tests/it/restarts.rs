@@ -75,6 +75,45 @@ fn save_sharded(unit: &Path, seconds: u64) {
     }
 }
 
+/// Goes on from the highest number that it finds, by itself, and dies where that is torn.
+const HIGHEST: &str = "cd \"$TRAINIT_CHECKPOINT_DIR\"; newest=$(ls -d step_* | sort -t_ -k2n | tail -1); echo from=$newest; \
+                       [ -e $newest/.metadata ] || exit 3; [ $newest = step_8 ] && [ ! -e over ] || exit 0; touch over; \
+                       mkdir step_12; echo x >step_12/__0_0.distcp; kill -9 $$";
+
+#[test]
+fn a_save_that_was_cut_off_is_not_left_in_the_way_of_a_trainer_that_takes_the_highest_number() {
+    for store in [true, false] {
+        let place = Place::new();
+        save_sharded(&place.local().join("step_8"), 1_000);
+        let done = run(&place, store, HIGHEST).output().expect_code(0);
+        assert_eq!(done.out(), "from=step_8\nfrom=step_8\n", "{}", done.err());
+        let aside = place.local().join(".trainit/aside");
+        let kept = fs::read_dir(aside).unwrap().map(|e| e.unwrap().path().join("step_12")).next().unwrap();
+        assert!(kept.join("__0_0.distcp").exists());
+        assert!(
+            done.err().contains("step_12 is not complete (") && done.err().contains("is kept as"),
+            "{}",
+            done.err()
+        );
+    }
+}
+
+#[test]
+fn what_the_run_before_was_cut_off_in_is_out_of_the_way_at_the_start_and_what_nobody_knows_of_stays() {
+    for was_ours in [true, false] {
+        let place = Place::new();
+        save_sharded(&place.local().join("step_8"), 1_000);
+        if was_ours {
+            run(&place, true, "exit 0").output().expect_code(0);
+        }
+        let torn = place.local().join("step_12");
+        save_sharded(&torn, 2_000);
+        fs::remove_file(torn.join(".metadata")).unwrap();
+        let done = run(&place, true, "ls $TRAINIT_CHECKPOINT_DIR").output().expect_code(0);
+        assert_eq!(done.out(), if was_ours { "step_8\n" } else { "step_12\nstep_8\n" }, "{}", done.err());
+    }
+}
+
 #[test]
 fn one_of_the_same_name_in_another_folder_is_another_checkpoint() {
     for store in [false, true] {

@@ -41,6 +41,7 @@ mod strangers;
 mod structure;
 mod tensorflow;
 mod torch_file;
+pub mod torn;
 pub mod unit;
 pub mod unrecognised;
 mod xgboost;

@@ -66,7 +66,7 @@ impl Mirror {
 
     /// Whether a process has it open for writing, or one that is not to be seen may: that of a run before this one, or of
     /// another node.
-    fn is_being_written(&self, file: &Entry) -> bool {
+    pub(super) fn is_being_written(&self, file: &Entry) -> bool {
         let has_others = self.is_first || self.config.options.has_other_nodes;
         has_others && is_fresh(file) || writers::writer_of(&[(file.device, file.inode)].into()).is_some()
     }

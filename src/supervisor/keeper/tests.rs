@@ -117,6 +117,7 @@ fn the_last_commit_is_heard_while_what_was_cut_off_is_looked_at() {
         interval: second * 3600,
         settle: second,
         kept: None,
+        alone: true,
         sibling: None,
         others: None,
     };
