@@ -31,7 +31,13 @@ pub(super) const SETTINGS: &[Setting] = &[
         "On TSTP, TTIN or TTOU trainit stops itself, too: when the command has stopped, or at the signal, as dumb-init does \
          [default: signal with --signal-target group, else command]",
     ),
-    many("rewrite-signal", "FROM:TO", TOPIC, on::RUN, "Forward FROM as TO, names or numbers; TO 0 drops it"),
+    many(
+        "rewrite-signal",
+        "FROM:TO",
+        TOPIC,
+        on::RUN,
+        "Forward FROM as TO, names or numbers; to TERM it asks for the end as that does, TO 0 drops it",
+    ),
     many("remap-exit", "FROM:TO", TOPIC, on::RUN, "Leave with TO where the exit code would be FROM"),
     one(
         "stopped-exit-code",

@@ -16,8 +16,10 @@ impl Machine {
             return self.on_preempted(now, source.clone(), source, lead);
         }
         let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
+        // Whoever has it rewritten to that, or that to another, asks for the end.
+        let is_stop = [signal, as_signal].contains(&Signal::TERM);
         match self.state {
-            State::Running | State::Launching if signal == Signal::TERM => self.on_stop_signal(now, as_signal, sender),
+            State::Running | State::Launching if is_stop => self.on_stop_signal(now, as_signal, sender),
             State::Running => {
                 if as_signal.asks_to_leave() {
                     self.asked = Some(now);
@@ -40,7 +42,7 @@ impl Machine {
                 self.hold(as_signal);
                 Vec::new()
             }
-            State::Restoring | State::Gathering | State::Refreshing | State::Waiting if signal == Signal::TERM => {
+            State::Restoring | State::Gathering | State::Refreshing | State::Waiting if is_stop => {
                 self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: true });
                 self.flush(now)
             }
@@ -59,16 +61,16 @@ impl Machine {
                 self.awaits_others = false;
                 vec![Action::Hasten { notice: true }]
             }
-            State::Flushing if signal != Signal::TERM && as_signal.asks_to_leave() && !self.is_tidying => {
+            State::Flushing if !is_stop && as_signal.asks_to_leave() && !self.is_tidying => {
                 let (deed, lost) = self.owed();
                 self.lost_commit(format!("{deed} was broken off by {as_signal}; {lost}"))
             }
             State::Draining if self.would_restart(now) => {
-                self.on_signal_while_draining(now, signal, as_signal, sender);
+                self.on_signal_while_draining(now, is_stop, as_signal, sender);
                 Vec::new()
             }
             // Whoever waits for the end waits for nothing but the last commit.
-            State::Flushing if (signal == Signal::TERM || as_signal.asks_to_leave()) && self.policy.store => {
+            State::Flushing if (is_stop || as_signal.asks_to_leave()) && self.policy.store => {
                 vec![Action::Hasten { notice: true }]
             }
             State::Draining | State::Flushing | State::Done => Vec::new(),
@@ -76,8 +78,8 @@ impl Machine {
     }
 
     /// Another attempt would follow: it does not where somebody wants the end.
-    fn on_signal_while_draining(&mut self, now: Uptime, signal: Signal, as_signal: Signal, sender: Option<u32>) {
-        if signal == Signal::TERM {
+    fn on_signal_while_draining(&mut self, now: Uptime, is_stop: bool, as_signal: Signal, sender: Option<u32>) {
+        if is_stop {
             self.stop = Some(Stop { cause: Cause::Signal { sender }, told: true });
         } else if as_signal.asks_to_leave() {
             self.asked = Some(now);

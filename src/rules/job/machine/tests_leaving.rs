@@ -395,3 +395,18 @@ fn what_is_born_while_the_tree_ends_is_told_to_leave_and_after_the_deadline_kill
     machine.step(secs(26.0), Event::Due(Timer::Grace));
     assert_eq!(machine.step(secs(26.5), Event::Due(Timer::Sweep))[0], Action::KillTree);
 }
+
+#[test]
+fn a_signal_that_is_rewritten_to_sigterm_stops_the_job_as_sigterm_does() {
+    let policy = Policy { rewrite: vec![(Signal::INT, Some(Signal::TERM))], max_restarts: 3, ..Policy::default() };
+    let int = || Event::Signal { signal: Signal::INT, sender: Some(7) };
+    let mut machine = running(policy.clone());
+    assert!(machine.step(secs(1.0), int()).contains(&leader(Signal::TERM)));
+    assert!(machine.is_stopping(), "the grace runs");
+    feed(&mut machine, 2.0, [ended(0)]);
+    assert_eq!(outcome(machine.step(secs(2.0), Event::TreeEmpty)).exit_code, 143, "a saved one has not finished");
+    let mut machine = running(policy);
+    feed(&mut machine, 1.0, [ended(3), Event::TreeEmpty]);
+    assert_eq!(machine.state, State::Waiting);
+    assert_eq!(outcome(machine.step(secs(1.1), int())).exit_code, 143);
+}
