@@ -427,6 +427,25 @@ fn prune_counts_what_was_written_half_and_a_dry_one_leaves_it() {
 }
 
 #[test]
+fn a_store_without_room_for_one_more_file_can_be_pruned() {
+    let place = Place::new();
+    for step in 1..=2 {
+        place.save(step);
+        place.push();
+    }
+    let script = "mount -t tmpfs -o nr_inodes=40 none \"$1\" && cp -a \"$2\"/. \"$1\" || exit 9; n=0; \
+                  while touch \"$1/full-$n\" 2>/dev/null; do n=$((n + 1)); done; \
+                  for dry in --dry-run --json; do \"$0\" checkpoint prune --keep-last 1 --checkpoint-store \"file://$1\" $dry || exit; done";
+    let full = place.path("full");
+    fs::create_dir(&full).unwrap();
+    let (full, store) = (full.display().to_string(), place.store().display().to_string());
+    let wrapper = ["unshare", "--mount", "sh", "-c", script];
+    let done = Trainit::through(&wrapper, [full, store]).output().expect_code(0);
+    assert!(done.out().contains("would delete 1 commit "), "{}{}", done.out(), done.err());
+    assert!(done.out().contains("\"kept\": 1") || done.out().contains("\"kept\":1"), "{}", done.out());
+}
+
+#[test]
 fn a_push_deletes_only_where_it_is_told_what_to_keep() {
     let place = Place::new();
     for step in 1..=5 {

@@ -134,8 +134,8 @@ impl Directory {
         let root = self.root.clone();
         let before = match self.time().await {
             Ok(now) => now.saturating_sub(age),
-            // Where nothing can be written, nothing can be deleted.
-            Err(error) if kind_of(&error) == Trouble::Denied => return Ok(0),
+            // Where nothing can be written, nothing can be deleted; where there is no room, the commits that go make some.
+            Err(error) if matches!(kind_of(&error), Trouble::Denied | Trouble::Full) => return Ok(0),
             Err(error) => return Err(error),
         };
         blocking(move || {
