@@ -184,7 +184,7 @@ impl Files {
 
 /// Data rank (where it is a shard) and model rank: `mp_rank_00_model_states.pt`,
 /// `bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt`.
-fn ranks_of(name: &str) -> Option<(Option<u64>, u64)> {
+pub(super) fn ranks_of(name: &str) -> Option<(Option<u64>, u64)> {
     let (before, rest) = name.split_once("mp_rank_")?;
     let model = rest.split('_').next()?.parse().ok()?;
     match before.split_once("zero_pp_rank_") {
@@ -314,6 +314,20 @@ mod tests {
         assert!(reason(&of_two, "global_step20").contains("the optimizer states of zero_pp_rank_0_mp_rank_01"));
         let stage_0 = Memory::of(&[("latest", "global_step20")]).with(model, zip_of(b"m", b""));
         assert_eq!(complete_units(&stage_0).len(), 1);
+    }
+
+    #[test]
+    fn each_expert_that_the_step_before_has_is_there() {
+        let experts = ["layer_0_expert_1_mp_rank_00_model_states.pt", "expp_rank_1_mp_rank_00_optim_states.pt"];
+        let file = |tag: u64, name: &str| format!("global_step{tag}/{name}");
+        let of =
+            |memory: Memory, tag| experts.iter().fold(memory, |m, name| m.with(&file(tag, name), zip_of(b"e", b"")));
+        let whole = of(of(saved(&[10, 20]), 10), 20);
+        assert_eq!(complete_units(&whole).len(), 2);
+        for name in experts {
+            let why = reason(&whole.clone().without(&file(20, name)), "global_step20");
+            assert!(why.contains(name), "{why}");
+        }
     }
 
     #[test]

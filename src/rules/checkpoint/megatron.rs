@@ -70,19 +70,28 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
     let ranks: Vec<&str> = within.iter().filter(|e| e.kind == Kind::Directory).map(|e| e.name()).collect();
     let ranks: Vec<&str> = ranks.into_iter().filter(|n| n.starts_with("mp_rank_")).collect();
     if ranks.is_empty() {
-        let text = scan.text(&join(unit, "metadata.json")).ok_or("metadata.json is not there yet")?;
+        // PyTorch's own format (`--ckpt-format torch_dcp`, `fsdp_dtensor`) ends with its metadata.
+        let Some(text) = scan.text(&join(unit, "metadata.json")) else {
+            let is_torchs = has(".metadata") && !has("common.pt");
+            return if is_torchs {
+                named_files_there(scan, unit)
+            } else {
+                Err("metadata.json is not there yet".into())
+            };
+        };
         let by_torch = text.contains("torch_dist");
         return if by_torch || has(".metadata") { named_files_there(scan, unit) } else { Ok(()) };
     }
-    // mp_rank_TT, or mp_rank_TT_PPP with a pipeline.
+    // mp_rank_TT, mp_rank_TT_PPP with a pipeline, mp_rank_TT_PPP_EEE with experts as well.
     let numbers =
         |part: usize| -> BTreeSet<u64> { ranks.iter().filter_map(|r| r.split('_').nth(part)?.parse().ok()).collect() };
-    let (tensor, pipeline) = (numbers(2), numbers(3));
+    let (tensor, pipeline, expert) = (numbers(2), numbers(3), numbers(4));
     gapless(&tensor, "mp_rank")
         .and_then(|()| gapless(&pipeline, "pipeline rank"))
+        .and_then(|()| gapless(&expert, "expert rank"))
         .map_err(|gap| scan.lacks_rank(format!("{gap} is missing")))?;
-    if !pipeline.is_empty() && tensor.len() * pipeline.len() != ranks.len() {
-        let all = tensor.len() * pipeline.len();
+    let all = tensor.len() * pipeline.len() * expert.len().max(1);
+    if !pipeline.is_empty() && all != ranks.len() {
         return Err(scan.lacks_rank(format!("{} of {all} mp_rank directories are there", ranks.len())));
     }
     let is_of_a_rank = |e: &&Entry| name_of(parent_of(&e.path)).starts_with("mp_rank_") && e.name().ends_with(".pt");
@@ -133,6 +142,15 @@ mod tests {
     }
 
     #[test]
+    fn pytorchs_own_format_is_finished_with_its_metadata_alone() {
+        let memory = Memory::of(&[(super::POINTER, "10"), ("iter_0000010/__0_0.distcp", "x")]);
+        assert!(reason(&memory, "iter_0000010").contains("metadata.json is not there yet"));
+        let memory = memory.with("iter_0000010/.metadata", "..__0_0.distcp..__1_0.distcp");
+        assert!(reason(&memory, "iter_0000010").contains("__1_0.distcp is missing"));
+        assert_eq!(complete_units(&memory.with("iter_0000010/__1_0.distcp", "x")).len(), 1);
+    }
+
+    #[test]
     fn anybodys_directories_may_be_called_so() {
         let whole = zip_of(b"w", b"");
         let memory = Memory::default().with("iter_100/model.pt", &whole).with("iter_200/model.pt", &whole);
@@ -154,6 +172,11 @@ mod tests {
         assert!(reason(&memory, "iter_0000010").contains("3 of 4"));
         let whole = rank(memory, "01_001");
         assert_eq!(complete_units(&whole), [("iter_0000010".into(), Some(10))]);
+        let experts =
+            ["00_000_001", "00_001_001", "01_000_001"].into_iter().fold(Memory::of(&[(super::POINTER, "10")]), rank);
+        let experts = ["00_000_000", "00_001_000", "01_000_000", "01_001_000"].into_iter().fold(experts, rank);
+        assert!(reason(&experts, "iter_0000010").contains("7 of 8"));
+        assert_eq!(complete_units(&rank(experts, "01_001_001")).len(), 1);
         let one_more = whole.with("iter_0000010/mp_rank_00_000/distrib_optim.pt", zip_of(b"o", b""));
         let why = reason(&one_more, "iter_0000010");
         assert!(why.contains("mp_rank_00_001/distrib_optim.pt is missing"), "{why}");

@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::check::is_weights;
-use super::listing::{Entry, Kind, join, parent_of};
+use super::deepspeed::ranks_of;
+use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::siblings;
 use super::unit::{Candidate, Scan};
 
@@ -147,7 +148,7 @@ fn counts(scan: &Scan, name: &str) -> bool {
     let world = scan.options.world_size.map_or(u64::MAX, u64::from);
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let mut numbers = stem.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<u64>().ok());
-    let is_deepspeeds = name.contains("rank_") && name.ends_with("_states.pt");
+    let is_deepspeeds = name.ends_with("_states.pt") && ranks_of(name_of(name)).is_some();
     !is_deepspeeds && !LATER.iter().any(|word| name.contains(word)) && numbers.all(|number| number < world)
 }
 
