@@ -28,6 +28,9 @@ const TELLTALES: [&str; 4] = ["optimizer.bin", "model.safetensors", "pytorch_mod
 /// Under any name; `Trainer` writes `scheduler.pt`.
 const PLAIN: [&str; 2] = ["scheduler.bin", "sampler.bin"];
 
+/// What to say where it need not be Accelerate's.
+const NOT_OURS: &str = "where Accelerate does not write them, give --checkpoint-format generic";
+
 fn find(scan: &Scan) -> Vec<Candidate> {
     let within = |path: &str, wanted: &dyn Fn(&Entry) -> bool| scan.listing.within(path).any(wanted);
     let is_plain = |e: &Entry| PLAIN.contains(&e.name()) || is_random(e.name()) || is_sharded(scan, e);
@@ -45,6 +48,11 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     // One under a plain name beside numbered ones is no step, and must not be restored in their place.
     if units.iter().any(|u| u.step.is_some()) {
         units.retain(|u| u.step.is_some());
+    }
+    // Each save ends with random states before the next one begins: Ray Train calls its checkpoints so, too.
+    let is_marked = |u: &Candidate| within(&u.unit, &|e| is_random(e.name()));
+    if scan.options.format.is_none() && units.len() > 1 && !units.iter().any(is_marked) {
+        units.clear();
     }
     let in_itself = scan.listing.within("").find(|e| is_random(e.name()) || is_sharded(scan, e));
     match in_itself {
@@ -77,7 +85,9 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
         Some(world) if found != world as usize => {
             return Err(format!("{found} of {world} random_states files are there"));
         }
-        _ if found == 0 => return Err("no random_states file is there yet".to_owned()),
+        _ if found == 0 => {
+            return Err(format!("no random_states file is there yet ({NOT_OURS})"));
+        }
         _ => {}
     }
     deepspeed::tags_whole(scan, &candidate.unit)?;
@@ -124,6 +134,25 @@ mod tests {
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, complete_units_with, reason};
     use super::super::unit::Options;
+
+    #[test]
+    fn directories_that_are_called_so_and_never_end_as_ours_are_somebody_elses() {
+        let of = |numbers: &[u32]| {
+            let weights =
+                |m: Memory, n: &u32| m.with(&format!("checkpoint_{n:06}/model.safetensors"), safetensors_of(b"1"));
+            numbers.iter().fold(Memory::default(), weights)
+        };
+        assert!(
+            reason(&of(&[0]), "checkpoint_000000").contains("give --checkpoint-format generic"),
+            "the first may be torn"
+        );
+        let units = complete_units(&of(&[0, 1]));
+        assert_eq!(units, [("checkpoint_000001".into(), Some(1)), ("checkpoint_000000".into(), Some(0))]);
+        let ours = of(&[0, 1, 2]).with("checkpoint_000000/random_states_0.pkl", b"\x80\x04.");
+        assert_eq!(complete_units(&ours), [("checkpoint_000000".into(), Some(0))]);
+        let asked = Options { format: Some("accelerate".into()), ..Options::default() };
+        assert_eq!(complete_units_with(&of(&[0, 1]), &asked), []);
+    }
 
     #[test]
     fn each_process_random_state_completes_a_save() {

@@ -45,11 +45,22 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let is_trainers =
         |path: &str| TELLTALES.iter().any(|t| scan.listing.get(&join(path, t)).is_some()) || shards(scan.listing, path);
     // One directory of the trainer's kind makes its empty siblings unfinished ones.
-    if scan.options.format.is_none() && !named.iter().any(|(d, _)| is_trainers(&d.path)) {
+    let ours = named.iter().filter(|(d, _)| is_trainers(&d.path)).count();
+    // Each save ends with its state before the next one begins: who saves a model by hand may call it so, too.
+    let is_by_hand = || ours > 1 && !named.iter().any(|(d, _)| is_marked(scan.listing, &d.path));
+    if scan.options.format.is_none() && (ours == 0 || is_by_hand()) {
         return Vec::new();
     }
     let units = named.into_iter();
     units.filter_map(|(d, n)| Some(Candidate::directory(scan.listing, &d.path, scan.step(&d.path, Some(n))?))).collect()
+}
+
+/// Whether a directory holds what nobody but the trainer writes.
+fn is_marked(listing: &Listing, path: &str) -> bool {
+    let is_mark =
+        |name: &str| ["trainer_state.json", "training_args.bin"].contains(&name) || name.starts_with("rng_state");
+    let mut within = listing.within(path);
+    within.any(|e| is_mark(e.name()) || e.name() == "checkpoint-is-incomplete.txt")
 }
 
 fn shards(listing: &Listing, path: &str) -> bool {
@@ -80,7 +91,9 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     if has("checkpoint-is-incomplete.txt") {
         return Err("checkpoint-is-incomplete.txt is in it".to_owned());
     }
-    let state = scan.listing.file(&join(unit, "trainer_state.json")).ok_or("trainer_state.json is not there yet")?;
+    let state = scan.listing.file(&join(unit, "trainer_state.json")).ok_or(
+        "trainer_state.json is not there yet (where Transformers' Trainer does not write them, give --checkpoint-format generic)",
+    )?;
     let state: State = json::read(scan.peek, state).map_err(|error| match error.is_io() {
         true => "trainer_state.json cannot be read".to_owned(),
         false => format!("trainer_state.json is cut short or no JSON ({error})"),
@@ -183,6 +196,26 @@ mod tests {
                 .with(&format!("{unit}/rng_state.pth"), zip_of(b"r", b""))
                 .with(&format!("{unit}/trainer_state.json"), format!(r#"{{"global_step": {step}}}"#))
         })
+    }
+
+    #[test]
+    fn directories_that_are_called_so_and_never_end_as_ours_are_somebody_elses() {
+        let of = |steps: &[u64]| {
+            let file = |m: Memory, path: String| m.with(&path, safetensors_of(b"1"));
+            let of_step = |m: Memory, n: &u64| {
+                let m = m.with(&format!("checkpoint-{n}/adapter_config.json"), "{}");
+                file(m, format!("checkpoint-{n}/adapter_model.safetensors"))
+            };
+            steps.iter().fold(Memory::default(), of_step)
+        };
+        assert!(
+            reason(&of(&[10]), "checkpoint-10").contains("give --checkpoint-format generic"),
+            "the first may be torn"
+        );
+        let units = complete_units(&of(&[10, 20]));
+        assert_eq!(units, [("checkpoint-20".into(), Some(20)), ("checkpoint-10".into(), Some(10))]);
+        let ours = of(&[10, 20, 30]).with("checkpoint-10/trainer_state.json", r#"{"global_step": 10}"#);
+        assert_eq!(complete_units(&ours), [("checkpoint-10".into(), Some(10))]);
     }
 
     #[test]
