@@ -40,6 +40,8 @@ pub(super) const SLURM: Platform = Platform {
             "SLURM_STEP_NODELIST",
             "SLURM_JOB_NODELIST",
             "SLURM_NODELIST",
+            "SLURM_STEP_NUM_NODES",
+            "SLURM_STEP_NUM_TASKS",
             "SLURM_STEP_TASKS_PER_NODE",
             "SLURMD_NODENAME",
         ],
@@ -52,7 +54,7 @@ pub(super) const SLURM: Platform = Platform {
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
     let (Some(job), Some(id)) = (given("SLURM_JOB_ID"), given("SLURM_PROCID")) else { return Ok(None) };
-    let said = match input.count("SLURM_NNODES")? {
+    let said = match counted(input, "SLURM_STEP_NUM_NODES", "SLURM_NNODES")? {
         Some(nodes) => Some(nodes),
         None => input.count("SLURM_JOB_NUM_NODES")?,
     };
@@ -122,8 +124,17 @@ fn launch(input: &Input<'_>, job: &str) -> Option<String> {
 
 /// How many tasks srun starts. sbatch counts them only if it was told how many; else they are one a node.
 fn tasks(input: &Input<'_>, nodes: Option<u32>) -> Result<Option<u32>, ClusterError> {
-    let tasks = input.count("SLURM_NTASKS")?;
+    let tasks = counted(input, STEP[3], "SLURM_NTASKS")?;
     Ok(tasks.or(nodes.filter(|_| is_batch_script(input))))
+}
+
+/// Of the step, where that says it: the one in which salloc gives a shell has one task, and the variables of the whole job.
+fn counted(input: &Input<'_>, of_step: &str, of_job: &str) -> Result<Option<u32>, ClusterError> {
+    let is_in_step = input.env.given(LISTS[0]).is_some();
+    match if is_in_step { input.count(of_step)? } else { None } {
+        Some(count) => Ok(Some(count)),
+        None => input.count(of_job),
+    }
 }
 
 fn is_batch_script(input: &Input<'_>) -> bool {
@@ -269,6 +280,18 @@ mod tests {
         assert_eq!(placed("8", "2"), Ok((1, Some(4), 1, 8)));
         assert_eq!(placed("3", "2"), Ok((1, None, 1, 3)), "how many of them are here is not known");
         assert_eq!(placed("3", "4"), Err("bad_cluster"));
+    }
+
+    #[test]
+    fn the_shell_that_salloc_gives_is_one_task_of_one_and_not_the_jobs() {
+        let job = [("SLURM_JOB_ID", "42"), ("SLURM_NTASKS", "4"), ("SLURM_NNODES", "2"), ("SLURM_PROCID", "0")];
+        let step = [("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_STEP_NUM_NODES", "1"), ("SLURM_STEP_NODELIST", "gpu-n1")];
+        let of_one = [("SLURM_NODEID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_STEP_TASKS_PER_NODE", "1")];
+        let env = crate::rules::env::Env::from_pairs(job.into_iter().chain(step).chain(of_one));
+        let options = super::super::spec::ClusterOptions::default();
+        let found = super::super::detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+        let said = found.expect("a task").spec.said;
+        assert_eq!((said.num_nodes, said.node_rank, said.process.is_none()), (Some(1), Some(0), true));
     }
 
     #[test]
