@@ -59,9 +59,13 @@ fn launcher(input: &Input<'_>, nodes: &str, node_rank: &str) -> Result<Reading, 
     };
     let node_rank = rank("PET_NODE_RANK", node_rank)?;
     within("PET_NODE_RANK", node_rank, "PET_NNODES", max)?;
-    let endpoint = input.endpoint("PET_RDZV_ENDPOINT")?;
-    let (endpoint_host, endpoint_port) = endpoint.map_or((None, None), |(host, port)| (Some(host), port));
     let named = first(input.host("PET_MASTER_ADDR")?, || input.host("MASTER_ADDR"))?;
+    // One node needs none: torchrun's own words for it are `localhost:0`. Beside an address it may be of another backend.
+    let endpoint = match input.endpoint("PET_RDZV_ENDPOINT") {
+        Err(_) if max == 1 || named.is_some() => None,
+        endpoint => endpoint?,
+    };
+    let (endpoint_host, endpoint_port) = endpoint.map_or((None, None), |(host, port)| (Some(host), port));
     let port = if named.is_none() { endpoint_port } else { None };
     Ok(Reading {
         num_nodes: (min == max).then_some(max),
@@ -132,5 +136,19 @@ mod tests {
         };
         assert_eq!(placed("1"), (Some(1), Some(2), Some((1, Some(4), 5, 8))));
         assert_eq!(placed("2"), (Some(5), Some(8), None), "the third of four is no rank 5");
+    }
+    #[test]
+    fn a_rendezvous_that_nobody_needs_may_be_any() {
+        let nodes = |told: &[(&str, &str)]| {
+            let all = told.iter().chain(&[("PET_NODE_RANK", "0"), ("PET_RDZV_BACKEND", "c10d")]);
+            let (env, options) = (Env::from_pairs(all.copied()), ClusterOptions::default());
+            let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+            found.map(|found| found.spec.said.num_nodes).map_err(|error| error.code)
+        };
+        let free_port = ("PET_RDZV_ENDPOINT", "localhost:0");
+        assert_eq!(nodes(&[("PET_NNODES", "1"), free_port]), Ok(Some(1)), "torchrun's documentation for one node");
+        let of_etcd = ("PET_RDZV_ENDPOINT", "http://etcd:2379");
+        assert_eq!(nodes(&[("PET_NNODES", "2"), of_etcd, ("PET_MASTER_ADDR", "m-0")]), Ok(Some(2)));
+        assert_eq!(nodes(&[("PET_NNODES", "2"), free_port]), Err("bad_address"));
     }
 }
