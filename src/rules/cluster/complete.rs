@@ -183,7 +183,7 @@ pub fn process_count(input: &Input<'_>) -> Result<Option<u32>, ClusterError> {
     }
 }
 
-/// How many of those are started on this replica: it trains, and has a place in a world. Errors: `bad_setting` where
+/// How many of those are started on this replica: it has a place in a world. Errors: `bad_setting` where
 /// several processes could not be told their ranks.
 pub fn process_count_here(asked: Option<u32>, spec: &ClusterSpec) -> Result<Option<u32>, ClusterError> {
     let refuse = |why: &str| Err(ClusterError::new("bad_setting", "--nproc", why));
@@ -191,7 +191,7 @@ pub fn process_count_here(asked: Option<u32>, spec: &ClusterSpec) -> Result<Opti
         Some(2..) if spec.said.hands_off => {
             refuse("this is a process of torchrun's already, with a rank of its own; leave --nproc away")
         }
-        Some(_) if !spec.said.role.trains() => Ok(None),
+        Some(_) if !spec.said.role.trains() && spec.said.node_rank.is_none() => Ok(None),
         Some(2..) if spec.said.num_nodes.is_none() || spec.said.node_rank.is_none() => refuse(
             "the number of nodes is not known, so several processes cannot be told their ranks; \
              set TRAINIT_NNODES and TRAINIT_NODE_RANK, or start torchrun instead",
@@ -222,5 +222,17 @@ mod tests {
         assert_eq!(asked(Some("2"), Some("1")), (Some(2), Some(1), false, true, true), "it says the same");
         assert_eq!(asked(Some("3"), None), (Some(3), Some(1), false, false, false));
         assert_eq!(asked(None, Some("0")), (Some(2), Some(0), true, false, false));
+    }
+
+    #[test]
+    fn a_replica_that_is_ranked_among_the_trainers_starts_as_many_processes_as_they_do() {
+        let told = r#"{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}"#;
+        let env = Env::from_pairs([("TF_CONFIG", told)]);
+        let here = |rank_all_pools| {
+            let options = ClusterOptions { rank_all_pools, ..ClusterOptions::default() };
+            let spec = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec;
+            process_count_here(Some(2), &spec).expect("a place")
+        };
+        assert_eq!((here(true), here(false)), (Some(2), None), "rank 1 is the worker's second process");
     }
 }

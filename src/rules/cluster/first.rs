@@ -60,17 +60,22 @@ fn is_first_task(spec: &Value) -> Option<bool> {
     let task = spec.get("task")?;
     let kind = task.get("type")?.as_str()?;
     let index = match task.get("index") {
-        None => Some(0),
+        None => Some(0.0),
         // Some write it as a string.
-        Some(index) => index.as_u64().or_else(|| index.as_str()?.trim().parse().ok()),
+        Some(index) => index.as_f64().or_else(|| index.as_str()?.trim().parse().ok()),
     };
-    let has = |role: &str| spec.get("cluster").and_then(|c| c.get(role)).is_some();
+    // A role that nobody has is none.
+    let has = |role: &str| match spec.get("cluster").and_then(|cluster| cluster.get(role)) {
+        Some(Value::Array(tasks)) => !tasks.is_empty(),
+        Some(Value::Object(tasks)) => !tasks.is_empty(),
+        _ => false,
+    };
     let role_reports = match kind {
         "chief" | "master" | "workerpool0" => true,
         "worker" => spec.get("cluster").is_some() && !has("chief") && !has("master"),
         _ => false,
     };
-    Some(role_reports && index == Some(0))
+    Some(role_reports && index == Some(0.0))
 }
 
 #[cfg(test)]
@@ -115,6 +120,18 @@ mod tests {
         assert!(with(&[("CLUSTER_SPEC", &pool), ("TF_CONFIG", &chief)]));
         let (pool, worker) = (of("workerpool0", 0), of("worker", 1));
         assert!(!with(&[("CLUSTER_SPEC", &pool), ("TF_CONFIG", &worker)]));
+    }
+
+    #[test]
+    fn a_role_that_nobody_has_and_an_index_that_is_written_oddly_take_the_metric_from_nobody() {
+        for no_chief in [r#""chief": [], "#, r#""chief": {}, "master": null, "#] {
+            let worker = |index: &str| {
+                let cluster = format!(r#""cluster": {{{no_chief}"worker": ["a", "b"]}}"#);
+                with(&[("TF_CONFIG", &format!(r#"{{{cluster}, "task": {{"type": "worker", "index": {index}}}}}"#))])
+            };
+            assert!(worker("0") && worker("0.0") && worker("\"0\""), "{no_chief}");
+            assert!(!worker("1"), "{no_chief}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::spec::{ClusterError, PlatformName, Reading, Warning};
 
 const HYDRA: Names =
     Names { rank: "PMI_RANK", size: "PMI_SIZE", local_rank: "MPI_LOCALRANKID", local_size: "MPI_LOCALNRANKS" };
+const TORCH: Names = Names { local_rank: "LOCAL_RANK", local_size: "LOCAL_WORLD_SIZE", ..HYDRA };
 const CRAY: Names = Names { local_rank: "PMI_LOCAL_RANK", local_size: "PMI_LOCAL_SIZE", ..HYDRA };
 
 const NAME: PlatformName = PlatformName("pmi");
@@ -35,7 +36,9 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     if !is_hydras && slurm::gave(input.env, HYDRA.rank, HYDRA.size) {
         return Ok(None);
     }
-    let names = [HYDRA, CRAY].into_iter().find(|names| input.env.given(names.local_rank).is_some());
+    let given = |name| input.env.given(name).is_some();
+    let by_hand = || Some(TORCH).filter(|names| given(names.local_rank) && given(names.local_size));
+    let names = [HYDRA, CRAY].into_iter().find(|names| given(names.local_rank)).or_else(by_hand);
     let Some(reading) = place(NAME, names.as_ref().unwrap_or(&HYDRA), input, warnings)? else {
         return Ok(None);
     };
@@ -45,7 +48,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     }
     if let Some(process) = reading.process.as_ref().filter(|process| process.world > 1 && names.is_none()) {
         let message = format!(
-            "PMI_RANK is {} of {}, but its place on the node is not said (MPI_LOCALRANKID, MPI_LOCALNRANKS), so it is taken \
+            "PMI_RANK is {} of {}, but its place on the node is not said (LOCAL_RANK, LOCAL_WORLD_SIZE), so it is taken \
              to be alone there, with LOCAL_RANK 0; where the launcher starts several on a node, set these two for each",
             process.rank, process.world
         );

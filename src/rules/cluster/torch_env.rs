@@ -1,6 +1,6 @@
 //! torch's own variables: torchrun's `PET_NNODES` and `PET_NODE_RANK` (Kubeflow's PyTorchJob and TrainJob), else `RANK`
-//! and `WORLD_SIZE` (XGBoostJob, Azure ML, PAI, by hand), which are a node's here unless `LOCAL_WORLD_SIZE` says that
-//! they are a process's.
+//! and `WORLD_SIZE` (XGBoostJob, Azure ML, PAI, by hand), which are a node's here unless `LOCAL_RANK` and how many there
+//! are on a node say that they are a process's.
 
 use super::Platform;
 use super::input::{Input, host, rank, within};
@@ -21,6 +21,8 @@ pub(super) const TORCH_ENV: Platform = Platform::of(
         "MASTER_PORT",
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
+        "LOCAL_SIZE",
+        "AZUREML_NODE_COUNT",
         "NPROC_PER_NODE",
         "PET_*",
         "WORKER_ADDRS",
@@ -30,12 +32,16 @@ pub(super) const TORCH_ENV: Platform = Platform::of(
 );
 
 /// Reads either pair.
-fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let given = |name| input.env.given(name);
     let mut reading = match (given("PET_NNODES"), given("PET_NODE_RANK"), given("RANK"), given("WORLD_SIZE")) {
         (Some(nodes), Some(node_rank), _, _) => launcher(input, nodes, node_rank)?,
-        (_, _, Some(own), Some(_)) => plain(input, own)?,
-        _ => return Ok(None),
+        (_, _, Some(_), Some(_)) if copies_slurm(input) => return Ok(None),
+        (_, _, Some(own), Some(_)) => plain(input, own, warnings)?,
+        (nodes, ..) => {
+            warnings.extend(nodes.and_then(elastic));
+            return Ok(None);
+        }
     };
     reading.procs_per_node = given("PET_NPROC_PER_NODE").or(given("NPROC_PER_NODE")).map(str::to_owned);
     reading.hosts = hosts(input, &reading)?;
@@ -44,6 +50,17 @@ fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, Clus
         _ => None,
     };
     Ok(Some(reading))
+}
+
+/// Elastic nodes get their ranks only where they meet.
+fn elastic(nodes: &str) -> Option<Warning> {
+    let max: u32 = nodes.rsplit(':').next()?.trim().parse().ok()?;
+    let message = format!(
+        "PET_NNODES is {}, but no PET_NODE_RANK says which of them this is: it is taken for the only one, and those that share \
+         a checkpoint store overtake each other (205); set TRAINIT_NODE_RANK and TRAINIT_NNODES on every node",
+        quote(nodes)
+    );
+    (max > 1).then(|| Warning::new("node_rank_unknown", message))
 }
 
 /// torchrun's options. An elastic job (`min:max`) has no world that could be known now.
@@ -75,11 +92,11 @@ fn launcher(input: &Input<'_>, nodes: &str, node_rank: &str) -> Result<Reading, 
     })
 }
 
-fn plain(input: &Input<'_>, own: &str) -> Result<Reading, ClusterError> {
+fn plain(input: &Input<'_>, own: &str, warnings: &mut Vec<Warning>) -> Result<Reading, ClusterError> {
     let rank = rank("RANK", own)?;
     let world = input.count("WORLD_SIZE")?.unwrap_or(1);
     within("RANK", rank, "WORLD_SIZE", world)?;
-    let process = process(input, rank, world);
+    let process = process(input, rank, world, warnings);
     let (node_rank, num_nodes) = match &process {
         Some((_, node_rank, num_nodes)) => (*node_rank, *num_nodes),
         None => (rank, world),
@@ -94,12 +111,38 @@ fn plain(input: &Input<'_>, own: &str) -> Result<Reading, ClusterError> {
 }
 
 /// Set where somebody else has started one of us for each process, and has said so in full.
-fn process(input: &Input<'_>, rank: u32, world: u32) -> Option<(Process, u32, u32)> {
+fn process(input: &Input<'_>, rank: u32, world: u32, warnings: &mut Vec<Warning>) -> Option<(Process, u32, u32)> {
     let local_rank = input.rank("LOCAL_RANK").ok().flatten()?;
-    let local_size = input.count("LOCAL_WORLD_SIZE").ok().flatten()?;
+    let Some(local_size) = local_size(input, world) else {
+        if local_rank > 0 {
+            let message = format!(
+                "LOCAL_RANK: {local_rank} says that this is one of several processes of a node, but not of how many: rank \
+                 {rank} is taken for a node of its own, whose checkpoints are kept apart; set LOCAL_WORLD_SIZE on every process"
+            );
+            warnings.push(Warning::new("local_size_unknown", message));
+        }
+        return None;
+    };
     let whole = world.is_multiple_of(local_size) && rank % local_size == local_rank;
     let process = Process { local_rank, local_size: Some(local_size), rank, world, node_guessed: false };
     whole.then_some((process, rank / local_size, world / local_size))
+}
+
+/// How many processes a node has, where one is started for each: torchrun's name for it, that of DeepSpeed's launcher, or
+/// by Azure ML's number of nodes (one process on each is that node).
+fn local_size(input: &Input<'_>, world: u32) -> Option<u32> {
+    let count = |name| input.count(name).ok().flatten();
+    let by_nodes = || count("AZUREML_NODE_COUNT").filter(|nodes| world > *nodes).map(|nodes| world / nodes);
+    count("LOCAL_WORLD_SIZE").or_else(|| count("LOCAL_SIZE")).or_else(by_nodes)
+}
+
+/// A job script's `RANK=$SLURM_PROCID`, `LOCAL_RANK=$SLURM_LOCALID`: Slurm knows how many processes a node has.
+fn copies_slurm(input: &Input<'_>) -> bool {
+    let is_same = |(name, slurms): (&str, &str)| {
+        input.rank(name).is_ok_and(|told| told.is_some() && Ok(told) == input.rank(slurms))
+    };
+    let pairs = [("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS"), ("LOCAL_RANK", "SLURM_LOCALID")];
+    input.env.given("LOCAL_WORLD_SIZE").is_none() && pairs.into_iter().all(is_same)
 }
 
 /// XGBoostJob names its workers beside the master.
@@ -124,19 +167,61 @@ mod tests {
     use crate::rules::cluster::spec::ClusterOptions;
     use crate::rules::env::Env;
 
+    /// Rank and number of nodes, rank and number of processes there, the codes of what is warned of.
+    type Place = (Option<u32>, Option<u32>, Option<(u32, Option<u32>)>, Vec<&'static str>);
+
+    /// The place of rank 5 of 8, and the codes of what is warned of.
+    fn placed(told: &[(&str, &str)]) -> Place {
+        let job = [("RANK", "5"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "m")];
+        let (env, options) = (Env::from_pairs(told.iter().chain(&job).copied()), ClusterOptions::default());
+        let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+        let warned = found.warnings.iter().map(|warning| warning.code).collect();
+        let spec = found.spec.said;
+        (spec.node_rank, spec.num_nodes, spec.process.map(|p| (p.local_rank, p.local_size)), warned)
+    }
+
     #[test]
     fn who_is_started_once_a_process_is_one_of_its_node_where_all_that_it_is_told_fits_together() {
-        let placed = |local_rank: &str| {
-            let told = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", local_rank), ("LOCAL_WORLD_SIZE", "4")];
-            let env = Env::from_pairs(told.into_iter().chain([("MASTER_ADDR", "m")]));
-            let options = ClusterOptions::default();
-            let spec =
-                detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job").spec.said;
-            (spec.node_rank, spec.num_nodes, spec.process.map(|p| (p.local_rank, p.local_size, p.rank, p.world)))
-        };
-        assert_eq!(placed("1"), (Some(1), Some(2), Some((1, Some(4), 5, 8))));
-        assert_eq!(placed("2"), (Some(5), Some(8), None), "the third of four is no rank 5");
+        let second_of_four = (Some(1), Some(2), Some((1, Some(4))), vec![]);
+        for size in [("LOCAL_WORLD_SIZE", "4"), ("LOCAL_SIZE", "4"), ("AZUREML_NODE_COUNT", "2")] {
+            assert_eq!(placed(&[("LOCAL_RANK", "1"), size]), second_of_four, "{size:?}");
+            assert_eq!(
+                placed(&[("LOCAL_RANK", "2"), size]),
+                (Some(5), Some(8), None, vec![]),
+                "rank 5 is no third of four"
+            );
+        }
+        let node = (Some(5), Some(8), None, vec![]);
+        assert_eq!(placed(&[("LOCAL_RANK", "0"), ("AZUREML_NODE_COUNT", "8")]), node, "one a node may start several");
+        assert_eq!(placed(&[("LOCAL_SIZE", "4")]), node, "of whom nobody is told which this is");
     }
+
+    #[test]
+    fn who_has_slurms_own_place_in_torchs_words_is_where_slurm_says() {
+        let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "5"), ("SLURM_LOCALID", "1"), ("SLURM_NTASKS", "8")];
+        let nodes = [("SLURM_NNODES", "2"), ("SLURM_NODEID", "1"), ("SLURM_STEP_NODELIST", "n[1-2]")];
+        let with = |local_rank| placed(&[&slurm[..], &nodes[..], &[("LOCAL_RANK", local_rank)]].concat());
+        assert_eq!(with("1"), (Some(1), Some(2), Some((1, Some(4))), vec![]));
+        assert_eq!(with("2").0, Some(5), "another place than Slurm's");
+    }
+
+    #[test]
+    fn one_of_several_processes_of_a_node_that_nobody_has_counted_is_warned_of() {
+        assert_eq!(placed(&[("LOCAL_RANK", "1")]), (Some(5), Some(8), None, vec!["local_size_unknown"]));
+        assert_eq!(placed(&[("LOCAL_RANK", "0")]), (Some(5), Some(8), None, vec![]));
+    }
+
+    #[test]
+    fn elastic_nodes_without_a_rank_are_warned_of() {
+        let warned = |nodes: &str| {
+            let (env, options) = (Env::from_pairs([("PET_NNODES", nodes)]), ClusterOptions::default());
+            let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+            found.warnings.iter().map(|warning| warning.code).collect::<Vec<_>>()
+        };
+        assert_eq!((warned("1:3"), warned("2")), (vec!["node_rank_unknown"], vec!["node_rank_unknown"]));
+        assert_eq!((warned("1"), warned("1:1"), warned("x")), (vec![], vec![], vec![]));
+    }
+
     #[test]
     fn a_rendezvous_that_nobody_needs_may_be_any() {
         let nodes = |told: &[(&str, &str)]| {

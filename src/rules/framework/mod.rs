@@ -212,6 +212,8 @@ fn verdict<'a>(var: &Var, env: &'a Env) -> Verdict<'a> {
     match &var.claim {
         Claim::Ours => Verdict::Set,
         Claim::IfUnset => Verdict::AsItIs,
+        // A host in brackets, or with a line end after it, is nobody's.
+        _ if bare(preset) == bare(&var.value) => Verdict::Set,
         _ if means(preset, &var.value) => Verdict::AsItIs,
         Claim::PresetUnless(published) if means(preset, published) => Verdict::Set,
         Claim::Preset | Claim::PresetUnless(_) => Verdict::Kept(preset),
@@ -219,9 +221,12 @@ fn verdict<'a>(var: &Var, env: &'a Env) -> Verdict<'a> {
     }
 }
 
+fn bare(text: &str) -> &str {
+    text.trim().trim_start_matches('[').trim_end_matches(']')
+}
+
 /// Whether two spellings say the same: blanks around, brackets around IPv6, `2:2` nodes.
 fn means(preset: &str, value: &str) -> bool {
-    let bare = |text: &str| text.trim().trim_start_matches('[').trim_end_matches(']').to_owned();
     let whole = |text: &str| text.trim().parse::<u64>().ok();
     bare(preset) == bare(value)
         || (whole(preset).is_some() && whole(preset) == whole(value))

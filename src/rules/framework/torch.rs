@@ -100,6 +100,9 @@ fn of_process(context: &Context<'_>, group: &Group<'_>, derived: &mut Derived) {
             derived.put("OMP_NUM_THREADS", (context.options.cores / size).max(1), Claim::IfUnset);
         }
     }
+    // Lightning takes every process below Slurm for that of its task, whatever else it is told.
+    let is_ours = context.spec.said.process.is_none() && process.world > group.num_nodes;
+    derived.removed.extend(is_ours.then(|| "SLURM_NTASKS".to_owned()));
     let presets = context.env.iter().map(|(name, _)| name).filter(|name| name.starts_with("PET_"));
     derived.removed.extend(presets.map(str::to_owned));
 }
@@ -144,6 +147,20 @@ mod tests {
         };
         assert_eq!([threads(16, None), threads(1, None)], [Some("8".to_owned()), Some("1".to_owned())]);
         assert_eq!([threads(16, Some("3")), threads(0, None)], [None, None]);
+    }
+
+    #[test]
+    fn only_processes_that_are_no_tasks_of_slurms_are_not_told_of_its_tasks() {
+        let removed = |nproc: Option<u32>, tasks| {
+            let of_step =
+                [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", tasks), ("SLURM_NNODES", "1")];
+            let env = Env::from_pairs(of_step.into_iter().chain([("SLURM_NODEID", "0"), ("SLURM_LOCALID", "0")]));
+            let options = ClusterOptions { nproc: nproc.map(Nproc::Count), ..ClusterOptions::default() };
+            let resolved = resolve(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+            resolved.launches.iter().all(|launch| launch.changes.removed.contains("SLURM_NTASKS"))
+        };
+        assert!(removed(Some(2), "1"));
+        assert!(!removed(Some(1), "1") && !removed(None, "1") && !removed(None, "2"));
     }
 
     #[test]
