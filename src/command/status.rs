@@ -17,12 +17,11 @@ use crate::settings::Reader;
 /// An agent answers between two turns of its loop; one that has not after this long does not do its work.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A run that answered: its socket, its process as we see it (0: of another PID namespace), and what it said.
+/// A run: its socket, its process as we see it (0: of another PID namespace), and what it said.
 struct Run {
     socket: PathBuf,
     pid: i32,
-    text: String,
-    status: Value,
+    said: io::Result<(String, Value)>,
 }
 
 /// Leaves with 0 when the run answered (and, with --check, is well), else with 1.
@@ -35,11 +34,11 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         return command::refuse(&reader.complaints);
     }
     let run = match socket {
-        Some(socket) => ask(&socket),
+        Some(socket) => ask(&socket).map_err(|error| why(&socket, &error)),
         None => find(env.given("TMPDIR")),
     };
-    let run = match run {
-        Ok(run) => run,
+    let (text, status) = match run.and_then(|run| run.said.map_err(|error| why(&run.socket, &error))) {
+        Ok(said) => said,
         Err(line) if only_check => {
             let _ = stdio::print(&format!("unhealthy: {line}\n"));
             return 1;
@@ -49,47 +48,45 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
             return 1;
         }
     };
-    let (is_well, line) = check(&run.status);
-    let text = match (only_check, as_json) {
+    let (is_well, line) = check(&status);
+    let shown = match (only_check, as_json) {
         (true, _) => line + "\n",
-        (false, true) => run.text,
-        (false, false) => render(&run.status),
+        (false, true) => text,
+        (false, false) => render(&status),
     };
-    let is_shown = stdio::print(&text).is_ok();
+    let is_shown = stdio::print(&shown).is_ok();
     u8::from(!is_shown || (only_check && !is_well))
 }
 
-/// The run that is here. The container's init wins over runs inside it, and those of our PID namespace over others with
-/// which a directory is shared. Errors: none, or several that nothing tells apart.
+/// The run that is here. The container's init wins over runs inside it, and those of our container over others with which
+/// a directory is shared; one that does not answer is there, too. Errors: none, or several that nothing tells apart.
 fn find(tmp: Option<&str>) -> Result<Run, String> {
-    let mut silent = None;
+    let mut refused = None;
     let mut runs = Vec::new();
     for dir in run_dir::all(tmp) {
         let socket = dir.join(SOCKET);
         // What is there without a socket cannot be asked, and what refuses is just leaving.
-        match try_ask(&socket) {
+        match ask(&socket) {
             Ok(run) => runs.push(run),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
-            Err(error) => silent = Some(why(&socket, &error)),
+            Err(error) => refused = Some(why(&socket, &error)),
         }
     }
-    let rank = |run: &Run| match run.pid {
-        1 => 0,
-        0 => 2,
-        _ => 1,
-    };
-    let best = runs.iter().map(rank).min();
-    runs.retain(|run| Some(rank(run)) == best);
+    let best = runs.iter().map(distance).min();
+    runs.retain(|run| Some(distance(run)) == best);
     if runs.len() > 1 {
-        let each =
-            runs.iter().map(|run| format!("{} (pid {}, {})", run.socket.display(), run.pid, headline(&run.status)));
+        let state = |run: &Run| match &run.said {
+            Ok((_, status)) => headline(status),
+            Err(_) => "without an answer".to_owned(),
+        };
+        let each = runs.iter().map(|run| format!("{} (pid {}, {})", run.socket.display(), run.pid, state(run)));
         return Err(format!(
             "several runs are here, choose one with --socket: {}",
             each.collect::<Vec<_>>().join("; ")
         ));
     }
     runs.pop().ok_or_else(|| {
-        silent.unwrap_or_else(|| {
+        refused.unwrap_or_else(|| {
             "no trainit run is here (looked in /dev/shm, TMPDIR, /tmp, /run for one of this user); name its socket with \
              --socket or TRAINIT_SOCKET"
                 .to_owned()
@@ -97,14 +94,23 @@ fn find(tmp: Option<&str>) -> Result<Run, String> {
     })
 }
 
-fn ask(socket: &Path) -> Result<Run, String> {
-    try_ask(socket).map_err(|error| why(socket, &error))
+/// How far a run is from being the one that is meant: pods may share a PID namespace, /dev/shm or both.
+fn distance(run: &Run) -> u8 {
+    match (run.pid, control::is_of_our_root(run.pid)) {
+        (0, _) | (_, Some(false)) => 3,
+        (1, _) => 0,
+        (_, Some(true)) => 1,
+        (_, None) => 2,
+    }
 }
 
-fn try_ask(socket: &Path) -> io::Result<Run> {
-    let (pid, text) = control::ask(socket, PATIENCE)?;
-    let status = parse(&text).map_err(io::Error::other)?;
-    Ok(Run { socket: socket.to_owned(), pid, text, status })
+fn ask(socket: &Path) -> io::Result<Run> {
+    let (pid, answer) = control::ask(socket, PATIENCE)?;
+    let said = answer.and_then(|text| {
+        let status = parse(&text).map_err(io::Error::other)?;
+        Ok((text, status))
+    });
+    Ok(Run { socket: socket.to_owned(), pid, said })
 }
 
 fn why(socket: &Path, error: &io::Error) -> String {

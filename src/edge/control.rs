@@ -5,10 +5,12 @@
 
 #![expect(unsafe_code, reason = "a mode before bind, timeouts before connect, credentials")]
 
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::mem::{offset_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
@@ -85,9 +87,9 @@ impl Caller {
     }
 }
 
-/// Asks the run behind this socket: its process (0: none of our PID namespace) and the answer.
-/// Errors: as connect(2) and read(2); `TimedOut` when the answer is not there within `patience`.
-pub fn ask(path: &Path, patience: Duration) -> io::Result<(i32, String)> {
+/// Asks the run behind this socket: its process (0: none of our PID namespace) and the answer, or why there is none: as
+/// read(2), `TimedOut` when it is not there within `patience`. Errors: as connect(2).
+pub fn ask(path: &Path, patience: Duration) -> io::Result<(i32, io::Result<String>)> {
     let (address, length) = address(path)?;
     let socket = socket(0)?;
     let stream = UnixStream::from(socket);
@@ -95,7 +97,10 @@ pub fn ask(path: &Path, patience: Duration) -> io::Result<(i32, String)> {
     stream.set_write_timeout(Some(patience))?;
     // SAFETY: an open descriptor; the address is alive for the call.
     unsafe { done(libc::connect(stream.as_raw_fd(), (&raw const address).cast(), length))? };
-    let pid = credentials(&stream)?.pid;
+    Ok((credentials(&stream)?.pid, answer(&stream, patience)))
+}
+
+fn answer(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
     let slow = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock => io::Error::from(ErrorKind::TimedOut),
         _ => error,
@@ -105,7 +110,7 @@ pub fn ask(path: &Path, patience: Duration) -> io::Result<(i32, String)> {
     loop {
         let left = patience.checked_sub(clock.now()).filter(|left| !left.is_zero()).ok_or(ErrorKind::TimedOut)?;
         stream.set_read_timeout(Some(left))?;
-        match (&stream).read(&mut part).map_err(slow) {
+        match stream.read(&mut part).map_err(slow) {
             Ok(0) => break,
             Ok(read) => answer.extend_from_slice(&part[..read]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -115,8 +120,14 @@ pub fn ask(path: &Path, patience: Duration) -> io::Result<(i32, String)> {
             break;
         }
     }
-    let answer = String::from_utf8(answer).map_err(|_| ErrorKind::InvalidData)?;
-    Ok((pid, answer))
+    Ok(String::from_utf8(answer).map_err(|_| ErrorKind::InvalidData)?)
+}
+
+/// Whether a process has our root directory: one of our container, where containers share a PID namespace. `None`: it is
+/// not to be known.
+pub fn is_of_our_root(pid: i32) -> Option<bool> {
+    let root = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    Some(root(&format!("/proc/{pid}/root/"))? == root("/")?)
 }
 
 fn socket(flags: libc::c_int) -> io::Result<OwnedFd> {
@@ -181,7 +192,10 @@ mod tests {
         };
         caller.tell("{\"state\":\"running\"}\n");
         let (pid, answer) = asking.join().expect("no panic").expect("an answer");
-        assert_eq!((pid as u32, answer.as_str()), (std::process::id(), "{\"state\":\"running\"}\n"));
+        assert_eq!(
+            (pid as u32, answer.expect("an answer").as_str()),
+            (std::process::id(), "{\"state\":\"running\"}\n")
+        );
     }
 
     #[test]
@@ -189,7 +203,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("socket");
         let _listener = Listener::bind(&path).expect("a socket");
-        let error = ask(&path, Duration::from_millis(50)).expect_err("nobody answers");
+        let error = ask(&path, Duration::from_millis(50)).expect("a run").1.expect_err("nobody answers");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 
@@ -204,7 +218,7 @@ mod tests {
                 std::thread::park_timeout(Duration::from_millis(5));
             }
         });
-        let error = ask(&path, Duration::from_millis(50)).expect_err("the answer has no end");
+        let error = ask(&path, Duration::from_millis(50)).expect("a run").1.expect_err("the answer has no end");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         slow.join().expect("the caller has left");
     }

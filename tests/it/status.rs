@@ -126,6 +126,34 @@ fn several_runs_are_not_guessed_at_and_none_is_said() {
 }
 
 #[test]
+fn a_container_that_shares_processes_and_memory_with_another_has_its_own_run_told_hung_or_not() {
+    let tmp = tempfile::tempdir().unwrap();
+    if !is_root() {
+        eprintln!("skipped: needs root for another root directory");
+        return;
+    }
+    let script = "mount -t tmpfs none /dev/shm && mount -t tmpfs none /run && mkdir $TMPDIR/root
+        mount -t tmpfs none $TMPDIR/root
+        for at in /*; do
+            if [ -L $at ]; then cp -P $at $TMPDIR/root; elif [ -d $at ]; then mkdir $TMPDIR/root$at && mount --rbind $at $TMPDIR/root$at; fi
+        done
+        mkfifo $TMPDIR/other $TMPDIR/own
+        chroot $TMPDIR/root trainit run -- sh -c \"echo up; cat $TMPDIR/other\" >$TMPDIR/out-other 2>/dev/null &
+        trainit run -- sh -c \"echo up; cat $TMPDIR/own\" >$TMPDIR/out-own 2>/dev/null & own=$!
+        for name in other own; do until grep -q up $TMPDIR/out-$name; do sleep 0.01; done; done
+        trainit status --json | grep -q \"\\\"pid\\\": *$own\\b\"; echo own=$?
+        kill -STOP $own; trainit status --check; echo hung=$?
+        kill -CONT $own; echo >$TMPDIR/other; echo >$TMPDIR/own; wait";
+    let bin = crate::support::binary();
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.parent().unwrap().display());
+    let trainit = Trainit::through(&["unshare", "--mount", "sh", "-c", script], [""; 0]);
+    let done = trainit.env("PATH", path).env("TMPDIR", tmp.path()).output().expect_code(0);
+    let out = done.out();
+    assert!(out.contains("own=0") && out.contains("hung=1"), "{out}\n{}", done.err());
+    assert!(out.contains("does not answer in 5 s"), "{out}");
+}
+
+#[test]
 fn what_a_killed_run_left_behind_is_recognised_and_cleared() {
     if !is_root() {
         eprintln!("skipped: needs root to hide other runs");

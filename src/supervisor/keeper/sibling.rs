@@ -82,7 +82,7 @@ fn runs(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
 /// How that run is. `None`: it is gone. Errors: it is there, and too busy for an answer.
 fn ask(dir: &Path) -> Option<Result<Value, ()>> {
     match control::ask(&dir.join(SOCKET), PATIENCE) {
-        Ok((_, text)) => Some(parse(&text).map_err(drop)),
+        Ok((_, answer)) => Some(answer.map_err(drop).and_then(|text| parse(&text).map_err(drop))),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => None,
         Err(_) => Some(Err(())),
     }
