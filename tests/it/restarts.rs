@@ -99,6 +99,21 @@ fn a_save_that_was_cut_off_is_not_left_in_the_way_of_a_trainer_that_takes_the_hi
 }
 
 #[test]
+fn a_cut_off_save_that_may_be_another_nodes_is_named_where_the_whole_one_below_it_is_given_up() {
+    let place = Place::new();
+    for (unit, seconds) in [("step_4", 500), ("step_8", 1_000), ("step_12", 2_000)] {
+        save_sharded(&place.local().join(unit), seconds);
+    }
+    fs::remove_file(place.local().join("step_12/.metadata")).unwrap();
+    let nodes = [("TRAINIT_NNODES", "2"), ("TRAINIT_NODE_RANK", "0"), ("TRAINIT_LEADER", "127.0.0.1:29500")];
+    let failing = nodes.iter().fold(run(&place, false, "exit 3"), |run, (name, value)| run.env(name, value));
+    let done = failing.output().expect_code(3);
+    let told = done.err().lines().filter(|line| line.contains("and step_12 above it is not complete (")).count();
+    assert!(told > 0 && done.err().contains("fails on that, not on step_8"), "{}", done.err());
+    assert!(place.local().join("step_12").exists());
+}
+
+#[test]
 fn what_the_run_before_was_cut_off_in_is_out_of_the_way_at_the_start_and_what_nobody_knows_of_stays() {
     for was_ours in [true, false] {
         let place = Place::new();

@@ -7,16 +7,24 @@ use super::{Candidate, Found, Kind, Scan, complete};
 /// where other nodes may still write it or hold the rest of it, where there are several (a run leaves one, so it is how they
 /// are written that is not known), and where a higher one is whole and passed over for a reason of its own.
 pub fn in_the_way<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<(&'a Candidate, String)> {
-    let step = resumed.step?;
-    let mut higher = found.candidates.iter().filter(|unit| unit.step.is_some_and(|of| of > step));
-    let (torn, None) = (higher.next()?, higher.next()) else { return None };
+    let (torn, why) = newest(found, scan, resumed)?;
+    if found.candidates.iter().filter(|unit| unit.step > resumed.step).count() > 1 {
+        return None;
+    }
     let is_whole_elsewhere = scan.options.has_other_nodes
         || torn.entries(scan.listing).any(|entry| entry.refused().is_some() || entry.through.is_some());
     if is_whole_elsewhere || torn.leaving(scan.listing).next().is_some() {
         return None;
     }
-    let why = complete(found, scan, torn).err()?;
-    (torn.newest_ns(scan.listing) > resumed.newest_ns).then_some((torn, why))
+    Some((torn, why))
+}
+
+/// The unit of the highest step, where it is above and written after what is gone on from, and not whole; and why it is not.
+pub fn newest<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<(&'a Candidate, String)> {
+    let step = resumed.step?;
+    let highest = found.candidates.iter().filter(|unit| unit.step > Some(step)).max_by_key(|unit| unit.step)?;
+    let why = complete(found, scan, highest).err()?;
+    (highest.newest_ns(scan.listing) > resumed.newest_ns).then_some((highest, why))
 }
 
 /// What is to be moved, so that it is out of the way: a directory, or each file of one that has none for itself.

@@ -20,6 +20,7 @@ impl Mirror {
         let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
         let Some(bad) = look.newest else { return Ok(None) };
         let unit = bad.candidate.unit.clone();
+        self.suspect(&unit, bad.age).await;
         // What is committed is known all the while: this may be cut off.
         let committed = self.committed.as_ref().map(|committed| committed.stamp.clone());
         self.naming = None;

@@ -10,7 +10,10 @@ use super::place::set_aside;
 use crate::edge::links::Files;
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::checkpoint::plan::Age;
-use crate::rules::checkpoint::{Entry, Scan, recognise, torn};
+use crate::rules::checkpoint::{Candidate, Entry, Found, Scan, recognise, torn};
+
+/// Which unit is looked for.
+type Rule = for<'a> fn(&'a Found, &Scan, Age) -> Option<(&'a Candidate, String)>;
 
 /// One that lies in the way.
 struct Torn {
@@ -24,7 +27,7 @@ impl Mirror {
     /// To be asked when nobody writes. What cannot be moved is told of, and the trainer is started all the same.
     pub(super) async fn clear_the_way(&self, resume: &Resume) {
         let age = Age { step: resume.step, newest_ns: resume.written_ns };
-        let Ok(Some(torn)) = self.torn_after(age).await else { return };
+        let Ok(Some(torn)) = self.torn_after(age, torn::in_the_way).await else { return };
         if torn.files.iter().any(|file| self.is_being_written(file)) {
             return;
         }
@@ -40,14 +43,27 @@ impl Mirror {
         });
     }
 
-    async fn torn_after(&self, resumed: Age) -> io::Result<Option<Torn>> {
+    /// Tells of one that was left where it is, as the trainer failed twice: it, not the whole one, may be to blame.
+    pub(super) async fn suspect(&self, blamed: &str, age: Age) {
+        if let Ok(Some(torn)) = self.torn_after(age, torn::newest).await {
+            self.note(format!(
+                "the trainer failed twice soon after going on from {blamed}, and {} above it is not complete ({}): one that takes \
+                 the highest number by itself fails on that, not on {blamed}; if so, move it out of {}",
+                torn.unit,
+                torn.why,
+                self.config.dir.display()
+            ));
+        }
+    }
+
+    async fn torn_after(&self, resumed: Age, rule: Rule) -> io::Result<Option<Torn>> {
         let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
         blocking(move || {
             let (listing, beneath) = (walked(&dir, &options)?, beneath(&dir)?);
             let peek = Files { beneath: &beneath, listing: &listing };
             let scan = Scan { listing: &listing, peek: &peek, options: &options };
             let Some(found) = recognise(&scan) else { return Ok(None) };
-            let torn = torn::in_the_way(&found, &scan, resumed);
+            let torn = rule(&found, &scan, resumed);
             Ok(torn.map(|(unit, why)| Torn {
                 unit: unit.unit.clone(),
                 why,
