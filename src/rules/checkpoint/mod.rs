@@ -79,11 +79,6 @@ pub const LAYOUTS: &[&Layout] = &[
     &generic::GENERIC,
 ];
 
-/// The layout of this name.
-pub fn layout(name: &str) -> Option<&'static Layout> {
-    LAYOUTS.iter().find(|l| l.name == name).copied()
-}
-
 /// Whether one of the layout's is complete, quiescence apart; where a marker was asked for, that is in it as well. Errors:
 /// what is missing, in one clause.
 pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(), String> {

@@ -194,11 +194,6 @@ impl Machine {
         self.attempt
     }
 
-    /// The step of the newest commit: a next start goes on from there.
-    pub fn committed(&self) -> Option<u64> {
-        self.committed
-    }
-
     /// When the machine goes away, where that was announced.
     pub fn leaves_by(&self) -> Option<Uptime> {
         self.leave_by.map(|(end, _)| end)

@@ -355,7 +355,7 @@ fn one_that_is_stopped_during_its_restore_names_the_commit_that_was_found() {
     let mut machine = running(with_store());
     machine.step(secs(1.0), Event::Committed { unit: "u".into(), step: Some(5), took: secs(1.0), lag: secs(0.0) });
     machine.step(secs(1.0), Event::Found { committed: Some(4) });
-    assert_eq!(machine.committed(), Some(5), "later restores begin with what is known");
+    assert_eq!(machine.committed, Some(5), "later restores begin with what is known");
 }
 
 #[test]
