@@ -4,8 +4,7 @@
 
 use std::sync::LazyLock;
 
-use regex::Regex;
-
+use super::ascii::Pattern;
 use super::beside::Beside;
 use super::deepspeed::{self, is_accelerates, is_tag};
 use super::layout::{Layout, Makeup};
@@ -97,10 +96,9 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
 
 /// What the main process writes is of one save. (`scaler.pt` and `dl_state_dict.bin` are written by every process.)
 fn in_order(scan: &Scan, unit: &str) -> Result<(), String> {
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static BEFORE: LazyLock<Regex> = LazyLock::new(|| {
+    static BEFORE: LazyLock<Pattern> = LazyLock::new(|| {
         let stems = r"(pytorch_model|optimizer|scheduler|sampler)(_\d+)?\.bin|model(_\d+)?\.safetensors";
-        Regex::new(&format!("^(?:{stems})$")).unwrap()
+        Pattern::new(&format!("^(?:{stems})$"))
     });
     let random = scan.listing.within(unit).filter(|e| is_random(e.name()));
     let Some(last) = random.min_by_key(|e| (e.name().len(), e.name())) else { return Ok(()) };

@@ -2,8 +2,7 @@
 
 use std::sync::LazyLock;
 
-use regex::Regex;
-
+use super::ascii::Pattern;
 use super::listing::{Entry, Listing, join, name_of, parent_of};
 use super::unit::{Candidate, Scan, number_after, step_in_stem};
 
@@ -51,12 +50,10 @@ pub fn is_temporary(path: &str) -> bool {
 /// Whether a checkpoint's own name says that it is not finished, on its way out, or a copy: `step-5.saving`, `old-step-5`.
 /// Runs and models have such words in their names (`story-writing`), so that a number must be near.
 pub(super) fn is_moved(name: &str) -> bool {
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static MOVED: LazyLock<Regex> = LazyLock::new(|| {
+    static MOVED: LazyLock<Pattern> = LazyLock::new(|| {
         let words = "partial|writing|saving|in-?progress|wip|unfinished|trash|deleted";
         let before = "(?:old|temp)[_.-](?:global_?)?(?:step|epoch|iter|checkpoint|ckpt)";
-        Regex::new(&format!(r"(?i-u:^{before}|^copy of | \(copy\)|\.(?:{words}|new|old)$|[0-9][_-](?:{words})$)"))
-            .unwrap()
+        Pattern::new(&format!(r"(?i-u:^{before}|^copy of | \(copy\)|\.(?:{words}|new|old)$|[0-9][_-](?:{words})$)"))
     });
     MOVED.is_match(name)
 }

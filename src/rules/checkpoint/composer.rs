@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use regex::Regex;
-
+use super::ascii::Pattern;
 use super::beside::{Beside, under};
 use super::deepspeed::gapless;
 use super::layout::{Layout, Pointer};
@@ -17,10 +16,9 @@ pub(super) const COMPOSER: Layout =
 
 /// Prefix, batch and rank.
 fn parts(path: &str) -> Option<(&str, u64, u64)> {
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static NAME: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^((?:.*/)?ep\d+-ba(\d+))-rank(\d+)\.pt$").unwrap());
-    let found = NAME.captures(path)?;
-    Some((found.get(1)?.as_str(), found[2].parse().ok()?, found[3].parse().ok()?))
+    static NAME: LazyLock<Pattern> = LazyLock::new(|| Pattern::new(r"^((?:.*/)?ep\d+-ba(\d+))-rank(\d+)\.pt$"));
+    let found = NAME.groups(path)?;
+    Some((found[1], found[2].parse().ok()?, found[3].parse().ok()?))
 }
 
 fn find(scan: &Scan) -> Vec<Candidate> {

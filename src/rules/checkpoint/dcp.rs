@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 
+use super::ascii::ascii;
 use super::beside::Beside;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, join, name_of, parent_of};
@@ -62,8 +63,7 @@ fn is_below(path: &str, directory: &str) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
-#[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-static SHARD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"__(\d+)_\d+\.distcp").unwrap());
+static SHARD: LazyLock<Regex> = LazyLock::new(|| ascii(r"__(\d+)_\d+\.distcp"));
 
 /// The metadata in this directory is there with every file it names, none of which was written after it.
 pub(super) fn named_files_there(scan: &Scan, home: &str) -> Result<(), String> {

@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use regex::Regex;
 use serde::Deserialize;
 
+use super::ascii::Pattern;
 use super::beside::Beside;
 use super::layout::{Layout, Makeup};
 use super::listing::{Kind, Listing, join};
@@ -120,9 +120,8 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
 /// What rank 0 writes before `trainer_state.json` is of the same save. Random states follow it in older versions. A save
 /// begins with `config.json`: where that is not younger, nothing was saved over, but fetched in any order.
 fn in_order(scan: &Scan, unit: &str) -> Result<(), String> {
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static BEFORE: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"^(?:(optimizer|scheduler)\.(pt|bin)|model.*\.safetensors|pytorch_model.*\.bin)$").unwrap()
+    static BEFORE: LazyLock<Pattern> = LazyLock::new(|| {
+        Pattern::new(r"^(?:(optimizer|scheduler)\.(pt|bin)|model.*\.safetensors|pytorch_model.*\.bin)$")
     });
     let Some(last) = scan.listing.file(&join(unit, "trainer_state.json")) else { return Ok(()) };
     if scan

@@ -3,6 +3,7 @@
 
 mod accelerate;
 pub mod address;
+mod ascii;
 mod aside;
 mod beside;
 mod catboost;

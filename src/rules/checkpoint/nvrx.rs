@@ -8,8 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use regex::Regex;
-
+use super::ascii::Pattern;
 use super::beside::{Beside, under};
 use super::layout::Layout;
 use super::listing::{join, name_of, parent_of};
@@ -28,12 +27,11 @@ struct Part<'a> {
 }
 
 fn part(path: &str) -> Option<Part<'_>> {
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static PATH: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"^(?:(.+)/)?(\d+)/(iter_\d+)_(\d+)_local(\.dirty)?\.pt$").unwrap());
-    let found = PATH.captures(path)?;
-    let text = |at: usize| found.get(at).map_or("", |m| m.as_str());
-    Some(Part { session: text(1), place: (text(2), text(4)), iteration: text(3), is_dirty: found.get(5).is_some() })
+    static PATH: LazyLock<Pattern> =
+        LazyLock::new(|| Pattern::new(r"^(?:(.+)/)?(\d+)/(iter_\d+)_(\d+)_local(\.dirty)?\.pt$"));
+    let found = PATH.groups(path)?;
+    let (session, place, iteration) = (found[1], (found[2], found[4]), found[3]);
+    Some(Part { session, place, iteration, is_dirty: !found[5].is_empty() })
 }
 
 fn find(scan: &Scan) -> Vec<Candidate> {

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use regex::Regex;
-
+use super::ascii::Pattern;
 use super::check::is_weights;
 use super::deepspeed::ranks_of;
 use super::listing::{Entry, Kind, join, name_of, parent_of};
@@ -27,18 +26,17 @@ pub(super) struct Counted<'a> {
 
 /// What a name counts; steps, and what each rank numbers for itself, do not.
 pub(super) fn counted(name: &str) -> Option<Counted<'_>> {
-    #[expect(clippy::unwrap_used, reason = "constant expressions, compiled by every test")]
-    static COUNTED: LazyLock<[Regex; 2]> = LazyLock::new(|| {
+    static COUNTED: LazyLock<[Pattern; 2]> = LazyLock::new(|| {
         [
             r"^(.*?)(?:(?i-u:shard|part)[=_-]?([0-9]+)|(0[0-9]{4}))[_-]of[_-]([0-9]+)([^0-9].*|)$",
             r"(?i-u:rank|step|epoch|iter|iteration|batch)[=_-]?$|shard-[0-9]+-",
         ]
-        .map(|expression| Regex::new(expression).unwrap())
+        .map(Pattern::new)
     });
-    let found = COUNTED[0].captures(name)?;
-    let text = |at: usize| found.get(at).map_or("", |m| m.as_str());
-    let (number, all) = (found.get(2).or(found.get(3))?.as_str().parse().ok()?, found[4].parse().ok()?);
-    let counted = Counted { before: text(1), after: text(5), all, number };
+    let found = COUNTED[0].groups(name)?;
+    let number = if found[2].is_empty() { found[3] } else { found[2] };
+    let (number, all) = (number.parse().ok()?, found[4].parse().ok()?);
+    let counted = Counted { before: found[1], after: found[5], all, number };
     (!COUNTED[1].is_match(counted.before) && number <= all).then_some(counted)
 }
 

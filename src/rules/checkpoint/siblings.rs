@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use regex::Regex;
-
+use super::ascii::Pattern;
 use super::listing::{Entry, Kind, Listing, name_of, parent_of};
 use super::roles::{Role, Said};
 use super::unit::{Candidate, Scan, is_bystander, step_in};
@@ -161,17 +160,33 @@ pub(super) fn is_a_save(unit: &Candidate) -> bool {
     unit.step.is_none() && unit.paths.iter().any(is_beside) && !unit.paths.iter().all(is_beside)
 }
 
+/// Two of one save are written within this.
+const TOGETHER_NS: u64 = 60_000_000_000;
+
+/// Another of the same step, name and time in another directory, that holds something else: the critic beside the actor. A
+/// copy elsewhere holds the same.
+pub fn of_the_same_save<'a>(scan: &Scan, of: &Candidate, all: &'a [Candidate]) -> Option<&'a Candidate> {
+    let is_it = |other: &&Candidate| {
+        other.step.is_some()
+            && other.step == of.step
+            && name_of(&other.unit) == name_of(&of.unit)
+            && parent_of(&other.unit) != parent_of(&of.unit)
+            && other.newest_ns(scan.listing).abs_diff(of.newest_ns(scan.listing)) < TOGETHER_NS
+            && other.bytes(scan.listing) != of.bytes(scan.listing)
+    };
+    all.iter().find(is_it)
+}
+
 /// What numbers the files of one save, not its versions: `rank0`, `tp_1`, `shard_0_of_2`, `00001-of-00002`.
-#[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-static SHARD: LazyLock<Regex> = LazyLock::new(|| {
+static SHARD: LazyLock<Pattern> = LazyLock::new(|| {
     let words = "(?i-u:rank|shard)|(?:^|[^a-zA-Z])(?i-u:tp|pp|dp|mp|part|node)";
     let of = "[_-](?i-u:of)[_-]";
-    Regex::new(&format!("(?:{words})[=_-]*[0-9]+(?:{of}[0-9]+)?|0[0-9]{{4}}{of}0[0-9]{{4}}")).unwrap()
+    Pattern::new(&format!("(?:{words})[=_-]*[0-9]+(?:{of}[0-9]+)?|0[0-9]{{4}}{of}0[0-9]{{4}}"))
 });
 
 /// Where a name says which rank's or shard it is.
 pub(super) fn ranks(name: &str) -> Vec<Range<usize>> {
-    SHARD.find_iter(name).map(|found| found.range()).collect()
+    SHARD.find_iter(name).collect()
 }
 
 pub(super) fn is_of_a_rank(name: &str) -> bool {
@@ -179,7 +194,7 @@ pub(super) fn is_of_a_rank(name: &str) -> bool {
 }
 
 pub(super) fn without_ranks(path: &str) -> Cow<'_, str> {
-    SHARD.replace_all(path, "")
+    SHARD.replaced(path, "")
 }
 
 /// The name without its numbers, but for a rank's or a shard's; without a step, the name without its extension.

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 
+use super::ascii::ascii;
 use super::check::{Verdict, no_zeros};
 use super::listing::{Entry, Peek};
 
@@ -291,11 +292,8 @@ fn counted(cursor: &mut Cursor, width: u32) -> Result<u64, Stop> {
 
 /// NumPy arrays, each as long as its header says.
 pub(super) fn npy(peek: &dyn Peek, file: &Entry) -> Verdict {
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static DTYPE: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r"'descr':\s*'[<>|=]?([a-zA-Z])(\d+)(?:\[[^\]']*\])?'").unwrap());
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static SHAPE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"'shape':\s*\(([0-9, ]*)\)").unwrap());
+    static DTYPE: LazyLock<Regex> = LazyLock::new(|| ascii(r"'descr':\s*'[<>|=]?([a-zA-Z])(\d+)(?:\[[^\]']*\])?'"));
+    static SHAPE: LazyLock<Regex> = LazyLock::new(|| ascii(r"'shape':\s*\(([0-9, ]*)\)"));
     let cut = || Err("its array is cut short".to_owned());
     let mut cursor = Cursor::new(peek, file);
     while cursor.at == 0 || !cursor.is_at_end() {

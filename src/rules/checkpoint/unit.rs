@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde::Deserialize;
 
+use super::ascii::Pattern;
 use super::aside::is_nobodys;
 pub use super::aside::{is_bystander, is_temporary};
 use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
@@ -302,33 +303,29 @@ pub fn step_in_stem(name: &str) -> Option<u64> {
         r"|(?:^|[^0-9A-Za-z])[0-9]+[eE][0-9]+(?:[^0-9A-Za-z]|$)",
         r"|(?i-u:rank|shard|world_?size)[=_-]?[0-9]+"
     );
-    #[expect(clippy::unwrap_used, reason = "constant expressions, compiled by every test")]
-    static STEP: LazyLock<[Regex; 4]> = LazyLock::new(|| WORDS.map(|word| Regex::new(word).unwrap()));
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static OTHER: LazyLock<Regex> = LazyLock::new(|| Regex::new(OTHERS).unwrap());
-    let name = OTHER.replace_all(name, "/");
-    let found = STEP.iter().find_map(|step| step.captures_iter(&name).last())?;
+    static STEP: LazyLock<[Pattern; 4]> = LazyLock::new(|| WORDS.map(Pattern::new));
+    static OTHER: LazyLock<Pattern> = LazyLock::new(|| Pattern::new(OTHERS));
+    let name = OTHER.replaced(name, "/");
+    let found = STEP.iter().find_map(|step| step.last_groups(&name))?;
     found[1].parse().ok()
 }
 
 /// Whether a directory's name says a step: it is a number, or holds a word for steps and a number (`step-100`, `epoch_3`,
 /// `ckpt10`); not that of a model, a run or a day (`llama3-8b`, `exp_1`, `2024-01-02`).
 pub fn is_steps(name: &str) -> bool {
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static STEPS: LazyLock<Regex> = LazyLock::new(|| {
+    static STEPS: LazyLock<Pattern> = LazyLock::new(|| {
         let words = "step|epoch|ep|iter|iteration|batch|ba|ckpt|checkpoint|save";
         let ended = "(?:[^a-zA-Z0-9]|$)";
-        Regex::new(&format!("^[0-9]+$|(?:^|[^a-zA-Z])(?i-u:(?:global_?)?(?:{words})s?)[=_.-]?[0-9]+{ended}")).unwrap()
+        Pattern::new(&format!("^[0-9]+$|(?:^|[^a-zA-Z])(?i-u:(?:global_?)?(?:{words})s?)[=_.-]?[0-9]+{ended}"))
     });
     STEPS.is_match(name)
 }
 
 /// Whether a name is a day, a time of day or both, as runs are called.
 pub fn is_day(name: &str) -> bool {
-    #[expect(clippy::unwrap_used, reason = "a constant expression, compiled by every test")]
-    static DAY: LazyLock<Regex> = LazyLock::new(|| {
+    static DAY: LazyLock<Pattern> = LazyLock::new(|| {
         let (day, time) = (r"20\d\d[-_]\d\d[-_]\d\d", r"\d\d[-_:.]\d\d[-_:.]\d\d");
-        Regex::new(&format!(r"^(?:{day}|{time}|{day}[ _T-]{time}|20\d{{6}}[_T-]\d{{6}})$")).unwrap()
+        Pattern::new(&format!(r"^(?:{day}|{time}|{day}[ _T-]{time}|20\d{{6}}[_T-]\d{{6}})$"))
     });
     DAY.is_match(name)
 }
