@@ -61,6 +61,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         marker: (first & 32 != 0).then(|| "DONE".to_owned()),
         step: None,
         world_size: (first & 64 != 0).then_some(2),
+        begun_ns: 0,
         follow: false,
         left_out: (first & 128 != 0).then(|| "a".to_owned()),
         has_other_nodes: first & 192 == 192,

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::UNIX_EPOCH;
 
 use serde_json::{Value, json};
 
@@ -121,7 +122,9 @@ fn beside(options: Options, resolved: &Resolved) -> Options {
     let (launches, nodes) = (resolved.launches.len(), resolved.spec.said.num_nodes);
     let launched = resolved.spec.said.process.as_ref().map(|process| process.world);
     let world_size = launched.or(u32::try_from(launches).ok()).filter(|count| nodes == Some(1) && *count > 1);
-    Options { world_size, has_other_nodes: nodes.is_some_and(|nodes| nodes > 1), ..options }
+    let since_1970 = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let begun_ns = i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX);
+    Options { world_size, begun_ns, has_other_nodes: nodes.is_some_and(|nodes| nodes > 1), ..options }
 }
 
 /// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the

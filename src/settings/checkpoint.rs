@@ -85,6 +85,7 @@ impl Checkpoints {
                 step,
                 follow: reader.switch("follow-symlinks"),
                 world_size: None,
+                begun_ns: 0,
                 has_other_nodes: false,
                 left_out: None,
             },

@@ -130,6 +130,23 @@ fn what_the_run_before_was_cut_off_in_is_out_of_the_way_at_the_start_and_what_no
 }
 
 #[test]
+fn another_number_of_processes_goes_on_from_what_the_one_before_has_saved() {
+    for nproc in ["2", "4", "8"] {
+        let place = Place::new();
+        let unit = place.local().join("step_8");
+        save_sharded(&unit, 1_000);
+        for rank in 1..4 {
+            fs::copy(unit.join("__0_0.distcp"), unit.join(format!("__{rank}_0.distcp"))).unwrap();
+            let file = File::open(unit.join(format!("__{rank}_0.distcp"))).unwrap();
+            file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000)).unwrap();
+        }
+        let done = run(&place, false, "echo $TRAINIT_RESUME_STEP").env("TRAINIT_NPROC", nproc).output().expect_code(0);
+        let resumed = done.out().lines().filter(|line| line.ends_with("] 8")).count();
+        assert_eq!(resumed.to_string(), nproc, "{}", done.err());
+    }
+}
+
+#[test]
 fn one_of_the_same_name_in_another_folder_is_another_checkpoint() {
     for store in [false, true] {
         let place = Place::new();

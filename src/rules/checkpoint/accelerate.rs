@@ -80,8 +80,8 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     scan.all_whole(candidate)?;
     // The last thing each process saves.
     let found = scan.listing.within(&candidate.unit).filter(|e| is_random(e.name())).count();
-    match scan.options.world_size {
-        Some(world) if found != world as usize => {
+    match scan.lacking(candidate.newest_ns(scan.listing), found) {
+        Some(world) => {
             return Err(format!("{found} of {world} random_states files are there"));
         }
         _ if found == 0 => {

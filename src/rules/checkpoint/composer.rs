@@ -40,7 +40,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
 fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
     let ranks: BTreeSet<u64> = candidate.paths.iter().filter_map(|p| Some(parts(p)?.2)).collect();
     gapless(&ranks, "rank").map_err(|gap| scan.lacks_rank(format!("the file of {gap} is missing")))?;
-    scan.everybody(&ranks)?;
+    scan.everybody(candidate.newest_ns(scan.listing), &ranks)?;
     if scan.options.world_size != u32::try_from(ranks.len()).ok() {
         none_lacking(scan, candidate, beside, &ranks)?;
     }

@@ -103,7 +103,10 @@ fn shards_whole(scan: &Scan, homes: BTreeSet<&str>) -> Result<(), String> {
     let rank = |name: &str| str::from_utf8(&SHARD.captures(name.as_bytes())?[1]).ok()?.parse().ok();
     homes.into_iter().try_for_each(|home| {
         named_files_there(scan, home)?;
-        scan.everybody(&scan.listing.within(home).filter_map(|e| rank(e.name())).collect())
+        scan.everybody(
+            scan.listing.newest_ns(home),
+            &scan.listing.within(home).filter_map(|e| rank(e.name())).collect(),
+        )
     })
 }
 
@@ -220,6 +223,18 @@ mod tests {
         assert_eq!(complete_units_with(&saved(), &options(2)).len(), 1);
         let by_rank_0 = Memory::of(&[("step_10/__0_0.distcp", "x"), ("step_10/.metadata", "__0_0.distcp")]);
         assert_eq!(complete_units_with(&by_rank_0, &options(2)).len(), 1, "it saves for all");
+    }
+
+    #[test]
+    fn what_a_run_with_another_number_of_ranks_saved_before_counts() {
+        let written =
+            |ns| saved().at("step_10/__0_0.distcp", ns).at("step_10/__1_0.distcp", ns).at("step_10/.metadata", ns);
+        let count = |ns, world| {
+            let options = Options { world_size: Some(world), begun_ns: 500, ..Options::default() };
+            complete_units_with(&written(ns), &options).len()
+        };
+        assert_eq!([count(499, 4), count(500, 4)], [1, 0], "fewer ranks");
+        assert_eq!(complete_units_with(&saved(), &Options { world_size: Some(1), ..Options::default() }).len(), 1);
     }
 
     #[test]

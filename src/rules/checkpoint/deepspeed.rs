@@ -108,10 +108,8 @@ fn states_whole(scan: &Scan, directory: &str) -> Result<(), String> {
     let files = Files::of(scan, directory);
     files.match_up().map_err(|why| scan.lacks_rank(why))?;
     let count = files.shards.values().map(BTreeSet::len).sum::<usize>();
-    match scan.options.world_size {
-        Some(world) if count > 0 && count != world as usize => {
-            Err(format!("{count} of {world} optimizer states are there"))
-        }
+    match scan.lacking(scan.listing.newest_ns(directory), count) {
+        Some(world) if count > 0 => Err(format!("{count} of {world} optimizer states are there")),
         _ => Ok(()),
     }
 }

@@ -166,10 +166,8 @@ fn resumable(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), 
     if let Some((before, _)) = ranks.iter().zip(ranks.iter().skip(1)).find(|(one, next)| **next - **one > 1) {
         return Err(format!("rng_state_{}.pth is missing", before + 1));
     }
-    match scan.options.world_size {
-        Some(world) if found != world as usize => Err(format!("{found} of {world} rng_state files are there")),
-        _ => Ok(()),
-    }
+    let lacking = scan.lacking(candidate.newest_ns(scan.listing), found);
+    lacking.map_or(Ok(()), |world| Err(format!("{found} of {world} rng_state files are there")))
 }
 
 #[cfg(test)]

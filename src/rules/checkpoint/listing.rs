@@ -121,6 +121,11 @@ impl Listing {
         &self.entries[from..from + count]
     }
 
+    /// When a file below this directory was last written, since 1970.
+    pub fn newest_ns(&self, directory: &str) -> i64 {
+        self.below(directory).iter().filter(|e| e.kind == Kind::File).map(|e| e.mtime_ns).max().unwrap_or(0)
+    }
+
     /// All but these directories and what is below them.
     pub fn without(&self, directories: &BTreeSet<&str>) -> Listing {
         let is_other = |e: &&Entry| {

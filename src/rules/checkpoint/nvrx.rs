@@ -57,10 +57,10 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
         return Err(format!("{path} is still being written"));
     }
     let holders: BTreeSet<&str> = parts.iter().map(|part| part.place.0).collect();
+    if let Some(world) = scan.lacking(candidate.newest_ns(scan.listing), holders.len()) {
+        return Err(format!("the files of {} of {world} processes are there", holders.len()));
+    }
     match scan.options.world_size {
-        Some(world) if holders.len() != world as usize => {
-            return Err(format!("the files of {} of {world} processes are there", holders.len()));
-        }
         // All that there are; a larger run's may lie there still.
         Some(_) => none_lacking(scan, candidate, beside, &parts, |holder| holders.contains(holder))?,
         None => none_lacking(scan, candidate, beside, &parts, |_| true)?,
@@ -152,6 +152,7 @@ mod tests {
         let memory = with(memory, &["0/iter_0000020_0_local.pt"]);
         let options = |world| Options { world_size: Some(world), ..Options::default() };
         assert_eq!(complete_units_with(&memory, &options(2)), [("0/iter_0000010".into(), Some(10))]);
-        assert_eq!(complete_units_with(&memory, &options(1)), [("0/iter_0000020".into(), Some(20))]);
+        let of_both = [("0/iter_0000020".into(), Some(20)), ("0/iter_0000010".into(), Some(10))];
+        assert_eq!(complete_units_with(&memory, &options(1)), of_both, "there were more once");
     }
 }

@@ -53,6 +53,8 @@ pub struct Options {
     pub step: Option<Regex>,
     /// Number of training processes that write into the directory, where it is known.
     pub world_size: Option<u32>,
+    /// When these were started, since 1970: what was written before may be of fewer or more.
+    pub begun_ns: i64,
     /// Whether other nodes train as well; each may have a directory of its own.
     pub has_other_nodes: bool,
     /// Whether links that lead out of a unit are followed.
@@ -129,14 +131,19 @@ impl Scan<'_> {
 
     /// Whether everybody who writes has written: so many ranks' files are there, numbered from 0. Where rank 0 saves for
     /// all, its alone.
-    pub fn everybody(&self, ranks: &BTreeSet<u64>) -> Result<(), String> {
-        let is_alone = ranks.len() == 1 && ranks.contains(&0);
-        match self.options.world_size {
-            Some(world) if ranks.len() != world as usize && !is_alone => {
-                Err(format!("the files of {} of {world} ranks are there", ranks.len()))
-            }
-            _ => Ok(()),
+    pub fn everybody(&self, written_ns: i64, ranks: &BTreeSet<u64>) -> Result<(), String> {
+        if ranks.len() == 1 && ranks.contains(&0) {
+            return Ok(());
         }
+        let lacking = self.lacking(written_ns, ranks.len());
+        lacking.map_or(Ok(()), |world| Err(format!("the files of {} of {world} ranks are there", ranks.len())))
+    }
+
+    /// How many there are to be, where that is known and so many are fewer; what lies there of a larger run counts for
+    /// nothing. Before this run, another with another number of processes may have `written` it.
+    pub fn lacking(&self, written_ns: i64, found: usize) -> Option<u32> {
+        let is_ours = written_ns >= self.options.begun_ns;
+        self.options.world_size.filter(|world| is_ours && found < *world as usize)
     }
 
     /// That a rank's file is missing, and what to do where it may lie on another node's disk. A directory that all share may
