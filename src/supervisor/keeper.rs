@@ -315,6 +315,7 @@ impl Keeper {
             }
             mirror.cut_off = Arc::clone(&self.cut_off);
             mirror.haste = Arc::clone(&self.haste);
+            mirror.is_patient = true;
             mirror.hear_restore(Box::new(|| Box::new(log_lines("restoring the checkpoint"))));
             mirror.hear_behind(self.behind());
             let teller = self.teller.clone();

@@ -42,6 +42,32 @@ fn a_model_and_its_optimizer_saved_over_and_over_are_committed_and_resumed_from_
 }
 
 #[test]
+fn a_model_whose_optimizer_is_still_being_gathered_is_not_committed_alone() {
+    let place = Place::new();
+    let script = r#"save() { mkdir "$D/step-$1"; echo "$1" >"$D/step-$1/model.pt"; sleep "$2"; echo "$1" >"$D/step-$1/optim.pt"; }
+                    save 1 0; committed 1; save 2 1; committed 2"#;
+    run(&place, &[], script).expect_code(0);
+    assert_eq!(place.commits().len(), 2);
+    let names = ["step-2/model.pt", "step-2/optim.pt"];
+    assert_eq!(next_start(&place, &[]), (names.map(str::to_owned).to_vec(), "step-2".to_owned()));
+}
+
+#[test]
+fn half_of_a_step_that_is_saved_in_two_directories_is_told_of_and_a_copy_is_not() {
+    let save = |critic: &str| {
+        let place = Place::new();
+        let script = format!(
+            r#"for name in actor critic; do mkdir -p "$D/$name/step-200"; done
+               echo 1 >"$D/actor/step-200/model.pt"; echo {critic} >"$D/critic/step-200/model.pt""#
+        );
+        run(&place, &[], &script).expect_code(0).err()
+    };
+    let told = save("22");
+    assert_eq!(told.matches("of the same step and the same time, is NOT").count(), 1, "{told}");
+    assert!(!save("1").contains("is NOT"));
+}
+
+#[test]
 fn the_finished_model_is_no_checkpoint_although_it_lies_among_them() {
     let place = Place::new();
     let model = place.local().join("model");

@@ -53,6 +53,7 @@ pub use beside::Beside;
 pub use fixed_name::{There, copies, there};
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
+pub use siblings::of_the_same_save;
 pub use unit::{Candidate, Options, Scan};
 
 /// Every layout in order of precedence: what was asked for by flag, then those with pointer files, then shapes of
@@ -109,9 +110,14 @@ pub fn is_sure(found: &Found, scan: &Scan, candidate: &Candidate, since_ns: i64)
     // Of a save over the same names, some files may be of the save before.
     let is_saved_over = candidate.step.is_none() && scan.listing.file(&candidate.unit).is_some();
     let is_mixed = is_saved_over && !late.is_empty() && !before.is_empty();
-    !is_mixed
-        && late.iter().all(|f| check::shows_its_end(scan.peek, f))
-        && parts::as_before(scan, candidate, &found.candidates, false).is_ok()
+    !is_mixed && late.iter().all(|f| check::shows_its_end(scan.peek, f)) && is_as_before(found, scan, candidate)
+}
+
+/// Whether one that passes for complete has all that the step before has, where its layout does not tell: else the rest may
+/// be still to come, or was left out.
+pub fn is_as_before(found: &Found, scan: &Scan, candidate: &Candidate) -> bool {
+    let is_told = !found.layout.makeup.is_anybodys() || scan.options.marker.is_some();
+    is_told || parts::as_before(scan, candidate, &found.candidates, false).is_ok()
 }
 
 /// The pointers that shall name this unit: those of its layout, and any beside it that already do.

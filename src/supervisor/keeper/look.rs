@@ -13,7 +13,8 @@ use crate::edge::links::Files;
 use crate::edge::{links, walk};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Layout, Listing, Options, Scan, complete, copies, linked, pointers, recognise,
+    Candidate, Entry, Layout, Listing, Options, Scan, complete, copies, is_as_before, linked, of_the_same_save,
+    pointers, recognise,
 };
 
 /// A complete local checkpoint.
@@ -27,6 +28,10 @@ pub(crate) struct Local {
     /// The step that the trainer itself calls the best.
     pub(crate) best: Option<u64>,
     pub(crate) age: Age,
+    /// It lacks what the step before has, as one does that is still being saved, or whose writer leaves it out.
+    pub(crate) is_less: bool,
+    /// Another unit of the same save, which is not in it.
+    pub(crate) other: Option<String>,
 }
 
 /// One look at the directory.
@@ -158,8 +163,11 @@ fn look(
                 copies.retain(|path| pointers.iter().all(|pointer| pointer.path != *path));
                 let names = Names { pointers, copies };
                 let best = (found.layout.best_step)(&scan, candidate);
+                let is_less = !is_judged && !is_as_before(&found, &scan, candidate);
+                let other = of_the_same_save(&scan, candidate, &found.candidates).map(|other| other.unit.clone());
                 let candidate = candidate.clone();
-                look.newest = Some(Local { layout: found.layout, candidate, entries, names, best, age });
+                look.newest =
+                    Some(Local { layout: found.layout, candidate, entries, names, best, age, is_less, other });
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }

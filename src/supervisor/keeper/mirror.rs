@@ -167,6 +167,10 @@ pub struct Mirror {
     pub(crate) seen: Option<(Vec<Entry>, Duration)>,
     /// What was last waited for to lie still, and at how many looks since the last commit such a one was saved over first.
     pub(super) restless: (String, u32),
+    /// Whether what may lack something is waited for: its writer runs beside us.
+    pub(super) is_patient: bool,
+    /// Whether it was told that a part of what is saved is left out.
+    pub(super) told_other: bool,
     /// Bytes a second of the last commit.
     pub(crate) throughput: Option<f64>,
     /// Whether the first restore is behind us.
@@ -245,6 +249,8 @@ impl Mirror {
             known: Known::default(),
             seen: None,
             restless: Default::default(),
+            is_patient: false,
+            told_other: false,
             throughput: None,
             begun: false,
             is_first: false,

@@ -10,11 +10,18 @@ use super::send::Stop;
 use crate::edge::writers;
 use crate::rules::checkpoint::{Entry, Kind};
 
+/// What lacks something that the step before has lies still for so many times as long: a trainer that gathers the state of
+/// its optimizer writes nothing meanwhile.
+const PATIENCE: u32 = 10;
+
 impl Mirror {
     /// Waits until it has lain unchanged for `settle`, counting from the first look that saw it so, and nobody has it
     /// open for writing; `None`: nobody can write any more.
     pub(super) async fn settled(&mut self, local: Local, settle: Option<Duration>) -> Result<Local, Stop> {
-        let Some(settle) = settle else { return Ok(local) };
+        let Some(mut settle) = settle else { return Ok(local) };
+        if local.is_less && self.is_patient {
+            settle *= PATIENCE;
+        }
         let now = self.clock.now();
         let since = match self.seen.take() {
             Some((entries, since)) if entries == local.entries => since,
