@@ -33,7 +33,7 @@ pub(super) const PMI: Platform = Platform {
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     // Hydra's ranks have the variables of the step, or batch script, that mpiexec was called in, too.
     let is_hydras = input.env.given(HYDRA.local_rank).is_some();
-    if !is_hydras && slurm::gave(input.env, HYDRA.rank, HYDRA.size) {
+    if !is_hydras && slurm::gave(input.env, &[HYDRA.rank, HYDRA.size]) {
         return Ok(None);
     }
     let given = |name| input.env.given(name).is_some();

@@ -107,12 +107,12 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
     }))
 }
 
-/// Whether the place that these two variables tell is that of srun's task.
-pub(super) fn gave(env: &Env, rank: &str, size: &str) -> bool {
+/// Whether the place that these variables tell (rank, size, local rank if need be) is that of srun's task.
+pub(super) fn gave(env: &Env, theirs: &[&str]) -> bool {
     let number = |name: &str| env.given(name).and_then(|text| text.trim().parse::<u32>().ok());
-    let same = |theirs: &str, ours: &str| number(theirs).is_some_and(|n| number(ours) == Some(n));
     let is_in_step = ["SLURM_STEP_ID", LISTS[0]].iter().any(|name| env.given(name).is_some());
-    is_in_step && same(rank, "SLURM_PROCID") && same(size, "SLURM_NTASKS")
+    let mut pairs = theirs.iter().zip(["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"]);
+    is_in_step && pairs.all(|(theirs, ours)| number(theirs).is_some_and(|n| number(ours) == Some(n)))
 }
 
 /// The job's step; a job that is queued again keeps its number, and counts its steps anew.

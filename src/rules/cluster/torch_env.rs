@@ -5,6 +5,7 @@
 use super::Platform;
 use super::input::{Input, host, rank, within};
 use super::pools::workers;
+use super::slurm;
 use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, quote, role_of_rank};
 
 /// The usual port of TensorFlow's server.
@@ -136,13 +137,10 @@ fn local_size(input: &Input<'_>, world: u32) -> Option<u32> {
     count("LOCAL_WORLD_SIZE").or_else(|| count("LOCAL_SIZE")).or_else(by_nodes)
 }
 
-/// A job script's `RANK=$SLURM_PROCID`, `LOCAL_RANK=$SLURM_LOCALID`: Slurm knows how many processes a node has.
+/// A job script's `RANK=$SLURM_PROCID` and so on: Slurm knows how many processes a node has.
 fn copies_slurm(input: &Input<'_>) -> bool {
-    let is_same = |(name, slurms): (&str, &str)| {
-        input.rank(name).is_ok_and(|told| told.is_some() && Ok(told) == input.rank(slurms))
-    };
-    let pairs = [("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS"), ("LOCAL_RANK", "SLURM_LOCALID")];
-    input.env.given("LOCAL_WORLD_SIZE").is_none() && pairs.into_iter().all(is_same)
+    let is_counted = input.env.given("LOCAL_WORLD_SIZE").is_some();
+    !is_counted && slurm::gave(input.env, &["RANK", "WORLD_SIZE", "LOCAL_RANK"])
 }
 
 /// XGBoostJob names its workers beside the master.
