@@ -114,19 +114,20 @@ fn plain(input: &Input<'_>, own: &str, warnings: &mut Vec<Warning>) -> Result<Re
 /// Set where somebody else has started one of us for each process, and has said so in full.
 fn process(input: &Input<'_>, rank: u32, world: u32, warnings: &mut Vec<Warning>) -> Option<(Process, u32, u32)> {
     let local_rank = input.rank("LOCAL_RANK").ok().flatten()?;
-    let Some(local_size) = local_size(input, world) else {
+    let fits = |size: &u32| world.is_multiple_of(*size) && rank % size == local_rank;
+    let Some(local_size) = local_size(input, world).filter(fits) else {
         if local_rank > 0 {
             let message = format!(
-                "LOCAL_RANK: {local_rank} says that this is one of several processes of a node, but not of how many: rank \
-                 {rank} is taken for a node of its own, whose checkpoints are kept apart; set LOCAL_WORLD_SIZE on every process"
+                "LOCAL_RANK: {local_rank} says that this is one of several processes of a node, but LOCAL_WORLD_SIZE is not \
+                 set or does not fit rank {rank} of {world}, which is taken for a node of its own, whose checkpoints are kept \
+                 apart; start as many on every node, and set it to their number"
             );
             warnings.push(Warning::new("local_size_unknown", message));
         }
         return None;
     };
-    let whole = world.is_multiple_of(local_size) && rank % local_size == local_rank;
     let process = Process { local_rank, local_size: Some(local_size), rank, world, node_guessed: false };
-    whole.then_some((process, rank / local_size, world / local_size))
+    Some((process, rank / local_size, world / local_size))
 }
 
 /// How many processes a node has, where one is started for each: torchrun's name for it, that of DeepSpeed's launcher, or
@@ -185,7 +186,7 @@ mod tests {
             assert_eq!(placed(&[("LOCAL_RANK", "1"), size]), second_of_four, "{size:?}");
             assert_eq!(
                 placed(&[("LOCAL_RANK", "2"), size]),
-                (Some(5), Some(8), None, vec![]),
+                (Some(5), Some(8), None, vec!["local_size_unknown"]),
                 "rank 5 is no third of four"
             );
         }
