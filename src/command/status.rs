@@ -61,7 +61,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
 /// The run that is here. The container's init wins over runs inside it, and those of our container over others with which
 /// a directory is shared; one that does not answer is there, too. Errors: none, or several that nothing tells apart.
 fn find(tmp: Option<&str>) -> Result<Run, String> {
-    let mut refused = None;
+    let (mut refused, mut is_full) = (None, false);
     let mut runs = Vec::new();
     for dir in run_dir::all(tmp) {
         let socket = dir.join(SOCKET);
@@ -69,10 +69,18 @@ fn find(tmp: Option<&str>) -> Result<Run, String> {
         match ask(&socket) {
             Ok(run) => runs.push(run),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
-            Err(error) => refused = Some(why(&socket, &error)),
+            Err(error) if is_full && error.kind() != ErrorKind::TimedOut => {}
+            Err(error) => {
+                is_full |= error.kind() == ErrorKind::TimedOut;
+                refused = Some(why(&socket, &error));
+            }
         }
     }
     let best = runs.iter().map(distance).min();
+    // Whose it is cannot be asked: no other's answer may stand for it.
+    if let Some(refused) = refused.take_if(|_| is_full && best > Some(1)) {
+        return Err(refused);
+    }
     runs.retain(|run| Some(distance(run)) == best);
     if runs.len() > 1 {
         let state = |run: &Run| match &run.said {

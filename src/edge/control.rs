@@ -88,7 +88,7 @@ impl Caller {
 }
 
 /// Asks the run behind this socket: its process (0: none of our PID namespace) and the answer, or why there is none: as
-/// read(2), `TimedOut` when it is not there within `patience`. Errors: as connect(2).
+/// read(2), `TimedOut` when it is not there within `patience`. Errors: as connect(2), `TimedOut` where too many ask already.
 pub fn ask(path: &Path, patience: Duration) -> io::Result<(i32, io::Result<String>)> {
     let (address, length) = address(path)?;
     let socket = socket(0)?;
@@ -96,15 +96,13 @@ pub fn ask(path: &Path, patience: Duration) -> io::Result<(i32, io::Result<Strin
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     // SAFETY: an open descriptor; the address is alive for the call.
-    unsafe { done(libc::connect(stream.as_raw_fd(), (&raw const address).cast(), length))? };
+    let connected = unsafe { done(libc::connect(stream.as_raw_fd(), (&raw const address).cast(), length)) };
+    // So many have asked and left without an answer that no more may.
+    connected.map_err(slow)?;
     Ok((credentials(&stream)?.pid, answer(&stream, patience)))
 }
 
 fn answer(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
-    let slow = |error: io::Error| match error.kind() {
-        ErrorKind::WouldBlock => io::Error::from(ErrorKind::TimedOut),
-        _ => error,
-    };
     let (clock, mut answer) = (Clock::start(), Vec::new());
     let mut part = [0; 4096];
     loop {
@@ -121,6 +119,13 @@ fn answer(mut stream: &UnixStream, patience: Duration) -> io::Result<String> {
         }
     }
     Ok(String::from_utf8(answer).map_err(|_| ErrorKind::InvalidData)?)
+}
+
+fn slow(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::WouldBlock => io::Error::from(ErrorKind::TimedOut),
+        _ => error,
+    }
 }
 
 /// Whether a process has our root directory: one of our container, where containers share a PID namespace. `None`: it is
@@ -172,6 +177,23 @@ fn done(result: libc::c_int) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_hangs_is_silent_to_the_last_of_many_who_ask() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let _listener = Listener::bind(&path).expect("a socket");
+        let mut waiting = Vec::new();
+        let error = loop {
+            assert!(waiting.len() < 5_000, "there is an end to those who may wait");
+            match ask(&path, Duration::from_millis(1)) {
+                Ok((_, answer)) => waiting.push(answer.expect_err("nobody answers")),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(!waiting.is_empty());
+    }
     use std::os::unix::fs::PermissionsExt;
 
     const PATIENCE: Duration = Duration::from_secs(10);

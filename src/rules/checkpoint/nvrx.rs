@@ -62,7 +62,10 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     }
     match scan.options.world_size {
         // All that there are; a larger run's may lie there still.
-        Some(_) => none_lacking(scan, candidate, beside, &parts, |holder| holders.contains(holder))?,
+        Some(world) => {
+            let is_one = |holder: &str| holder.parse().is_ok_and(|number: u32| number < world);
+            none_lacking(scan, candidate, beside, &parts, |holder| holders.contains(holder) || is_one(holder))?;
+        }
         None => none_lacking(scan, candidate, beside, &parts, |_| true)?,
     }
     scan.all_whole(candidate)
@@ -154,5 +157,7 @@ mod tests {
         assert_eq!(complete_units_with(&memory, &options(2)), [("0/iter_0000010".into(), Some(10))]);
         let of_both = [("0/iter_0000020".into(), Some(20)), ("0/iter_0000010".into(), Some(10))];
         assert_eq!(complete_units_with(&memory, &options(1)), of_both, "there were more once");
+        let later = Options { begun_ns: i64::MAX, ..options(2) };
+        assert_eq!(complete_units_with(&memory, &later), of_both[1..], "cut off in the run before");
     }
 }

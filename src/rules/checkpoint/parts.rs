@@ -63,7 +63,12 @@ pub(super) fn all_counted(scan: &Scan, candidate: &Candidate) -> Result<(), Stri
 /// Nothing is missing that the step before has, and each other step beside it too: what is still being written, or was
 /// cut off, looks so. A trainer that leaves something out for good shows it by the next step without. `only_ranks`: the
 /// trainer is free to leave out what it likes, but for the files of its ranks.
-pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate], only_ranks: bool) -> Result<(), String> {
+pub(super) fn as_before<'a>(
+    scan: &'a Scan,
+    candidate: &Candidate,
+    all: &'a [Candidate],
+    only_ranks: bool,
+) -> Result<(), String> {
     let Some(step) = candidate.step else { return Ok(()) };
     let is_directory = |c: &Candidate| scan.listing.file(&c.unit).is_none();
     let (inside, home) = (is_directory(candidate), siblings::without_ranks(parent_of(&candidate.unit)));
@@ -74,27 +79,32 @@ pub(super) fn as_before(scan: &Scan, candidate: &Candidate, all: &[Candidate], o
     let before = earlier.fold(None, |nearest, o| if o.step > nearest { nearer(nearest, o) } else { nearest });
     let Some(before) = before else { return Ok(()) };
     // There may be several of one step.
-    let saved = |step: u64| {
-        let units = all.iter().filter(move |o| o.step == Some(step) && is_alike(o));
-        let files = units.flat_map(|o| {
+    let of = |step: u64| all.iter().filter(|o| o.step == Some(step) && is_alike(o)).collect::<Vec<_>>();
+    let saved = |step: u64, units: Vec<&'a Candidate>| {
+        let files = units.into_iter().flat_map(|o| {
             let from = if inside { o.unit.len() + 1 } else { 0 };
             o.entries(scan.listing).filter(matters).filter_map(move |f| f.path.get(from..))
         });
         Saved { names: files.filter(|name| !only_ranks || siblings::is_of_a_rank(name)).collect(), step }
     };
-    let (ours, theirs) = (saved(step), saved(before));
+    let (ours, theirs) = (saved(step, of(step)), saved(before, of(before)));
     let mut lacking = ours.lacks(&theirs);
     // What has something of its own is another kind of checkpoint.
     if lacking.is_empty() || !theirs.lacks(&ours).is_empty() {
         return Ok(());
     }
     lacking.retain(|name| counts(scan, name));
-    for other in all.iter().filter(|o| ![Some(step), Some(before)].contains(&o.step) && is_alike(o)) {
-        if let Some(step) = other.step
-            && !lacking.is_empty()
-        {
-            lacking = &lacking - &saved(step).lacks(&theirs);
+    let mut others: BTreeMap<u64, Vec<&Candidate>> = BTreeMap::new();
+    for (other, at) in all.iter().filter_map(|o| Some((o, o.step?))) {
+        if !lacking.is_empty() && at != step && at != before && is_alike(other) {
+            others.entry(at).or_default().push(other);
         }
+    }
+    for (step, units) in others {
+        if lacking.is_empty() {
+            break;
+        }
+        lacking = &lacking - &saved(step, units).lacks(&theirs);
     }
     match lacking.first() {
         None => Ok(()),

@@ -20,11 +20,13 @@ pub fn in_the_way<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<(&'
 }
 
 /// The unit of the highest step, where it is above and written after what is gone on from, and not whole; and why it is not.
+/// Where a pointer says what to load, nobody takes the highest, and a whole one that it does not name passes for torn.
 pub fn newest<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<(&'a Candidate, String)> {
     let step = resumed.step?;
     let highest = found.candidates.iter().filter(|unit| unit.step > Some(step)).max_by_key(|unit| unit.step)?;
     let why = complete(found, scan, highest).err()?;
-    (highest.newest_ns(scan.listing) > resumed.newest_ns).then_some((highest, why))
+    let is_pointed_at = !(found.layout.pointers)(scan, highest).is_empty();
+    (!is_pointed_at && highest.newest_ns(scan.listing) > resumed.newest_ns).then_some((highest, why))
 }
 
 /// What is to be moved, so that it is out of the way: a directory, or each file of one that has none for itself.
@@ -38,6 +40,7 @@ pub fn parts<'a>(unit: &'a Candidate, scan: &'a Scan) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
     use super::super::{Options, recognise};
     use super::*;
@@ -67,9 +70,21 @@ mod tests {
     #[test]
     fn the_save_that_was_cut_off_is_in_the_way_of_who_takes_the_highest_number() {
         assert_eq!(moved(&saved(&[4, 8], &[12]), 8), ["step_12"]);
+    }
+
+    #[test]
+    fn where_a_pointer_says_what_to_load_nothing_is_in_the_way() {
+        let state = |memory: Memory, step: u64| {
+            let path = format!("global_step{step}/mp_rank_00_model_states.pt");
+            memory.with(&path, zip_of(b"w", b"")).at(&path, 1_000 * step as i64)
+        };
+        let deepspeed = [8, 12].into_iter().fold(Memory::of(&[("latest", "global_step8")]), state);
+        assert_eq!(moved(&deepspeed, 8), [""; 0], "whole, and gone back from");
         let files = [("ckpt-8.index", 8), ("ckpt-8.data-00000-of-00001", 8), ("ckpt-12.data-00000-of-00001", 12)];
         let memory = files.iter().fold(Memory::default(), |m, (name, at)| m.with(name, "i").at(name, *at * 1_000));
         assert_eq!(moved(&memory, 8), ["ckpt-12.data-00000-of-00001"]);
+        let told = "model_checkpoint_path: \"ckpt-8\"\nall_model_checkpoint_paths: \"ckpt-8\"\n";
+        assert_eq!(moved(&memory.with("checkpoint", told), 8), [""; 0], "TensorFlow reads it");
     }
 
     #[test]

@@ -193,7 +193,7 @@ impl Mirror {
         }
         let since = self.waiting.map_or(begun, |(_, since)| since);
         self.waits(Some((local.age.step, since)));
-        let local = self.settled(local, settle).await?;
+        let local = self.settled(local, settle, limit).await?;
         let bytes = local.entries.iter().map(|e| e.size).sum::<u64>();
         if let Some(left) = left() {
             self.is_worth_a_start(&local, bytes, left)?;

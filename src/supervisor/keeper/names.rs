@@ -2,6 +2,7 @@
 //! may look for under another name (`last.ckpt`). The store holds its bytes once; copies are made on this disk.
 
 use std::io;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -64,11 +65,12 @@ impl Mirror {
         put().map_err(|error: io::Error| Stop::Fatal(self.unusable(&error)))
     }
 
-    /// Whether a process has it open for writing, or one that is not to be seen may: that of a run before this one, or of
+    /// Whether a process has one open for writing, or one that is not to be seen may: that of a run before this one, or of
     /// another node.
-    pub(super) fn is_being_written(&self, file: &Entry) -> bool {
+    pub(super) fn is_being_written(&self, files: &[Entry]) -> bool {
         let has_others = self.is_first || self.config.options.has_other_nodes;
-        has_others && is_fresh(file) || writers::writer_of(&[(file.device, file.inode)].into()).is_some()
+        let all = files.iter().map(|file| (file.device, file.inode)).collect();
+        has_others && files.iter().any(is_fresh) || writers::writer_of(&all).is_some()
     }
 
     /// Puts the unit under another name, unless what is whole and nobody's copy lies there.
@@ -78,7 +80,7 @@ impl Mirror {
         let lies = before.as_ref().map(|file| what_lies(dir, file, &unit)).transpose()?;
         let is_free = match lies {
             None | Some(There::Copy) => true,
-            Some(There::Torn) => !before.as_ref().is_some_and(|file| self.is_being_written(file)),
+            Some(There::Torn) => !before.as_ref().is_some_and(|file| self.is_being_written(slice::from_ref(file))),
             Some(There::Same | There::Another) => false,
         };
         if !is_free {

@@ -1,7 +1,7 @@
 //! A checkpoint lies still before it is copied; and one that never does, since the trainer saves over it, or keeps one only
 //! and deletes it, is counted.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::look::Local;
@@ -16,10 +16,15 @@ const PATIENCE: u32 = 10;
 
 impl Mirror {
     /// Waits until it has lain unchanged for `settle`, counting from the first look that saw it so, and nobody has it
-    /// open for writing; `None`: nobody can write any more.
-    pub(super) async fn settled(&mut self, local: Local, settle: Option<Duration>) -> Result<Local, Stop> {
+    /// open for writing; `None`: nobody can write any more. Where there is a `limit`, nothing more is waited for.
+    pub(super) async fn settled(
+        &mut self,
+        local: Local,
+        settle: Option<Duration>,
+        limit: Option<Duration>,
+    ) -> Result<Local, Stop> {
         let Some(mut settle) = settle else { return Ok(local) };
-        if local.is_less && self.is_patient {
+        if local.is_less && self.is_patient && limit.is_none() {
             settle *= PATIENCE;
         }
         let now = self.clock.now();
@@ -37,11 +42,12 @@ impl Mirror {
             }
             // A newer one may have come meanwhile: this one is safe first, or none ever would be where saves come fast.
             let entries = self.entries_of(unit).await.map_err(|error| self.unreadable(&error))?;
-            self.restless.1 += u32::from(is_saved_over(&local.entries, entries.as_deref().unwrap_or_default()));
-            match entries {
-                Some(entries) if entries == local.entries => {}
-                Some(_) => return Err(Stop::Changed(format!("{unit} is still being written"))),
-                None => return Err(Stop::Changed(format!("{unit} was deleted before it had lain still"))),
+            if entries.as_ref() != Some(&local.entries) {
+                self.restless.1 += u32::from(is_saved_over(&local.entries, entries.as_deref().unwrap_or_default()));
+                return Err(Stop::Changed(match entries {
+                    Some(_) => format!("{unit} is still being written"),
+                    None => format!("{unit} was deleted before it had lain still"),
+                }));
             }
         }
         let files: HashSet<_> =
@@ -59,8 +65,9 @@ fn is_saved_over(before: &[Entry], after: &[Entry]) -> bool {
     let goes_on = |old: &Entry, new: &Entry| {
         old.inode == new.inode && (new.size > old.size || new.size == old.size && new.mtime_ns == old.mtime_ns)
     };
+    let after: HashMap<&str, &Entry> = after.iter().map(|new| (new.path.as_str(), new)).collect();
     let mut files = before.iter().filter(|e| e.kind == Kind::File);
-    files.any(|old| !after.iter().any(|new| new.path == old.path && goes_on(old, new)))
+    files.any(|old| !after.get(old.path.as_str()).is_some_and(|new| goes_on(old, new)))
 }
 
 #[cfg(test)]

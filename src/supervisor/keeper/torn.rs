@@ -28,7 +28,7 @@ impl Mirror {
     pub(super) async fn clear_the_way(&self, resume: &Resume) {
         let age = Age { step: resume.step, newest_ns: resume.written_ns };
         let Ok(Some(torn)) = self.torn_after(age, torn::in_the_way).await else { return };
-        if torn.files.iter().any(|file| self.is_being_written(file)) {
+        if self.is_being_written(&torn.files) {
             return;
         }
         let begin = format!("{} is not complete ({}) and newer than {}", torn.unit, torn.why, resume.unit);
