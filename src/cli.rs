@@ -261,6 +261,13 @@ fn refusal(error: clap::Error, argv: &[OsString], wanted: Option<&Sub>) -> Refus
                 ),
             }
         }
+        ErrorKind::MissingRequiredArgument if let Some(sub) = wanted => {
+            let operands = (sub.operands)();
+            let needed = operands.iter().filter(|operand| operand.is_required_set());
+            let choices = needed.filter_map(|o| Some(format!("{}: {}", o.get_id(), o.get_help()?)));
+            let choices: Vec<String> = choices.collect();
+            format!("trainit {} needs {}; see trainit {} --help", sub.name, choices.join(", "), sub.name)
+        }
         _ => {
             let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
             let others = ["Usage:", "For more information", "tip:"];
@@ -287,6 +294,20 @@ mod tests {
         let p = parsed("trainit run --stop-grace 3s -- python --stop-grace 9 -- x");
         assert_eq!(p.flags["stop-grace"], ["3s"]);
         assert_eq!(p.operands, ["python", "--stop-grace", "9", "--", "x"]);
+    }
+
+    #[test]
+    fn a_missing_operand_is_told_with_what_it_can_be() {
+        let told = |line: &str| match parse(line.split(' ').map(OsString::from).collect()) {
+            Err(Refusal::Wrong(lines)) => lines.join("; "),
+            _ => String::new(),
+        };
+        let wanted = "command line: trainit checkpoint needs ACTION: list, verify, push, pull or prune; see trainit checkpoint --help";
+        assert_eq!(told("trainit checkpoint"), wanted);
+        assert_eq!(
+            told("trainit completions"),
+            "command line: trainit completions needs SHELL: bash, zsh or fish; see trainit completions --help"
+        );
     }
 
     #[test]
