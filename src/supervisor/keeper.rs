@@ -322,8 +322,8 @@ impl Keeper {
             mirror.hear_found(Box::new(move |committed| teller.tell(Event::Found { committed })));
             let from = beside.map_or(From::Newest, |(_, (_, from))| from);
             let resume = mirror.restore_like(&from).await?;
-            if let Some(resume) = resume.as_ref().filter(|_| was_ours) {
-                mirror.clear_the_way(resume).await;
+            if was_ours {
+                mirror.clear_the_way(resume.as_ref()).await;
             }
             self.alone = checkpoints.alone;
             Ok::<_, MirrorError>((mirror, resume, has_store))
@@ -379,8 +379,8 @@ impl Keeper {
             Some(resume) => Ok(Some(resume)),
             None => mirror.restore().await,
         };
-        if let (Ok(Some(resume)), true) = (&restored, self.alone) {
-            mirror.clear_the_way(resume).await;
+        if let (Ok(resume), true) = (&restored, self.alone) {
+            mirror.clear_the_way(resume.as_ref()).await;
         }
         self.tell_found(restored);
     }

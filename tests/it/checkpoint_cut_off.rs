@@ -1,6 +1,8 @@
 //! A trainer that is killed while it saves: what lies there lies still, and is no checkpoint.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::support::Trainit;
 use crate::support::checkpoints::Place;
@@ -63,4 +65,58 @@ fn what_an_attempt_resumed_from_is_not_in_doubt_because_it_was_killed_soon_after
     let place = Place::new();
     let done = run(&place, &["--max-restarts", "2", "--restart-backoff", "500ms"], script).output().expect_code(0);
     assert_eq!(done.out(), "at 1\n", "{}", done.err());
+}
+
+/// Trains from whole saves in `$D`, taking the highest number by itself; what each attempt does is the test's.
+fn takes_the_highest(place: &Place, attempts: &str) -> Trainit {
+    let script = format!(
+        r#"cd "$D"; save() {{ mkdir step_$1; echo w >step_$1/__0_0.distcp; echo __0_0.distcp >step_$1/.metadata
+            touch -d @$1 step_$1/.metadata step_$1/__0_0.distcp; }}
+        die() {{ kill -9 $$; }}
+        echo $TRAINIT_ATTEMPT from $(ls -d step_* model_* 2>/dev/null | sort -t_ -k2n | tail -1)
+        case $TRAINIT_ATTEMPT in {attempts} esac"#
+    );
+    run(place, &["--max-restarts", "3", "--restart-backoff", "1ms"], &script)
+}
+
+#[test]
+fn a_directory_that_was_made_and_not_written_into_is_out_of_the_way_of_the_next_attempt() {
+    let place = Place::new();
+    let done = takes_the_highest(&place, "1) save 4; mkdir step_8; die ;;").output().expect_code(0);
+    assert_eq!(done.out(), "1 from\n2 from step_4\n", "{}", done.err());
+    assert!(done.err().contains("step_8 is not complete (it is empty)"), "{}", done.err());
+}
+
+#[test]
+fn a_first_save_that_is_surely_cut_short_is_out_of_the_way_of_the_next_attempt_and_one_in_doubt_stays() {
+    let cut = "printf 'PK\\003\\004 and no end' >model_4.pt";
+    for (save, then) in [(cut, ""), ("mkdir step_4", ""), ("mkdir step_4; echo w >step_4/__0_0.distcp", " step_4")] {
+        let place = Place::new();
+        let done = takes_the_highest(&place, &format!("1) {save}; die ;;")).output().expect_code(0);
+        assert_eq!(done.out(), format!("1 from\n2 from{then}\n"), "{save}: {}", done.err());
+        assert_eq!(done.err().contains("nothing whole is there to go on from"), then.is_empty(), "{}", done.err());
+    }
+}
+
+#[test]
+fn a_first_save_that_a_run_before_was_cut_off_in_is_out_of_the_way_and_what_lay_there_before_it_stays() {
+    for (written, then) in [(2_000, ""), (500, " model_4.pt")] {
+        let place = Place::new();
+        let set = |path: &Path, seconds: u64| {
+            File::options()
+                .append(true)
+                .open(path)
+                .unwrap()
+                .set_modified(UNIX_EPOCH + Duration::from_secs(seconds))
+                .unwrap();
+        };
+        run(&place, &[], "exit 0").output().expect_code(0);
+        let own = fs::read_dir(place.local().join(".trainit")).unwrap().map(|entry| entry.unwrap().path());
+        let records: Vec<_> = own.filter(|path| path.to_string_lossy().contains("/attempt-")).collect();
+        set(&records[0], 1_000);
+        fs::write(place.local().join("model_4.pt"), b"PK\x03\x04 and no end").unwrap();
+        set(&place.local().join("model_4.pt"), written);
+        let done = run(&place, &[], "cd \"$D\"; echo from $(ls)").output().expect_code(0);
+        assert_eq!(done.out(), format!("from{then}\n"), "{}", done.err());
+    }
 }

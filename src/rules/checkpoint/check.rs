@@ -63,6 +63,22 @@ pub(super) fn shows_its_end(peek: &dyn Peek, file: &Entry) -> bool {
     }
 }
 
+/// Whether the file begins as one of a type that says where it ends, and surely ends before that.
+pub(super) fn is_cut(peek: &dyn Peek, file: &Entry) -> bool {
+    let extension = file.name().rsplit_once('.').map_or("", |(_, extension)| extension);
+    let read = |from, length| peek.read(&file.path, from, length);
+    match extension {
+        "safetensors" => safetensors_end(peek, file).is_ok_and(|end| end > file.size),
+        "pt" | "pth" | "ckpt" | "tar" | "bin" | "npz" | "keras" | "zip" => {
+            let from = file.size.saturating_sub(ZIP_TAIL);
+            let is_ended = |tail: Vec<u8>| tail.windows(4).any(|four| four == b"PK\x05\x06");
+            read(0, 4).is_some_and(|head| head == b"PK\x03\x04")
+                && read(from, (file.size - from) as usize).is_some_and(|tail| !is_ended(tail))
+        }
+        _ => false,
+    }
+}
+
 fn starts_as_torchs(peek: &dyn Peek, file: &Entry) -> bool {
     let head = peek.read(&file.path, 0, TORCH_PICKLE.len()).unwrap_or_default();
     let start = &head[..head.len().min(4)];
@@ -124,6 +140,14 @@ pub(super) fn zip_directory(peek: &dyn Peek, file: &Entry) -> Result<(u64, u64),
 
 /// A safetensors file whose tensors fill it to the last byte without overlap.
 pub fn safetensors(peek: &dyn Peek, file: &Entry) -> Verdict {
+    match safetensors_end(peek, file)? {
+        size if size == file.size => Ok(()),
+        size => Err(format!("it should have {size} bytes and has {}", file.size)),
+    }
+}
+
+/// How long its header says that it is.
+fn safetensors_end(peek: &dyn Peek, file: &Entry) -> Result<u64, String> {
     #[derive(Deserialize)]
     struct Tensor {
         data_offsets: (u64, u64),
@@ -154,11 +178,7 @@ pub fn safetensors(peek: &dyn Peek, file: &Entry) -> Verdict {
         }
         end = to;
     }
-    match end.checked_add(8 + length) {
-        Some(size) if size == file.size => Ok(()),
-        Some(size) => Err(format!("it should have {size} bytes and has {}", file.size)),
-        None => Err("its tensors end nowhere".to_owned()),
-    }
+    end.checked_add(8 + length).ok_or("its tensors end nowhere".to_owned())
 }
 
 /// An HDF5 file whose superblock knows its length.
@@ -329,6 +349,23 @@ pub(crate) mod tests {
             bytes.extend_from_slice(b"tail of an older, longer file");
             assert!(verdict(name, &bytes).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_file_is_surely_cut_where_it_begins_as_one_that_has_an_end_and_has_none() {
+        let cut = |name: &str, bytes: &[u8]| {
+            let memory = Memory::of(&[(name, bytes)]);
+            is_cut(&memory, memory.listing().file(name).expect("is there"))
+        };
+        let (zip, tensors) = (zip_of(b"weights", b""), safetensors_of(&[b'w'; 200]));
+        for (name, bytes) in [("a.pt", &zip), ("a.bin", &zip), ("a.pth.tar", &zip), ("a.safetensors", &tensors)] {
+            assert!(cut(name, &bytes[..bytes.len() / 2 + 30]), "{name}");
+            assert!(!cut(name, bytes), "{name}");
+            assert!(!cut(name, &[&bytes[..], b"tail"].concat()), "{name} is longer, and may be read");
+            assert!(!cut(name, b""), "{name}");
+        }
+        let [json, pickle, text]: [(&str, &[u8]); 3] = [("a.json", b"{"), ("a.pkl", b"\x80\x04]"), ("a.tar", b"text")];
+        assert!([json, pickle, text].into_iter().all(|(name, bytes)| !cut(name, bytes)), "others may read them");
     }
 
     #[test]

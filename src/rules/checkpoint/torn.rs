@@ -1,22 +1,112 @@
 //! The save that was cut off, where it lies in the way of a trainer that goes on from the highest number it finds.
 
+use super::contest::kind;
+use super::listing::{name_of, parent_of};
 use super::plan::Age;
-use super::{Candidate, Found, Kind, Scan, complete};
+use super::unit::{is_steps, step_in_stem};
+use super::{Candidate, Entry, Found, Kind, Scan, check, complete};
 
-/// The one unit of a higher step, written after what is gone on from, that is not whole; and why it is not. `None` in doubt:
-/// where other nodes may still write it or hold the rest of it, where there are several (a run leaves one, so it is how they
-/// are written that is not known), and where a higher one is whole and passed over for a reason of its own.
-pub fn in_the_way<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<(&'a Candidate, String)> {
-    let (torn, why) = newest(found, scan, resumed)?;
-    if found.candidates.iter().filter(|unit| unit.step > resumed.step).count() > 1 {
+/// What lies in the way.
+#[derive(Debug)]
+pub struct Torn {
+    /// The unit.
+    pub unit: String,
+    /// Why it is not whole.
+    pub why: String,
+    /// What somebody may still be writing: its files, or its directories where it has none.
+    pub entries: Vec<Entry>,
+    /// What is to be moved so that it is out of the way; of an empty one what is to be removed, the innermost first.
+    pub paths: Vec<String>,
+    /// Whether it is directories alone, with which nothing is lost.
+    pub is_empty: bool,
+}
+
+impl Torn {
+    fn of(unit: &Candidate, scan: &Scan, why: String) -> Torn {
+        let paths = parts(unit, scan).into_iter().map(str::to_owned).collect();
+        let entries = unit.files(scan.listing).cloned().collect();
+        Torn { unit: unit.unit.clone(), why, entries, paths, is_empty: false }
+    }
+
+    fn empty(directory: &Entry, scan: &Scan) -> Torn {
+        let below = scan.listing.below(&directory.path).iter();
+        let entries: Vec<Entry> = [directory].into_iter().chain(below).cloned().collect();
+        let paths = entries.iter().rev().map(|entry| entry.path.clone()).collect();
+        Torn { unit: directory.path.clone(), why: "it is empty".to_owned(), entries, paths, is_empty: true }
+    }
+}
+
+/// The one unit of a higher step, written after what is gone on from, that is not whole. `None` in doubt: where other nodes
+/// may still write it or hold the rest of it, where there are several (a run leaves one, so it is how they are written that
+/// is not known), and where a higher one is whole and passed over for a reason of its own.
+pub fn in_the_way(found: &Found, scan: &Scan, resumed: Age) -> Option<Torn> {
+    if scan.options.has_other_nodes {
         return None;
     }
-    let is_whole_elsewhere = scan.options.has_other_nodes
-        || torn.entries(scan.listing).any(|entry| entry.refused().is_some() || entry.through.is_some());
-    if is_whole_elsewhere || torn.leaving(scan.listing).next().is_some() {
+    let mut above = found.candidates.iter().filter(|unit| unit.step > resumed.step);
+    match (above.next(), above.next()) {
+        (Some(_), Some(_)) => None,
+        (Some(one), None) if !is_empty(one, scan) => {
+            let (torn, why) = newest(found, scan, resumed)?;
+            is_all_here(torn, scan).then(|| Torn::of(torn, scan, why))
+        }
+        _ => empty(found, scan, resumed),
+    }
+}
+
+/// The one empty directory above what is gone on from that is called like the others and was made after it: its trainer was
+/// killed before the first file.
+fn empty(found: &Found, scan: &Scan, resumed: Age) -> Option<Torn> {
+    let step = resumed.step?;
+    let series = |path: &str| (parent_of(path).to_owned(), kind(name_of(path)));
+    let from = found.candidates.iter().find(|unit| unit.step == resumed.step && !is_empty(unit, scan))?;
+    let listing = scan.options.seen(scan.listing);
+    let is_above = |d: &Entry| scan.step(&d.path, step_in_stem(d.name())).flatten() > Some(step);
+    let is_one = |d: &&Entry| {
+        is_above(d) && series(&d.path) == series(&from.unit) && !scan.is_aside(&d.path) && is_hollow(d, scan)
+    };
+    let mut all = listing.directories().filter(is_one);
+    let (one, another) = (all.next()?, all.next());
+    let is_pointed_at = !(found.layout.pointers)(scan, from).is_empty();
+    let is_it = another.is_none() && !is_pointed_at && one.mtime_ns > resumed.newest_ns;
+    is_it.then(|| Torn::empty(one, scan))
+}
+
+/// The only unit there is, where nothing whole is, if it was written after this time. With none to compare it with, how it
+/// is written is not known, and one that seems to lack something may be all that its trainer needs: it must be empty, or
+/// hold a file that ends before its own end.
+pub fn first(found: &Found, scan: &Scan, since_ns: i64) -> Option<Torn> {
+    let [only] = &found.candidates[..] else { return None };
+    let is_pointed_at = !(found.layout.pointers)(scan, only).is_empty();
+    let own = scan.listing.get(&only.unit).filter(|entry| entry.kind == Kind::Directory);
+    // One that is called otherwise (`exp_1`) may be a run's, with all that it writes.
+    let is_a_step = only.step.is_some() && own.is_none_or(|directory| is_steps(directory.name()));
+    if scan.options.has_other_nodes || is_pointed_at || !is_a_step {
         return None;
     }
-    Some((torn, why))
+    if let Some(directory) = own.filter(|directory| is_hollow(directory, scan)) {
+        return (directory.mtime_ns > since_ns).then(|| Torn::empty(directory, scan));
+    }
+    complete(found, scan, only).err()?;
+    let cut = only.files(scan.listing).find(|file| check::is_cut(scan.peek, file))?;
+    let is_ours = only.newest_ns(scan.listing) > since_ns && is_all_here(only, scan);
+    is_ours.then(|| Torn::of(only, scan, format!("{} is cut short", cut.path)))
+}
+
+fn is_empty(unit: &Candidate, scan: &Scan) -> bool {
+    scan.listing.get(&unit.unit).is_some_and(|entry| is_hollow(entry, scan))
+}
+
+/// Whether it is a directory with nothing but directories in it.
+fn is_hollow(entry: &Entry, scan: &Scan) -> bool {
+    let is_directory = |entry: &Entry| entry.kind == Kind::Directory && entry.through.is_none();
+    is_directory(entry) && scan.listing.below(&entry.path).iter().all(is_directory)
+}
+
+/// Whether nothing of it lies elsewhere, or cannot be moved.
+fn is_all_here(unit: &Candidate, scan: &Scan) -> bool {
+    let is_elsewhere = |entry: &Entry| entry.refused().is_some() || entry.through.is_some();
+    !unit.entries(scan.listing).any(is_elsewhere) && unit.leaving(scan.listing).next().is_none()
 }
 
 /// The unit of the highest step, where it is above and written after what is gone on from, and not whole; and why it is not.
@@ -30,7 +120,7 @@ pub fn newest<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<(&'a Ca
 }
 
 /// What is to be moved, so that it is out of the way: a directory, or each file of one that has none for itself.
-pub fn parts<'a>(unit: &'a Candidate, scan: &'a Scan) -> Vec<&'a str> {
+fn parts<'a>(unit: &'a Candidate, scan: &'a Scan) -> Vec<&'a str> {
     if scan.listing.get(&unit.unit).is_some_and(|entry| entry.kind == Kind::Directory) {
         return vec![&unit.unit];
     }
@@ -40,7 +130,7 @@ pub fn parts<'a>(unit: &'a Candidate, scan: &'a Scan) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::zip_of;
+    use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::{Options, recognise};
     use super::*;
@@ -59,8 +149,7 @@ mod tests {
         let scan = Scan { listing: &listing, peek: memory, options };
         let found = recognise(&scan).expect("something is recognised");
         let resumed = Age { step: Some(step), newest_ns: 1_000 * step as i64 };
-        let torn = in_the_way(&found, &scan, resumed).map(|(unit, _)| parts(unit, &scan));
-        torn.unwrap_or_default().into_iter().map(str::to_owned).collect()
+        in_the_way(&found, &scan, resumed).map(|torn| torn.paths).unwrap_or_default()
     }
 
     fn moved(memory: &Memory, step: u64) -> Vec<String> {
@@ -97,5 +186,87 @@ mod tests {
         let nodes = Options { has_other_nodes: true, ..Options::default() };
         assert_eq!(moved_with(&saved(&[4, 8], &[12]), 8, &nodes), [""; 0], "the rest may be another node's");
         assert_eq!(moved(&saved(&[4, 8], &[12]).with("step_12/x", "-> /elsewhere"), 8), [""; 0]);
+    }
+    /// The same where nothing whole is there, and the job has used the directory since 500.
+    fn moved_first(memory: &Memory) -> Vec<String> {
+        let (listing, options) = (memory.listing(), Options::default());
+        let scan = Scan { listing: &listing, peek: memory, options: &options };
+        let found = recognise(&scan).expect("something is recognised");
+        first(&found, &scan, 500).map(|torn| torn.paths).unwrap_or_default()
+    }
+
+    #[test]
+    fn an_empty_directory_above_the_others_is_in_the_way_and_nothing_else_that_is_empty() {
+        let of = |steps: &[u64], empty: &[&str]| {
+            let made = |memory: Memory, path: &&str| memory.with(&format!("{path}/"), "").at(path, 20_000);
+            empty.iter().fold(saved(steps, &[]), made)
+        };
+        assert_eq!(moved(&of(&[4, 8], &["step_12"]), 8), ["step_12"]);
+        assert_eq!(
+            moved(&of(&[4, 8], &["step_12/optimizer"]).at("step_12", 20_000), 8),
+            ["step_12/optimizer", "step_12"]
+        );
+        for elsewhere in ["step_6", "epoch_12", "step_12.tmp", "model", "logs/step_12"] {
+            assert_eq!(moved(&of(&[4, 8], &[elsewhere]), 8), [""; 0], "{elsewhere}");
+        }
+        assert_eq!(moved(&of(&[4, 8], &["step_12"]).at("step_12", 7_000), 8), [""; 0], "of an older run");
+        assert_eq!(moved(&of(&[4, 8], &["step_12", "step_16"]), 8), [""; 0], "how it is written is not known");
+        assert_eq!(moved(&of(&[4, 8, 16], &["step_12"]), 8), [""; 0], "nobody takes it for the newest");
+        assert_eq!(
+            moved(&of(&[4, 8], &["step_12"]).with("step_12/notes", "-> ../notes"), 8),
+            [""; 0],
+            "a link is in it"
+        );
+        let memory = of(&[4, 8], &["step_12"]);
+        assert_eq!(moved_with(&memory, 8, &Options { has_other_nodes: true, ..Options::default() }), [""; 0]);
+        assert_eq!(
+            moved_with(&memory, 8, &Options { left_out: Some("step_12".into()), ..Options::default() }),
+            [""; 0]
+        );
+        let states = "global_step8/mp_rank_00_model_states.pt";
+        let pointed = Memory::of(&[("latest", "global_step8"), ("global_step12/", "")]).with(states, zip_of(b"w", b""));
+        let pointed = pointed.at(states, 8_000).at("global_step12", 9_000);
+        assert_eq!(moved(&pointed, 8), [""; 0], "a pointer says what to load");
+        let anybodys =
+            Memory::of(&[("ckpt-8/w.bin", "w"), ("ckpt-12/", "")]).at("ckpt-8/w.bin", 8_000).at("ckpt-12", 9_000);
+        assert_eq!(moved(&anybodys, 8), ["ckpt-12"]);
+    }
+
+    #[test]
+    fn a_first_save_is_in_the_way_where_it_is_empty_or_one_of_its_files_ends_before_its_own_end() {
+        let zip = zip_of(b"weights", b"");
+        let of =
+            |name: &str, bytes: &[u8]| Memory::default().with(name, bytes).at(name, 1_000).at("checkpoint-4", 1_000);
+        let cut = of("checkpoint-4/optimizer.pt", &zip[..40]);
+        assert_eq!(moved_first(&cut), ["checkpoint-4"]);
+        assert_eq!(moved_first(&of("model_4.pt", &zip[..40])), ["model_4.pt"]);
+        let weights = of("checkpoint-4/model.safetensors", &safetensors_of(&[b'w'; 99])[..150]);
+        assert_eq!(moved_first(&weights), ["checkpoint-4"]);
+        assert_eq!(moved_first(&of("checkpoint-4/", b"")), ["checkpoint-4"]);
+        assert_eq!(moved_first(&cut.clone().at("checkpoint-4/optimizer.pt", 400)), [""; 0], "before the job came");
+        assert_eq!(moved_first(&cut.clone().with("checkpoint-8/config.json", "{}")), [""; 0], "there are two");
+        assert_eq!(moved_first(&cut.with("checkpoint-4/x", "-> /elsewhere")), [""; 0], "a part lies elsewhere");
+        for of_a_run in [of("exp_4/", b""), of("exp_4/model.safetensors", &safetensors_of(&[b'w'; 99])[..150])] {
+            assert_eq!(moved_first(&of_a_run.at("exp_4", 1_000)), [""; 0]);
+        }
+        assert_eq!(moved_first(&of("last.pt", &zip[..40])), [""; 0], "it has no number");
+        let pointed = of("global_step4/mp_rank_00_model_states.pt", &zip[..40]).with("latest", "global_step4");
+        assert_eq!(moved_first(&pointed), [""; 0], "a pointer tells");
+    }
+
+    #[test]
+    fn a_first_save_that_only_lacks_what_others_have_may_be_all_that_its_trainer_needs() {
+        let whole = zip_of(b"weights", b"");
+        let files: [(&str, &[u8]); 5] = [
+            ("checkpoint-4/adapter_model.bin", &whole),
+            ("checkpoint-4/log.json", b"{}\n{}\n"),
+            ("checkpoint-4/model.bin", b""),
+            ("step_4/__0_0.distcp", b"weights"),
+            ("step_4/weights.bin", b"weights"),
+        ];
+        for (name, bytes) in files {
+            let memory = Memory::default().with("checkpoint-4/config.json", "{}").with(name, bytes).at(name, 1_000);
+            assert_eq!(moved_first(&memory), [""; 0], "{name}");
+        }
     }
 }

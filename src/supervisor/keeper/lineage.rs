@@ -54,8 +54,11 @@ impl Mirror {
     }
 
     pub(super) fn read_lineage(&mut self, beneath: &Beneath, address: &Address) {
-        let text = beneath.read(&self.record(address).1, SMALL).unwrap_or_default();
+        let record = self.record(address).1;
+        let text = beneath.read(&record, SMALL).unwrap_or_default();
         if let Ok(lineage) = serde_json::from_slice::<Lineage>(&text) {
+            let written = beneath.look(&record).ok().flatten().map(|record| record.mtime_ns);
+            self.used_ns = written.unwrap_or(i64::MAX);
             self.lineage = Attempt::parse(&lineage.attempt);
             self.ignored = lineage.ignored;
         }

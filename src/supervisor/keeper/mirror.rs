@@ -140,6 +140,8 @@ pub struct Mirror {
     pub(crate) seq: u64,
     /// The attempt that last used the directory with this store.
     pub(crate) lineage: Option<Attempt>,
+    /// When the run before this one last restored into it, nanoseconds since 1970, as far as that is known.
+    pub(super) used_ns: i64,
     /// Local units that were passed over for an older one, with their newest modification time: not to be committed or
     /// resumed from unless written again, or asked for by their step.
     pub(crate) ignored: BTreeMap<String, i64>,
@@ -236,6 +238,7 @@ impl Mirror {
             saw_commits: false,
             seq: 0,
             lineage: None,
+            used_ns: i64::MAX,
             ignored: BTreeMap::new(),
             parent: None,
             origin: None,

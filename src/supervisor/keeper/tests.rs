@@ -21,7 +21,7 @@ use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::Retention;
 
-fn config(place: &Path) -> MirrorConfig {
+pub(super) fn config(place: &Path) -> MirrorConfig {
     MirrorConfig {
         dir: place.join("checkpoints"),
         store: Some(Address::Directory(place.join("store"))),
