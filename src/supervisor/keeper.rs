@@ -310,6 +310,9 @@ impl Keeper {
             if !has_store {
                 mirror.make_directory().await;
             }
+            if checkpoints.alone {
+                mirror.remove_what_is_gone();
+            }
             if let Some((sibling, _)) = &beside {
                 mirror.heed(&sibling.store);
             }

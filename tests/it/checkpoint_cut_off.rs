@@ -80,6 +80,37 @@ fn takes_the_highest(place: &Place, attempts: &str) -> Trainit {
 }
 
 #[test]
+fn a_job_that_is_killed_in_each_save_keeps_the_newest_of_them_and_all_that_may_be_whole() {
+    let place = Place::new();
+    let own = place.local().join(".trainit");
+    let moved_before = own.join("aside/0000000001-1/step_2/w");
+    fs::create_dir_all(moved_before.parent().unwrap()).unwrap();
+    fs::write(&moved_before, "whole, or of an older version").unwrap();
+    let attempts = r#"1) save 4; mkdir step_8; echo torn >step_8/__0_0.distcp; die ;;
+        2) save 8; mkdir step_12; echo torn >step_12/__0_0.distcp; die ;;
+        3) while [ "$(ls .trainit/gone)" ]; do sleep 0.01; done ;;"#;
+    let done = takes_the_highest(&place, attempts).output().expect_code(0);
+    assert_eq!(done.out(), "1 from\n2 from step_4\n3 from step_8\n", "{}", done.err());
+    let kept = fs::read_dir(own.join("torn")).unwrap().map(|place| place.unwrap().path()).collect::<Vec<_>>();
+    assert_eq!((kept.len(), kept[0].join("step_12/__0_0.distcp").exists()), (1, true), "{kept:?}");
+    assert!(moved_before.exists());
+    assert!(done.err().contains("torn/local-1/step_8, which was cut off before it, is removed"), "{}", done.err());
+}
+
+#[test]
+fn what_a_killed_run_had_not_removed_yet_is_removed_while_the_next_one_trains() {
+    let place = Place::new();
+    let (gone, kept) = (place.local().join(".trainit/gone"), place.local().join(".trainit/torn/local-1/step_8/w"));
+    for path in [&gone.join("local-1-0/step_4/w"), &kept] {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "torn").unwrap();
+    }
+    let attempts = r#"1) while [ "$(ls .trainit/gone)" ]; do sleep 0.01; done ;;"#;
+    takes_the_highest(&place, attempts).output().expect_code(0);
+    assert!(kept.exists() && fs::read_dir(gone).unwrap().next().is_none());
+}
+
+#[test]
 fn a_directory_that_was_made_and_not_written_into_is_out_of_the_way_of_the_next_attempt() {
     let place = Place::new();
     let done = takes_the_highest(&place, "1) save 4; mkdir step_8; die ;;").output().expect_code(0);

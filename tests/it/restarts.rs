@@ -87,7 +87,7 @@ fn a_save_that_was_cut_off_is_not_left_in_the_way_of_a_trainer_that_takes_the_hi
         save_sharded(&place.local().join("step_8"), 1_000);
         let done = run(&place, store, HIGHEST).output().expect_code(0);
         assert_eq!(done.out(), "from=step_8\nfrom=step_8\n", "{}", done.err());
-        let aside = place.local().join(".trainit/aside");
+        let aside = place.local().join(".trainit/torn");
         let kept = fs::read_dir(aside).unwrap().map(|e| e.unwrap().path().join("step_12")).next().unwrap();
         assert!(kept.join("__0_0.distcp").exists());
         assert!(

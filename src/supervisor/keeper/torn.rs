@@ -1,17 +1,34 @@
 //! Moves a save that was cut off out of the way, before the trainer starts: what takes the highest number by itself, as
 //! Transformers and Accelerate do, would load it, die of it, and have the whole checkpoint before it blamed.
+//!
+//! Of those that were moved the newest is kept, or a job that is killed in each save would fill its disk with them. They lie
+//! apart from what was moved for a restore, or was given up: that may be whole, and stays.
 
 use std::io;
+use std::path::Path;
 
+use super::claim::nonce;
 use super::look::walked;
 use super::mirror::{Mirror, Restore, Resume, beneath, blocking};
 use super::nook::turn;
-use super::place::set_aside;
+use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::torn::{self, Torn};
 use crate::rules::checkpoint::{Found, Scan, recognise};
+
+/// Where what was moved is kept, each in a place of its own.
+const TORN: &str = ".trainit/torn";
+/// What lies here is to be removed, by whoever comes first.
+const GONE: &str = ".trainit/gone";
+
+/// Where it was moved to.
+struct Moved {
+    aside: String,
+    /// What was let go of for it.
+    before: io::Result<Vec<String>>,
+}
 
 impl Mirror {
     /// To be asked when nobody writes. What cannot be moved is told of, and the trainer is started all the same.
@@ -36,11 +53,7 @@ impl Mirror {
         let begin = format!("{} is not complete ({}){than}", torn.unit, torn.why);
         let cleared = match torn.is_empty {
             true => self.remove_empty(&torn).await.map(|()| "it is removed, as nothing is lost with it".to_owned()),
-            false => self.move_aside(&torn).await.map(|aside| {
-                format!(
-                    "it is kept as {aside}, where no trainer takes it for the newest; delete it when nobody needs it"
-                )
-            }),
+            false => self.move_aside(&torn).await.map(|moved| self.told(moved)),
         };
         self.note(match cleared {
             Ok(done) => format!("{begin}: {done}"),
@@ -91,26 +104,83 @@ impl Mirror {
         .await
     }
 
-    /// Returns where the unit is then.
-    async fn move_aside(&self, torn: &Torn) -> io::Result<String> {
+    async fn move_aside(&self, torn: &Torn) -> io::Result<Moved> {
         let (dir, paths) = (beneath(&self.config.dir)?, torn.paths.clone());
         let attempt = self.attempt.as_ref().map_or("local".to_owned(), Attempt::to_string);
         let _turn = turn(&dir).await;
         blocking(move || {
+            let mut places = (1u32..10_000).map(|n| format!("{attempt}-{n}"));
+            let is_free = |place: &String| matches!(dir.look(&format!("{TORN}/{place}")), Ok(None));
+            let place = places.find(is_free).ok_or(io::ErrorKind::AlreadyExists)?;
             let mut aside = String::new();
             for path in &paths {
-                aside = set_aside(&dir, &attempt, path)?;
+                aside = format!("{TORN}/{place}/{path}");
+                dir.rename(path, &aside)?;
             }
-            Ok(aside)
+            Ok(Moved { aside, before: let_go(&dir, &place) })
         })
         .await
     }
+
+    fn told(&self, Moved { aside, before }: Moved) -> String {
+        let before = match before {
+            Ok(before) if before.is_empty() => String::new(),
+            Ok(before) => {
+                self.remove_what_is_gone();
+                format!("; {}, which was cut off before it, is removed", before.join(" and "))
+            }
+            Err(error) => format!("; what was cut off before it cannot be removed: {error}; it takes up room"),
+        };
+        format!(
+            "it is kept as {aside}, where no trainer takes it for the newest, until another is cut off; delete it when nobody needs it{before}"
+        )
+    }
+
+    /// Removes what was let go of, while everything else goes on: it may be large. Where that is cut off, the next one that
+    /// comes goes on with it.
+    pub(super) fn remove_what_is_gone(&self) {
+        let path = self.config.dir.clone();
+        tokio::spawn(async move {
+            let dir = path.clone();
+            if let Err(error) = blocking(move || remove_all(&dir)).await {
+                tracing::warn!(
+                    code = "checkpoint",
+                    "cannot remove all of {GONE} in {}: {error}; it takes up room; delete it",
+                    path.display()
+                );
+            }
+        });
+    }
+}
+
+/// Lets go of what was kept before this place. What has another name is gone, whoever is killed before it is removed.
+fn let_go(dir: &Beneath, kept: &str) -> io::Result<Vec<String>> {
+    let mut gone = Vec::new();
+    for name in dir.names(TORN)?.into_iter().filter(|name| name != kept) {
+        let place = format!("{TORN}/{name}");
+        let held = dir.names(&place)?.into_iter().next().unwrap_or_default();
+        dir.rename(&place, &format!("{GONE}/{name}-{}", nonce()))?;
+        gone.push(format!("{place}/{held}"));
+    }
+    Ok(gone)
+}
+
+/// Errors: of the first that stays; the others are removed.
+fn remove_all(dir: &Path) -> io::Result<()> {
+    let dir = match Beneath::open(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    // The directory itself stays: somebody may be about to put the next one there.
+    let removed: Vec<_> = dir.names(GONE)?.iter().map(|name| dir.remove_tree(&format!("{GONE}/{name}"))).collect();
+    removed.into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File};
-    use std::path::{Path, PathBuf};
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::super::mirror::MirrorConfig;
@@ -137,6 +207,11 @@ mod tests {
         (place, dir, mirror)
     }
 
+    async fn cut_off(dir: &Path, mirror: &mut Mirror, step: u64) -> String {
+        write(&dir.join(format!("step_{step}/__0_0.distcp")));
+        cleared(mirror).await
+    }
+
     /// Another attempt is about to start.
     async fn cleared(mirror: &mut Mirror) -> String {
         let resume = mirror.restore().await.expect("step 8 is there");
@@ -144,12 +219,69 @@ mod tests {
         mirror.take_notes().join("\n")
     }
 
+    /// Comes back when what was let go of is removed.
+    async fn removed(dir: &Path) {
+        let is_gone = async {
+            while fs::read_dir(dir.join(GONE)).expect("reads").next().is_some() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), is_gone).await.expect("it is removed");
+    }
+
+    fn kept(dir: &Path) -> Vec<PathBuf> {
+        let places = fs::read_dir(dir.join(TORN)).into_iter().flatten().flatten();
+        places.flat_map(|place| fs::read_dir(place.path()).expect("reads").flatten()).map(|e| e.path()).collect()
+    }
+
     #[tokio::test]
-    async fn an_empty_directory_is_removed_and_moved_nowhere() {
+    async fn of_the_saves_that_were_cut_off_the_newest_is_kept_and_of_what_may_be_whole_all() {
+        let (place, dir, mut mirror) = begun().await;
+        let (whole, outside) = (dir.join(".trainit/aside/local-1/step_2/w"), place.path().join("outside/w"));
+        [&whole, &outside].into_iter().for_each(|path| write(path));
+        let said = cut_off(&dir, &mut mirror, 12).await;
+        assert!(said.contains("is kept as .trainit/torn/local-1/step_12") && !said.contains("removed"), "{said}");
+        symlink(outside.parent().expect("it has one"), dir.join(TORN).join("local-1/step_12/link")).expect("symlink");
+        let said = cut_off(&dir, &mut mirror, 16).await;
+        assert!(said.contains("; .trainit/torn/local-1/step_12, which was cut off before it, is removed"), "{said}");
+        removed(&dir).await;
+        assert_eq!(kept(&dir), [dir.join(".trainit/torn/local-2/step_16")]);
+        cut_off(&dir, &mut mirror, 12).await;
+        removed(&dir).await;
+        assert_eq!(kept(&dir), [dir.join(".trainit/torn/local-1/step_12")]);
+        assert!(whole.exists() && outside.exists() && dir.join("step_8/.metadata").exists());
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_run_was_removing_is_removed_by_the_next() {
         let (_place, dir, mut mirror) = begun().await;
+        cut_off(&dir, &mut mirror, 12).await;
+        write(&dir.join(GONE).join("local-1-0/step_4/w"));
+        mirror.remove_what_is_gone();
+        removed(&dir).await;
+        assert_eq!(kept(&dir), [dir.join(".trainit/torn/local-1/step_12")]);
+    }
+
+    #[tokio::test]
+    async fn where_nothing_can_be_removed_the_way_is_clear_all_the_same() {
+        let (_place, dir, mut mirror) = begun().await;
+        cut_off(&dir, &mut mirror, 12).await;
+        fs::write(dir.join(GONE), "in the way").expect("writes");
+        let said = cut_off(&dir, &mut mirror, 16).await;
+        assert!(
+            said.contains("is kept as") && said.contains("; what was cut off before it cannot be removed: "),
+            "{said}"
+        );
+        assert_eq!((kept(&dir).len(), dir.join("step_16").exists()), (2, false));
+    }
+
+    #[tokio::test]
+    async fn an_empty_directory_is_removed_and_nothing_is_let_go_of_for_it() {
+        let (_place, dir, mut mirror) = begun().await;
+        cut_off(&dir, &mut mirror, 12).await;
         fs::create_dir_all(dir.join("step_16/optimizer")).expect("mkdir");
         let said = cleared(&mut mirror).await;
         assert!(said.contains("step_16 is not complete (it is empty)") && said.contains(": it is removed"), "{said}");
-        assert!(!dir.join("step_16").exists() && !dir.join(".trainit").exists());
+        assert_eq!((kept(&dir).len(), dir.join("step_16").exists()), (1, false));
     }
 }
