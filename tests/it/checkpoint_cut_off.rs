@@ -80,7 +80,7 @@ fn takes_the_highest(place: &Place, attempts: &str) -> Trainit {
 }
 
 #[test]
-fn a_job_that_is_killed_in_each_save_keeps_the_newest_of_them_and_all_that_may_be_whole() {
+fn a_job_that_is_killed_in_each_save_keeps_what_is_newer_than_its_whole_ones_and_all_that_may_be_whole() {
     let place = Place::new();
     let own = place.local().join(".trainit");
     let moved_before = own.join("aside/0000000001-1/step_2/w");
@@ -94,14 +94,14 @@ fn a_job_that_is_killed_in_each_save_keeps_the_newest_of_them_and_all_that_may_b
     let kept = fs::read_dir(own.join("torn")).unwrap().map(|place| place.unwrap().path()).collect::<Vec<_>>();
     assert_eq!((kept.len(), kept[0].join("step_12/__0_0.distcp").exists()), (1, true), "{kept:?}");
     assert!(moved_before.exists());
-    assert!(done.err().contains("torn/local-1/step_8, which was cut off before it, is removed"), "{}", done.err());
+    assert!(done.err().contains("torn/8-1/step_8, which is superseded, is removed"), "{}", done.err());
 }
 
 #[test]
 fn what_a_killed_run_had_not_removed_yet_is_removed_while_the_next_one_trains() {
     let place = Place::new();
-    let (gone, kept) = (place.local().join(".trainit/gone"), place.local().join(".trainit/torn/local-1/step_8/w"));
-    for path in [&gone.join("local-1-0/step_4/w"), &kept] {
+    let (gone, kept) = (place.local().join(".trainit/gone"), place.local().join(".trainit/torn/8-1/step_8/w"));
+    for path in [&gone.join("4-1-0/step_4/w"), &kept] {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, "torn").unwrap();
     }

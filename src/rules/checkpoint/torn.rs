@@ -11,6 +11,8 @@ use super::{Candidate, Entry, Found, Kind, Scan, check, complete};
 pub struct Torn {
     /// The unit.
     pub unit: String,
+    /// The step of it.
+    pub step: Option<u64>,
     /// Why it is not whole.
     pub why: String,
     /// What somebody may still be writing: its files, or its directories where it has none.
@@ -25,14 +27,15 @@ impl Torn {
     fn of(unit: &Candidate, scan: &Scan, why: String) -> Torn {
         let paths = parts(unit, scan).into_iter().map(str::to_owned).collect();
         let entries = unit.files(scan.listing).cloned().collect();
-        Torn { unit: unit.unit.clone(), why, entries, paths, is_empty: false }
+        Torn { unit: unit.unit.clone(), step: unit.step, why, entries, paths, is_empty: false }
     }
 
     fn empty(directory: &Entry, scan: &Scan) -> Torn {
         let below = scan.listing.below(&directory.path).iter();
         let entries: Vec<Entry> = [directory].into_iter().chain(below).cloned().collect();
         let paths = entries.iter().rev().map(|entry| entry.path.clone()).collect();
-        Torn { unit: directory.path.clone(), why: "it is empty".to_owned(), entries, paths, is_empty: true }
+        let (unit, why) = (directory.path.clone(), "it is empty".to_owned());
+        Torn { unit, step: None, why, entries, paths, is_empty: true }
     }
 }
 
@@ -91,6 +94,12 @@ pub fn first(found: &Found, scan: &Scan, since_ns: i64) -> Option<Torn> {
     let cut = only.files(scan.listing).find(|file| check::is_cut(scan.peek, file))?;
     let is_ours = only.newest_ns(scan.listing) > since_ns && is_all_here(only, scan);
     is_ours.then(|| Torn::of(only, scan, format!("{} is cut short", cut.path)))
+}
+
+/// Whether one that was cut off at a step and moved is of no use any more: another of that step has been moved, or a whole one
+/// that is as new is gone on from. (What seems to lack something may be all that its trainer saves by now.)
+pub fn is_superseded(step: u64, moved: Option<u64>, whole: Option<u64>) -> bool {
+    moved == Some(step) || whole.is_some_and(|whole| step <= whole)
 }
 
 fn is_empty(unit: &Candidate, scan: &Scan) -> bool {
@@ -187,6 +196,7 @@ mod tests {
         assert_eq!(moved_with(&saved(&[4, 8], &[12]), 8, &nodes), [""; 0], "the rest may be another node's");
         assert_eq!(moved(&saved(&[4, 8], &[12]).with("step_12/x", "-> /elsewhere"), 8), [""; 0]);
     }
+
     /// The same where nothing whole is there, and the job has used the directory since 500.
     fn moved_first(memory: &Memory) -> Vec<String> {
         let (listing, options) = (memory.listing(), Options::default());
@@ -268,5 +278,13 @@ mod tests {
             let memory = Memory::default().with("checkpoint-4/config.json", "{}").with(name, bytes).at(name, 1_000);
             assert_eq!(moved_first(&memory), [""; 0], "{name}");
         }
+    }
+
+    #[test]
+    fn one_that_was_moved_is_superseded_by_its_step_saved_whole_or_cut_off_again() {
+        assert!(is_superseded(8, Some(12), Some(8)) && is_superseded(8, None, Some(12)));
+        assert!(is_superseded(8, Some(8), None));
+        assert!(!is_superseded(8, Some(12), Some(4)), "nothing else has what it has");
+        assert!(!is_superseded(8, Some(4), None) && !is_superseded(8, None, None));
     }
 }

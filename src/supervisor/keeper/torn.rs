@@ -1,8 +1,8 @@
 //! Moves a save that was cut off out of the way, before the trainer starts: what takes the highest number by itself, as
 //! Transformers and Accelerate do, would load it, die of it, and have the whole checkpoint before it blamed.
 //!
-//! Of those that were moved the newest is kept, or a job that is killed in each save would fill its disk with them. They lie
-//! apart from what was moved for a restore, or was given up: that may be whole, and stays.
+//! Of those that were moved what is superseded is removed, or a job that is killed in each save would fill its disk with them.
+//! They lie apart from what was moved for a restore, or was given up: that may be whole, and stays.
 
 use std::io;
 use std::path::Path;
@@ -13,12 +13,11 @@ use super::mirror::{Mirror, Restore, Resume, beneath, blocking};
 use super::nook::turn;
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
-use crate::rules::checkpoint::names::Attempt;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::torn::{self, Torn};
 use crate::rules::checkpoint::{Found, Scan, recognise};
 
-/// Where what was moved is kept, each in a place of its own.
+/// Where what was moved is kept, each in a place of its own: STEP-NUMBER.
 const TORN: &str = ".trainit/torn";
 /// What lies here is to be removed, by whoever comes first.
 const GONE: &str = ".trainit/gone";
@@ -53,7 +52,7 @@ impl Mirror {
         let begin = format!("{} is not complete ({}){than}", torn.unit, torn.why);
         let cleared = match torn.is_empty {
             true => self.remove_empty(&torn).await.map(|()| "it is removed, as nothing is lost with it".to_owned()),
-            false => self.move_aside(&torn).await.map(|moved| self.told(moved)),
+            false => self.move_aside(&torn, resume.and_then(|r| r.step)).await.map(|moved| self.told(moved)),
         };
         self.note(match cleared {
             Ok(done) => format!("{begin}: {done}"),
@@ -104,12 +103,12 @@ impl Mirror {
         .await
     }
 
-    async fn move_aside(&self, torn: &Torn) -> io::Result<Moved> {
-        let (dir, paths) = (beneath(&self.config.dir)?, torn.paths.clone());
-        let attempt = self.attempt.as_ref().map_or("local".to_owned(), Attempt::to_string);
+    /// `whole`: the step that is gone on from.
+    async fn move_aside(&self, torn: &Torn, whole: Option<u64>) -> io::Result<Moved> {
+        let (dir, paths, step) = (beneath(&self.config.dir)?, torn.paths.clone(), torn.step);
         let _turn = turn(&dir).await;
         blocking(move || {
-            let mut places = (1u32..10_000).map(|n| format!("{attempt}-{n}"));
+            let mut places = (1u32..10_000).map(|n| format!("{}-{n}", step.unwrap_or_default()));
             let is_free = |place: &String| matches!(dir.look(&format!("{TORN}/{place}")), Ok(None));
             let place = places.find(is_free).ok_or(io::ErrorKind::AlreadyExists)?;
             let mut aside = String::new();
@@ -117,7 +116,8 @@ impl Mirror {
                 aside = format!("{TORN}/{place}/{path}");
                 dir.rename(path, &aside)?;
             }
-            Ok(Moved { aside, before: let_go(&dir, &place) })
+            let is_kept = |name: &str, step_of_it| name == place || !torn::is_superseded(step_of_it, step, whole);
+            Ok(Moved { aside, before: let_go(&dir, is_kept) })
         })
         .await
     }
@@ -127,12 +127,12 @@ impl Mirror {
             Ok(before) if before.is_empty() => String::new(),
             Ok(before) => {
                 self.remove_what_is_gone();
-                format!("; {}, which was cut off before it, is removed", before.join(" and "))
+                format!("; {}, which is superseded, is removed", before.join(" and "))
             }
             Err(error) => format!("; what was cut off before it cannot be removed: {error}; it takes up room"),
         };
         format!(
-            "it is kept as {aside}, where no trainer takes it for the newest, until another is cut off; delete it when nobody needs it{before}"
+            "it is kept as {aside}, where no trainer takes it for the newest; delete it when nobody needs it{before}"
         )
     }
 
@@ -153,10 +153,12 @@ impl Mirror {
     }
 }
 
-/// Lets go of what was kept before this place. What has another name is gone, whoever is killed before it is removed.
-fn let_go(dir: &Beneath, kept: &str) -> io::Result<Vec<String>> {
+/// Lets go of what is not kept, by the name of its place and its step. What has another name is gone, whoever is killed
+/// before it is removed.
+fn let_go(dir: &Beneath, is_kept: impl Fn(&str, u64) -> bool) -> io::Result<Vec<String>> {
     let mut gone = Vec::new();
-    for name in dir.names(TORN)?.into_iter().filter(|name| name != kept) {
+    let step_of = |name: &str| name.split_once('-')?.0.parse().ok();
+    for name in dir.names(TORN)?.into_iter().filter(|name| step_of(name).is_some_and(|step| !is_kept(name, step))) {
         let place = format!("{TORN}/{name}");
         let held = dir.names(&place)?.into_iter().next().unwrap_or_default();
         dir.rename(&place, &format!("{GONE}/{name}-{}", nonce()))?;
@@ -192,15 +194,20 @@ mod tests {
         fs::write(path, "__0_0.distcp").expect("writes");
     }
 
+    /// A whole one, long ago.
+    fn save(dir: &Path, step: u64) {
+        for path in ["__0_0.distcp", ".metadata"].map(|name| dir.join(format!("step_{step}")).join(name)) {
+            write(&path);
+            let file = File::options().append(true).open(path).expect("opens");
+            file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000 + step)).expect("sets the time");
+        }
+    }
+
     /// A run without a store, whose trainer has saved step 8.
     async fn begun() -> (tempfile::TempDir, PathBuf, Mirror) {
         let place = tempfile::tempdir().expect("temporary directory");
         let dir = place.path().join("checkpoints");
-        for path in ["__0_0.distcp", ".metadata"].map(|name| dir.join("step_8").join(name)) {
-            write(&path);
-            let file = File::options().append(true).open(path).expect("opens");
-            file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000)).expect("sets the time");
-        }
+        save(&dir, 8);
         let mut mirror =
             Mirror::open(MirrorConfig { store: None, claim: false, ..config(place.path()) }).await.expect("opens");
         mirror.restore().await.expect("step 8 is there");
@@ -231,24 +238,30 @@ mod tests {
 
     fn kept(dir: &Path) -> Vec<PathBuf> {
         let places = fs::read_dir(dir.join(TORN)).into_iter().flatten().flatten();
-        places.flat_map(|place| fs::read_dir(place.path()).expect("reads").flatten()).map(|e| e.path()).collect()
+        let held = places.flat_map(|place| fs::read_dir(place.path()).expect("reads").flatten());
+        let mut kept: Vec<PathBuf> = held.map(|entry| entry.path()).collect();
+        kept.sort();
+        kept
     }
 
     #[tokio::test]
-    async fn of_the_saves_that_were_cut_off_the_newest_is_kept_and_of_what_may_be_whole_all() {
+    async fn of_the_saves_that_were_cut_off_those_that_are_superseded_are_removed_and_of_what_may_be_whole_none() {
         let (place, dir, mut mirror) = begun().await;
         let (whole, outside) = (dir.join(".trainit/aside/local-1/step_2/w"), place.path().join("outside/w"));
         [&whole, &outside].into_iter().for_each(|path| write(path));
         let said = cut_off(&dir, &mut mirror, 12).await;
-        assert!(said.contains("is kept as .trainit/torn/local-1/step_12") && !said.contains("removed"), "{said}");
-        symlink(outside.parent().expect("it has one"), dir.join(TORN).join("local-1/step_12/link")).expect("symlink");
+        assert!(said.contains("is kept as .trainit/torn/12-1/step_12") && !said.contains("removed"), "{said}");
+        symlink(outside.parent().expect("it has one"), dir.join(TORN).join("12-1/step_12/link")).expect("symlink");
         let said = cut_off(&dir, &mut mirror, 16).await;
-        assert!(said.contains("; .trainit/torn/local-1/step_12, which was cut off before it, is removed"), "{said}");
+        assert!(!said.contains("removed"), "nothing else has what step 12 has: {said}");
+        let said = cut_off(&dir, &mut mirror, 12).await;
+        assert!(said.contains("; .trainit/torn/12-1/step_12, which is superseded, is removed"), "{said}");
         removed(&dir).await;
-        assert_eq!(kept(&dir), [dir.join(".trainit/torn/local-2/step_16")]);
-        cut_off(&dir, &mut mirror, 12).await;
+        assert_eq!(kept(&dir), [dir.join(".trainit/torn/12-2/step_12"), dir.join(".trainit/torn/16-1/step_16")]);
+        save(&dir, 16);
+        cut_off(&dir, &mut mirror, 20).await;
         removed(&dir).await;
-        assert_eq!(kept(&dir), [dir.join(".trainit/torn/local-1/step_12")]);
+        assert_eq!(kept(&dir), [dir.join(".trainit/torn/20-1/step_20")], "step 16 is whole");
         assert!(whole.exists() && outside.exists() && dir.join("step_8/.metadata").exists());
     }
 
@@ -259,7 +272,7 @@ mod tests {
         write(&dir.join(GONE).join("local-1-0/step_4/w"));
         mirror.remove_what_is_gone();
         removed(&dir).await;
-        assert_eq!(kept(&dir), [dir.join(".trainit/torn/local-1/step_12")]);
+        assert_eq!(kept(&dir), [dir.join(".trainit/torn/12-1/step_12")]);
     }
 
     #[tokio::test]
@@ -267,12 +280,12 @@ mod tests {
         let (_place, dir, mut mirror) = begun().await;
         cut_off(&dir, &mut mirror, 12).await;
         fs::write(dir.join(GONE), "in the way").expect("writes");
-        let said = cut_off(&dir, &mut mirror, 16).await;
+        let said = cut_off(&dir, &mut mirror, 12).await;
         assert!(
             said.contains("is kept as") && said.contains("; what was cut off before it cannot be removed: "),
             "{said}"
         );
-        assert_eq!((kept(&dir).len(), dir.join("step_16").exists()), (2, false));
+        assert_eq!((kept(&dir).len(), dir.join("step_12").exists()), (2, false));
     }
 
     #[tokio::test]
