@@ -191,7 +191,8 @@ impl Effects {
                 self.gpus.close(now);
             }
             let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
-            events.push(Event::MainEnded { local_rank, end, oom: kills > self.oom_kills_before });
+            let oom = kills.zip(self.oom_kills_before).map(|(now, before)| now > before);
+            events.push(Event::MainEnded { local_rank, end, oom });
             if self.leaders.alive().is_empty() {
                 events.extend(self.pulse.last_step());
             }

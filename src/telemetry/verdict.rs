@@ -77,7 +77,7 @@ pub fn not_started(detail: String) -> Outcome {
         exit_code: exit::NOT_STARTED,
         child: None,
         rank: None,
-        oom: false,
+        oom: Some(false),
         attempts: 0,
         resumed_step: None,
         committed_step: None,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rules::exit::End;
-use crate::rules::job::{Action, Event, Flushed, Machine, State, Target, Timer, Uptime};
+use crate::rules::job::{Action, Event, Flushed, KILLED_FOR_MEMORY, Machine, State, Target, Timer, Uptime};
 use crate::rules::signal::Signal;
 
 /// Logs one step of the machine, after the fact. `command` is the command's name, without its arguments.
@@ -120,10 +120,10 @@ fn told_start(command: &str, pids: &[i32], machine: &Machine) {
 }
 
 /// `expected`: it was asked to end.
-fn told_end(who: &str, end: End, oom: bool, expected: bool) {
+fn told_end(who: &str, end: End, oom: Option<bool>, expected: bool) {
     match end {
         End::Code(0) => tracing::info!("{who} ended with exit code 0"),
-        end if oom => tracing::warn!("{who} ended with {end}; the kernel killed for the cgroup's memory limit"),
+        end if oom == Some(true) => tracing::warn!("{who} ended with {end}; {KILLED_FOR_MEMORY}"),
         end if expected => tracing::info!("{who} ended with {end}"),
         end => tracing::warn!("{who} ended with {end}"),
     }
@@ -174,7 +174,7 @@ mod tests {
         let mut machine = Machine::new(Policy { checkpoints: true, store: true, ..Policy::default() });
         let term = Event::Signal { signal: Signal::TERM, sender: None };
         let stop = is_stopped.then_some(term);
-        let ended = Event::MainEnded { local_rank: 0, end: End::Code(code), oom: false };
+        let ended = Event::MainEnded { local_rank: 0, end: End::Code(code), oom: Some(false) };
         let restored = Event::Restored { resume: None, committed: None };
         let events = [Event::Started, restored, Event::Spawned { pids: vec![7] }].into_iter().chain(stop);
         for event in events.chain([ended, Event::TreeEmpty]) {

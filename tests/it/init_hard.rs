@@ -147,6 +147,18 @@ fn out_of_memory_is_told_from_a_mere_sigkill_by_the_cgroups_own_counter() {
 }
 
 #[test]
+fn where_nobody_counts_the_kernels_kills_the_verdict_does_not_say_that_there_were_none() {
+    if !is_root() {
+        eprintln!("skipped: a machine without memory cgroups (not root)");
+        return;
+    }
+    let script = "mount -t tmpfs none /sys/fs/cgroup && exec \"$0\" \"$@\"";
+    let done = Trainit::through(&["unshare", "--mount", "sh", "-c", script], ["run", "--", "sh", "-c", "exit 3"]);
+    let verdict = done.output().expect_code(3).verdict();
+    assert_eq!((&verdict["oom"], &verdict["reason"]), (&serde_json::Value::Null, &"failed".into()));
+}
+
+#[test]
 fn a_pool_of_workers_drains_when_its_master_is_told() {
     let script = "
 import multiprocessing, signal, sys, time

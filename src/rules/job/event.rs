@@ -109,8 +109,8 @@ pub enum Event {
         local_rank: u32,
         /// How.
         end: End,
-        /// The memory limit's own counter of kills rose during this attempt.
-        oom: bool,
+        /// The memory limit's own counter of kills rose during this attempt; `None`: nobody counts.
+        oom: Option<bool>,
     },
     /// Some other process of the tree ended.
     Reaped {

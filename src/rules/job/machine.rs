@@ -110,8 +110,9 @@ pub struct Machine {
     leaving: Option<String>,
     /// What the last commit took.
     commit_took: Option<Duration>,
-    /// How this attempt ended: its main child, or of several the first that failed.
-    ended: Option<(End, bool)>,
+    /// How this attempt ended: its main child, or of several the first that failed; and whether the kernel had killed for
+    /// memory by then.
+    ended: Option<(End, Option<bool>)>,
     /// When that was; its tree may take long to follow.
     ended_at: Uptime,
     /// Whose end that is, who else has ended since, and who is left.

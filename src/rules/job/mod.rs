@@ -16,4 +16,4 @@ pub use event::{Action, Event, Flushed, Mirrored, Resume, Target, Timer, Uptime}
 pub use hang::{Hang, Pulse, Sample};
 pub use machine::{COPY_AGAIN, Machine, STATES, State, Told};
 pub use policy::{Policy, Processes, StoppedCode};
-pub use verdict::{Outcome, Reason};
+pub use verdict::{KILLED_FOR_MEMORY, Outcome, Reason};

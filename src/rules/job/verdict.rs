@@ -45,6 +45,9 @@ impl Reason {
     }
 }
 
+/// Of an end after the kernel's killing in the same attempt.
+pub const KILLED_FOR_MEMORY: &str = "the kernel killed a process of the job for memory during this attempt";
+
 /// The end of a job, as far as the machine knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -57,8 +60,8 @@ pub struct Outcome {
     pub child: Option<End>,
     /// The rank of that child, where there were several.
     pub rank: Option<u32>,
-    /// The cgroup counted an out-of-memory kill during the last attempt.
-    pub oom: bool,
+    /// The cgroup counted an out-of-memory kill during the last attempt; `None`: nobody knows.
+    pub oom: Option<bool>,
     /// Starts of the command.
     pub attempts: u32,
     /// The step that the last attempt went on from.

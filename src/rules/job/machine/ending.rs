@@ -4,7 +4,7 @@ use super::{Cause, Machine, State, Stop};
 use crate::rules::exit::{self, End};
 use crate::rules::job::event::Action;
 use crate::rules::job::policy::StoppedCode;
-use crate::rules::job::verdict::{Outcome, Reason};
+use crate::rules::job::verdict::{KILLED_FOR_MEMORY, Outcome, Reason};
 
 impl Machine {
     /// The end of a life in which a command ran, or was stopped before it could.
@@ -52,27 +52,46 @@ impl Machine {
                 Some((end, _)) => format!("it was ended: {end}"),
                 None => "it could not be ended".to_owned(),
             };
-            return self.exit(Reason::Hung, exit::HUNG, format!("the command hung: {hung}; {ended}{suffix}"));
+            let hint = if self.was_killed_for_memory() { format!("; {KILLED_FOR_MEMORY}") } else { String::new() };
+            return self.exit(Reason::Hung, exit::HUNG, format!("the command hung: {hung}; {ended}{hint}{suffix}"));
         }
         match self.ended {
             Some((End::Code(0), _)) => {
                 let who = self.ranks().map_or(who, |(first, last)| format!("each of the ranks {first} to {last}"));
                 self.exit(Reason::Finished, code, format!("{who} finished with exit code 0{suffix}"))
             }
-            Some((end, true)) => self.exit(
+            Some((end, _)) if self.ran_out_of_memory() => self.exit(
                 Reason::Oom,
                 code,
                 format!(
                     "out of memory: the kernel killed for the cgroup's memory limit, {who} ended with {end}{suffix}"
                 ),
             ),
-            Some((end @ End::Signal(_), false)) => {
+            Some((end @ End::Signal(_), _)) => {
                 self.exit(Reason::Signalled, code, format!("{who} was ended by {end}{suffix}"))
             }
-            Some((end @ End::Code(_), false)) => {
+            Some((end @ End::Code(_), _)) => {
                 self.exit(Reason::Failed, code, format!("{who} failed with {end}{suffix}"))
             }
             None => self.exit(Reason::NotStarted, exit::NOT_STARTED, format!("nothing was started{suffix}")),
+        }
+    }
+
+    /// Whom the kernel killed is not known: a launcher or a data loader's parent fails because of it with a code of its own.
+    pub(super) fn ran_out_of_memory(&self) -> bool {
+        self.hung.is_none() && self.was_killed_for_memory() && self.ended.is_some_and(|(end, _)| end != End::Code(0))
+    }
+
+    fn was_killed_for_memory(&self) -> bool {
+        matches!(self.ended, Some((_, Some(true))))
+    }
+
+    fn oom(&self) -> Option<bool> {
+        match self.ended {
+            Some((_, oom)) => oom,
+            // There was nobody to kill.
+            None if self.attempt == 0 || self.not_started.is_some() => Some(false),
+            None => None,
         }
     }
 
@@ -83,11 +102,46 @@ impl Machine {
             exit_code: self.policy.remapped(code),
             child: self.ended.map(|(end, _)| end),
             rank: self.whose_rank(),
-            oom: self.ended.is_some_and(|(_, oom)| oom),
+            oom: self.oom(),
             attempts: self.attempt,
             resumed_step: self.resumed.as_ref().and_then(|r| r.step),
             committed_step: self.committed,
             detail,
         }))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{feed, outcome, running, secs};
+    use super::*;
+    use crate::rules::job::{Event, Policy};
+    use crate::rules::signal::Signal;
+
+    /// The verdict on a trainer that ended so, by what the counter of kills says of its attempt.
+    fn verdict(end: End, oom: Option<bool>) -> Outcome {
+        let mut machine = running(Policy::default());
+        outcome(feed(&mut machine, 1.0, [Event::MainEnded { local_rank: 0, end, oom }, Event::TreeEmpty]))
+    }
+
+    #[test]
+    fn out_of_memory_is_the_reason_only_when_the_counter_says_so() {
+        let killed = End::Signal(Signal::KILL);
+        for (oom, reason) in [(Some(true), Reason::Oom), (Some(false), Reason::Signalled), (None, Reason::Signalled)] {
+            let end = verdict(killed, oom);
+            assert_eq!((end.reason, end.exit_code, end.oom), (reason, 137, oom));
+        }
+        let told = verdict(End::Code(1), Some(true));
+        assert_eq!((told.reason, told.exit_code, told.oom), (Reason::Oom, 1, Some(true)), "a process of its own was");
+        let well = verdict(End::Code(0), Some(true));
+        assert_eq!((well.reason, well.detail.contains("memory")), (Reason::Finished, false));
+    }
+
+    #[test]
+    fn where_nobody_ran_nobody_was_killed() {
+        let mut machine = Machine::new(Policy::default());
+        machine.step(secs(0.0), Event::Started);
+        let missing = Event::NotSpawned { code: 127, detail: "not found".into(), passes: false, others: false };
+        assert_eq!(outcome(machine.step(secs(0.0), missing)).oom, Some(false));
     }
 }

@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_a_trainer_wrote_as_it_was_killed_is_in_doubt_and_not_what_it_left_behind() {
-        let signalled = |signal| Event::MainEnded { local_rank: 0, end: End::Signal(signal), oom: false };
+        let signalled = |signal| Event::MainEnded { local_rank: 0, end: End::Signal(signal), oom: Some(false) };
         for code in [0, 1, 143, 201] {
             assert_eq!(dies(&mut keeps(), 4.0, ended(code), 5.0), []);
         }

@@ -45,7 +45,7 @@ impl Machine {
         (processes.count > 1).then(|| processes.first_rank.saturating_add(local_rank))
     }
 
-    pub(super) fn on_main_ended(&mut self, now: Uptime, local_rank: u32, end: End, oom: bool) -> Vec<Action> {
+    pub(super) fn on_main_ended(&mut self, now: Uptime, local_rank: u32, end: End, oom: Option<bool>) -> Vec<Action> {
         self.note_end(now, local_rank, end, oom);
         // Ctrl-C and Ctrl-\ go from the terminal to the command, and past us.
         if self.policy.child_has_terminal && matches!(end, End::Signal(Signal::INT | Signal::QUIT) | End::Code(130)) {
@@ -83,7 +83,7 @@ impl Machine {
         actions
     }
 
-    fn note_end(&mut self, now: Uptime, local_rank: u32, end: End, oom: bool) {
+    fn note_end(&mut self, now: Uptime, local_rank: u32, end: End, oom: Option<bool>) {
         self.leaders.alive = self.leaders.alive.saturating_sub(1);
         match self.ended {
             Some((first, _)) if first != End::Code(0) => self.leaders.followers.push((local_rank, end)),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn ended(local_rank: u32, end: End) -> Event {
-        Event::MainEnded { local_rank, end, oom: false }
+        Event::MainEnded { local_rank, end, oom: Some(false) }
     }
 
     fn code(local_rank: u32, code: u8) -> Event {

@@ -7,11 +7,11 @@ use crate::rules::job::restart::{Answer, Failure};
 impl Machine {
     /// The tree is empty after a crash, and where to go on from is known.
     pub(super) fn judge(&mut self, now: Uptime) -> Vec<Action> {
-        let Some((end, oom)) = self.ended else { return self.flush(now) };
+        let Some((end, _)) = self.ended else { return self.flush(now) };
         let step = self.resume.as_ref().and_then(|r| r.step);
         let failure = Failure {
             end,
-            oom,
+            oom: self.ran_out_of_memory(),
             hung: self.hung.is_some(),
             lasted: self.ended_at.saturating_sub(self.started_at),
             step,

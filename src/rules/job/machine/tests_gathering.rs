@@ -45,7 +45,7 @@ fn later_attempts_wait_for_nobody() {
     let mut machine = gathering(Policy { max_restarts: 1, ..Policy::default() });
     machine.step(secs(10.0), Event::PeersReached);
     machine.step(secs(10.1), Event::Spawned { pids: vec![7] });
-    machine.step(secs(100.0), Event::MainEnded { local_rank: 0, end: End::Code(3), oom: false });
+    machine.step(secs(100.0), Event::MainEnded { local_rank: 0, end: End::Code(3), oom: Some(false) });
     machine.step(secs(100.0), Event::TreeEmpty);
     let again = machine.step(secs(101.0), Event::Due(Timer::Backoff));
     assert_eq!(again, [Action::Spawn { attempt: 2, resume: None }]);

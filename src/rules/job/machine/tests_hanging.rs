@@ -38,17 +38,27 @@ fn a_hung_trainer_is_dumped_aborted_and_in_the_end_killed_and_the_job_leaves_wit
     assert!(now >= 100.0, "{now}");
     assert_eq!(actions, [Action::DumpStacks, Action::AbortTree, Action::Arm(Timer::Grace, secs(now + 10.0))]);
     assert_eq!(machine.step(secs(now + 10.0), Event::Due(Timer::Grace))[0], Action::KillTree);
-    let killed = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::KILL), oom: false };
+    let killed = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::KILL), oom: Some(false) };
     let end = outcome(feed(&mut machine, now + 10.1, [killed, Event::TreeEmpty]));
     assert_eq!((end.reason, end.exit_code), (Reason::Hung, 201));
     assert!(end.detail.contains("no sign of life"), "{}", end.detail);
 }
 
 #[test]
+fn a_hang_after_a_kill_for_memory_is_a_hang_and_the_kill_is_told() {
+    let mut machine = running(watched(0));
+    let (now, _) = silence(&mut machine, 0.1);
+    let aborted = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: Some(true) };
+    let end = outcome(feed(&mut machine, now, [aborted, Event::TreeEmpty]));
+    assert_eq!((end.reason, end.oom), (Reason::Hung, Some(true)));
+    assert!(end.detail.contains("the kernel killed a process of the job for memory"), "{}", end.detail);
+}
+
+#[test]
 fn a_hang_is_restarted_and_charged_and_the_next_attempt_is_watched_afresh() {
     let mut machine = running(watched(1));
     let (now, _) = silence(&mut machine, 0.1);
-    let aborted = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: false };
+    let aborted = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: Some(false) };
     let actions = feed(&mut machine, now, [aborted.clone(), Event::TreeEmpty]);
     assert!(matches!(actions.last(), Some(Action::Arm(Timer::Backoff, _))), "{actions:?}");
     machine.step(secs(now + 1.0), Event::Due(Timer::Backoff));

@@ -313,7 +313,7 @@ fn a_crash_after_a_signal_that_asks_nobody_to_leave_is_restarted() {
 fn who_dies_of_ctrl_c_in_a_terminal_of_its_own_is_not_restarted() {
     for (child_has_terminal, state) in [(true, State::Done), (false, State::Waiting)] {
         let mut machine = running(Policy { max_restarts: 1, child_has_terminal, ..Policy::default() });
-        let killed = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::INT), oom: false };
+        let killed = Event::MainEnded { local_rank: 0, end: End::Signal(Signal::INT), oom: Some(false) };
         feed(&mut machine, 1.0, [killed, Event::TreeEmpty]);
         assert_eq!(machine.state, state);
     }

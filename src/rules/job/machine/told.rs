@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn what_is_used_of_the_budget_is_told_and_not_what_was_refilled() {
         let mut machine = running();
-        let crash = Event::MainEnded { local_rank: 0, end: End::Code(1), oom: false };
+        let crash = Event::MainEnded { local_rank: 0, end: End::Code(1), oom: Some(false) };
         for event in [crash, Event::TreeEmpty, Event::Due(Timer::Backoff)] {
             machine.step(2 * SECOND, event);
         }
