@@ -7,8 +7,18 @@ use std::os::unix::fs::OpenOptionsExt;
 /// The file's first `limit` bytes as text (what is no UTF-8 is replaced); `None` where there is none. Errors: it is there and
 /// cannot be read, or is no regular file.
 pub fn read_small(path: &str, limit: usize) -> io::Result<Option<String>> {
+    read(path, limit, 0)
+}
+
+/// The same, but a symbolic link is not followed.
+pub fn read_small_itself(path: &str, limit: usize) -> io::Result<Option<String>> {
+    read(path, limit, libc::O_NOFOLLOW)
+}
+
+fn read(path: &str, limit: usize, flags: i32) -> io::Result<Option<String>> {
     // A FIFO in its place must not hold us up.
-    let file = match OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path) {
+    let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
         // Nobody can say that there is one in a directory that is closed to us.
         Err(error) if error.kind() == ErrorKind::PermissionDenied && fs::symlink_metadata(path).is_err() => {
@@ -36,6 +46,8 @@ mod tests {
         std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
         nix::unistd::mkfifo(path("fifo").as_str(), nix::sys::stat::Mode::S_IRWXU).unwrap();
         assert_eq!(read_small(&path("link"), 3).unwrap().as_deref(), Some("abc"));
+        assert_eq!(read_small_itself(&path("file"), 3).unwrap().as_deref(), Some("abc"));
+        assert!(read_small_itself(&path("link"), 3).is_err());
         for absent in [path("absent"), path("file/below")] {
             assert_eq!(read_small(&absent, 3).unwrap(), None, "{absent}");
         }

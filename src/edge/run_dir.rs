@@ -6,10 +6,11 @@
 
 #![expect(unsafe_code, reason = "flock and geteuid")]
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +20,9 @@ use super::process::own_pid;
 /// Announces a preemption.
 pub const PREEMPTION: &str = "preemption";
 /// Its mtime says that the trainer is alive.
-pub const HEARTBEAT: &str = "heartbeat";
+const HEARTBEAT: &str = "heartbeat";
+/// Begins the name of the directory that holds it where anybody may make it.
+const OPEN: &str = "open-";
 /// The hosts for MPI.
 pub const HOSTFILE: &str = "hostfile";
 /// Which checkpoints it keeps, or is beside the keeper of.
@@ -94,6 +97,20 @@ impl RunDir {
     /// A file in it, as text for a variable.
     pub fn file(&self, name: &str) -> String {
         self.path(name).to_string_lossy().into_owned()
+    }
+
+    /// Where the trainer makes its heartbeat file, as text for a variable. Root's entrypoint may become another user (gosu,
+    /// setpriv), who may then make that file and no other of ours. Only the trainer is told the name of its directory, so
+    /// that nobody else can lay a link there.
+    pub fn heartbeat(&self) -> String {
+        let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).is_ok();
+        let open = self.path(&format!("{OPEN}{:016x}", RandomState::new().build_hasher().finish()));
+        let is_open = own_uid() == 0
+            && set(&self.path, 0o711)
+            && DirBuilder::new().mode(0o700).create(&open).is_ok()
+            && set(&open, 0o1733);
+        let dir = if is_open { &open } else { &self.path };
+        dir.join(HEARTBEAT).to_string_lossy().into_owned()
     }
 
     /// Writes a file whole: it appears with its content or not at all. Errors: as for files.
@@ -180,6 +197,10 @@ fn clear_if_left(path: &Path) -> bool {
             let _ = fs::remove_file(path.join(file));
         }
     }
+    let is_open = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.starts_with(OPEN));
+    for open in fs::read_dir(path).into_iter().flatten().flatten().filter(is_open) {
+        let _ = fs::remove_dir_all(open.path());
+    }
     fs::remove_dir(path).is_ok()
 }
 
@@ -223,6 +244,10 @@ mod tests {
         fs::write(foreign.join("thesis.txt"), "x").expect("a file");
         [&alive, &dead, &foreign].into_iter().for_each(|path| age(path));
         let held = RunDir::hold(alive.clone()).expect("a lock");
+        let dead_run = RunDir { path: dead.clone(), _lock: None };
+        fs::write(dead_run.heartbeat(), "x").expect("a file");
+        std::mem::forget(dead_run);
+        age(&dead);
         held.clear_others();
         assert!(!dead.exists(), "left behind");
         assert!(alive.join(PREEMPTION).exists(), "in use");

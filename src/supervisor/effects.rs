@@ -19,7 +19,7 @@ use super::timers::Timers;
 use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
-use crate::edge::run_dir::{HEARTBEAT, HOSTFILE, KEPT, PREEMPTION, RunDir, SOCKET};
+use crate::edge::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SOCKET};
 use crate::edge::wake::Bell;
 use crate::edge::{clock, reaper, signals, terminal, threads};
 use crate::rules::env::Changes;
@@ -85,7 +85,7 @@ impl Effects {
         let run_dir = RunDir::make(job.env.given("TMPDIR"));
         let status = StatusDesk::open(run_dir.as_ref());
         job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION));
-        job.facts.heartbeat_file = run_dir.as_ref().map(|dir| dir.file(HEARTBEAT));
+        job.facts.heartbeat_file = run_dir.as_ref().map(RunDir::heartbeat);
         job.facts.socket = run_dir.as_ref().filter(|_| status.is_open()).map(|dir| dir.file(SOCKET));
         if let (Some(dir), Some(kept)) = (&run_dir, &job.kept) {
             // Who waits for it and does not find it says so.

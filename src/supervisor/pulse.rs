@@ -2,7 +2,7 @@
 //! means is `rules/job/hang.rs`'s.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
@@ -72,16 +72,34 @@ impl PulseDesk {
         step.map(|_| Event::Pulse(Pulse { step, ..Pulse::default() }))
     }
 
-    /// The heartbeat file's modification time and the step in it: `{"step": 12}`.
+    /// The heartbeat file's modification time and the step in it: `{"step": 12}`. The trainer may be another user than we: we
+    /// follow no link of theirs.
     fn beat(&self) -> (Option<i128>, Option<u64>) {
         let Some(path) = &self.heartbeat else { return (None, None) };
-        let Ok(modified) = fs::metadata(path).and_then(|m| m.modified()) else { return (None, None) };
+        let file = fs::symlink_metadata(path).ok().filter(Metadata::is_file);
+        let Some(modified) = file.and_then(|file| file.modified().ok()) else { return (None, None) };
         let nanos = match modified.duration_since(UNIX_EPOCH) {
             Ok(since) => since.as_nanos() as i128,
             Err(before) => -(before.duration().as_nanos() as i128),
         };
-        let text = files::read_small(path, HEARTBEAT_BYTES).ok().flatten().unwrap_or_default();
+        let text = files::read_small_itself(path, HEARTBEAT_BYTES).ok().flatten().unwrap_or_default();
         let step = serde_json::from_str::<serde_json::Value>(&text).ok().and_then(|v| v.get("step")?.as_u64());
         (Some(nanos), step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_no_heartbeat() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        fs::write(path("file"), "{\"step\": 3}").expect("a file");
+        std::os::unix::fs::symlink(path("file"), path("link")).expect("a link");
+        let beat = |name: &str| PulseDesk::new(Some(path(name)), Arc::default()).beat();
+        assert!(matches!(beat("file"), (Some(_), Some(3))));
+        assert_eq!((beat("link"), beat("absent")), ((None, None), (None, None)));
     }
 }

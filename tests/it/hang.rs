@@ -1,6 +1,6 @@
 //! Trainers that show no sign of life, with `--hang-timeout`.
 
-use crate::support::{Trainit, is_alive, send};
+use crate::support::{Trainit, is_alive, is_root, send};
 
 fn watched(timeout: &str, more: &[&str], script: &str) -> Trainit {
     let options = ["run", "--hang-timeout", timeout, "--hang-startup", "0"];
@@ -58,6 +58,28 @@ fn a_trainer_that_beats_lives_and_a_new_attempt_begins_without_a_beat() {
     let more = ["--max-restarts", "1", "--restart-backoff", "1ms"];
     let done = watched("1200ms", &more, script).output().expect_code(0);
     assert_eq!(done.verdict()["attempts"], 2);
+}
+
+#[test]
+fn a_trainer_that_root_made_another_user_beats_too_and_reaches_nothing_else() {
+    if !is_root() {
+        eprintln!("skipped: needs root to become another user");
+        return;
+    }
+    let script = "[ -e $TRAINIT_HEARTBEAT_FILE ] && exit 9; \
+                  echo '{\"step\": 3}' > $TRAINIT_HEARTBEAT_FILE || exit 8; \
+                  rm -f $TRAINIT_SOCKET; [ -e $TRAINIT_SOCKET ] || exit 7; \
+                  cp /dev/null $TRAINIT_PREEMPTION_FILE && exit 6; \
+                  ls ${TRAINIT_PREEMPTION_FILE%/*} ${TRAINIT_HEARTBEAT_FILE%/*} && exit 5; \
+                  while :; do echo busy; sleep 0.01; done";
+    // A mask that is closed to others is no obstacle.
+    let masked = ["sh", "-c", "umask 077; exec \"$0\" \"$@\""];
+    let options = ["run", "--hang-timeout", "400ms", "--hang-startup", "0"];
+    let more = ["--max-restarts", "1", "--restart-backoff", "1ms", "--"];
+    let other = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-c", script];
+    let done = Trainit::through(&masked, options).args(more).args(other).output().expect_code(201);
+    assert!(done.verdict()["detail"].as_str().unwrap().contains("no heartbeat"), "{}", done.err());
+    assert_eq!(done.verdict()["attempts"], 2, "{}", done.err());
 }
 
 #[test]
