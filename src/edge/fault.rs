@@ -3,10 +3,10 @@
 
 /// What to do at which point: `TRAINIT_TEST_FAULT=7` kills the process at its point 7, `7:stop` stops it there until
 /// SIGCONT, `7:stop:3` only at the third time.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Faults {
     #[cfg(debug_assertions)]
-    armed: Option<(u32, nix::sys::signal::Signal, std::cell::Cell<u32>)>,
+    armed: Option<(u32, nix::sys::signal::Signal, std::sync::Arc<std::sync::atomic::AtomicU32>)>,
 }
 
 impl Faults {
@@ -19,7 +19,7 @@ impl Faults {
             let number = parts.next().and_then(|n| n.parse().ok());
             let signal = if parts.next() == Some("stop") { Signal::SIGSTOP } else { Signal::SIGKILL };
             let times = parts.next().and_then(|n| n.parse().ok()).unwrap_or(1);
-            Faults { armed: number.map(|number| (number, signal, std::cell::Cell::new(times))) }
+            Faults { armed: number.map(|number| (number, signal, std::sync::Arc::new(times.into()))) }
         }
         #[cfg(not(debug_assertions))]
         {
@@ -33,11 +33,9 @@ impl Faults {
         #[cfg(debug_assertions)]
         if let Some((armed, signal, times)) = &self.armed
             && *armed == number
+            && times.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) == 1
         {
-            let before = times.replace(times.get().saturating_sub(1));
-            if before == 1 {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), *signal);
-            }
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), *signal);
         }
         #[cfg(not(debug_assertions))]
         let _ = number;

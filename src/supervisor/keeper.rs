@@ -314,7 +314,7 @@ impl Keeper {
                 mirror.remove_what_is_gone();
             }
             if let Some((sibling, _)) = &beside {
-                mirror.heed(&sibling.store);
+                mirror.heed(&sibling.store).await;
             }
             mirror.cut_off = Arc::clone(&self.cut_off);
             mirror.haste = Arc::clone(&self.haste);

@@ -1,12 +1,15 @@
 //! The restore before another attempt of the same run, where what the crash left is gone on from: nothing is fetched, but what
 //! names the newest may name what the trainer was cut off in.
 
+use std::collections::HashMap;
+
 use super::fetch::Stop;
 use super::look::{Local, Look, same_bytes};
-use super::mirror::{Mirror, MirrorError, Resume, SMALL, beneath};
+use super::mirror::{Mirror, MirrorError, Resume, SMALL, beneath, blocking};
 use super::names::Names;
+use crate::edge::beneath::Beneath;
 use crate::rules::checkpoint::listing::parent_of;
-use crate::rules::checkpoint::{Kind, pointing};
+use crate::rules::checkpoint::{Kind, Pointer, pointing};
 
 impl Mirror {
     /// Where the store cannot be reached: the newest local checkpoint, which this run made after what it has committed.
@@ -40,10 +43,12 @@ impl Mirror {
         let mut names = self.names_of(local);
         let step = local.age.step;
         let unit = &local.candidate.unit;
+        let said = self.said(&names.pointers).await;
         names.pointers.retain(|pointer| {
+            let said = said.get(&pointer.path).map_or("", String::as_str);
             let is_elsewhere = parent_of(&pointer.path) != parent_of(unit);
             let is_there = |step| is_elsewhere || pointing::is_there(&look.listing, unit, step);
-            pointing::has_moved_on(&self.said(&pointer.path).unwrap_or_default(), step, is_there)
+            pointing::has_moved_on(said, step, is_there)
         });
         if let Err(error) = self.name_unit(unit, &names).await {
             self.note(format!("what names the newest checkpoint may name another than {unit}: {error}"));
@@ -60,13 +65,23 @@ impl Mirror {
         before.map_or_else(|| local.names.clone(), |committed| local.names.and(&committed.names))
     }
 
-    /// What a pointer says; `None`: it is not there, or is none.
-    fn said(&self, path: &str) -> Option<String> {
-        let dir = beneath(&self.config.dir).ok()?;
-        match dir.look(path).ok()??.kind {
+    /// What pointers say, by path, as far as they are there and are any.
+    async fn said(&self, pointers: &[Pointer]) -> HashMap<String, String> {
+        let at = self.config.dir.clone();
+        let paths: Vec<String> = pointers.iter().map(|pointer| pointer.path.clone()).collect();
+        let said = |dir: &Beneath, path: &str| match dir.look(path).ok()??.kind {
             Kind::Symlink(to) => Some(to),
             _ => String::from_utf8(dir.read(path, SMALL).ok()?).ok(),
-        }
+        };
+        let all = blocking(move || {
+            let dir = beneath(&at)?;
+            Ok(paths
+                .into_iter()
+                .filter_map(|path| Some((said(&dir, &path)?, path)))
+                .map(|(to, path)| (path, to))
+                .collect())
+        });
+        all.await.unwrap_or_default()
     }
 
     /// The same for what was restored.
@@ -78,7 +93,8 @@ impl Mirror {
     }
 
     async fn name_unit(&self, unit: &str, names: &Names) -> Result<(), MirrorError> {
-        let dir = beneath(&self.config.dir).map_err(|error| self.unusable(&error))?;
+        let at = self.config.dir.clone();
+        let dir = blocking(move || beneath(&at)).await.map_err(|error| self.unusable(&error))?;
         match self.put_names(&dir, unit, names).await {
             Err(Stop::Fatal(error)) => Err(error),
             _ => Ok(()),

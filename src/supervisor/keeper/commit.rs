@@ -219,7 +219,7 @@ impl Mirror {
             self.throughput = Some(bytes as f64 / seconds.max(0.001));
         }
         let lag = self.clock.now().saturating_sub(since).as_secs_f64();
-        self.write_pushed(&beside, local.age);
+        self.write_pushed(&beside, local.age).await;
         self.committed = self.naming.take();
         self.is_to_retire = true;
         self.restless = Default::default();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::look::walked;
-use super::mirror::{Mirror, blocking};
+use super::mirror::{Mirror, beneath, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::rules::checkpoint::{Scan, complete, is_sure, recognise};
@@ -58,7 +58,9 @@ impl Mirror {
             }
         }
         if self.ignored != before && self.attempt.is_some() {
-            self.write_lineage(&Beneath::open(&self.config.dir)?, self.lineage.clone())?;
+            let at = self.config.dir.clone();
+            let dir = blocking(move || beneath(&at)).await?;
+            self.write_lineage(&dir, self.lineage.clone()).await?;
         }
         Ok(())
     }

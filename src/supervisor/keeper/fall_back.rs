@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use std::io;
 
 use super::look::Local;
-use super::mirror::{Mirror, MirrorError, Resume, beneath};
+use super::mirror::{Mirror, MirrorError, Resume, beneath, blocking};
 use super::names::what_lies;
 use super::place::set_aside;
 use super::restore::Which;
+use crate::edge::beneath::Beneath;
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::checkpoint::{Kind, There};
 
@@ -50,7 +51,7 @@ impl Mirror {
         };
         self.committed.take_if(|held| Some(&held.stamp) == committed.as_ref());
         self.settle_account(&look, Some(&found), false).await.map_err(|error| self.unusable(&error))?;
-        self.put_away(&bad, &found).map_err(|error| self.unusable(&error))?;
+        self.put_away(bad, &found).await.map_err(|error| self.unusable(&error))?;
         match (&found.commit, &look.newest) {
             (None, Some(good)) => self.name_local(good).await?,
             _ => self.name_committed().await?,
@@ -59,34 +60,38 @@ impl Mirror {
     }
 
     /// Moves the bad one aside with its copies, unless the good one has taken its place.
-    fn put_away(&self, bad: &Local, found: &Resume) -> io::Result<()> {
+    async fn put_away(&self, bad: Local, found: &Resume) -> io::Result<()> {
         if found.unit == bad.candidate.unit {
             return Ok(());
         }
-        let dir = beneath(&self.config.dir)?;
+        let (at, good) = (self.config.dir.clone(), found.unit.clone());
         let attempt = self.attempt.as_ref().map_or("local".to_owned(), Attempt::to_string);
-        let unit = &bad.candidate.unit;
-        let inside = format!("{unit}/");
-        let entries = bad.entries.iter().filter(|e| e.kind != Kind::Directory || e.path == *unit);
-        let mut paths: BTreeSet<&str> =
-            entries.map(|e| if e.path.starts_with(&inside) { unit.as_str() } else { e.path.as_str() }).collect();
-        // Another may have come there: the good one, under its other name.
-        let is_it = |path: &str| {
-            let before = bad.entries.iter().find(|e| e.path == path && e.kind == Kind::File);
-            before.is_none_or(|before| matches!(dir.look(path), Ok(Some(now)) if before.same_bytes(&now)))
-        };
-        paths.retain(|path| is_it(path));
-        if let Some(own) = dir.look(unit)?.filter(|_| is_it(unit)) {
-            let is_copy = |path: &&str| {
-                let there = dir.look(path).ok().flatten();
-                there.is_some_and(|file| what_lies(&dir, &file, &own).is_ok_and(|lies| lies == There::Same))
-            };
-            paths.extend(bad.names.copies.iter().map(String::as_str).filter(is_copy));
-        }
-        paths.remove(found.unit.as_str());
-        for path in paths {
-            set_aside(&dir, &attempt, path)?;
-        }
-        Ok(())
+        blocking(move || move_away(&*beneath(&at)?, &attempt, &bad, &good)).await
     }
+}
+
+fn move_away(dir: &Beneath, attempt: &str, bad: &Local, good: &str) -> io::Result<()> {
+    let unit = &bad.candidate.unit;
+    let inside = format!("{unit}/");
+    let entries = bad.entries.iter().filter(|e| e.kind != Kind::Directory || e.path == *unit);
+    let mut paths: BTreeSet<&str> =
+        entries.map(|e| if e.path.starts_with(&inside) { unit.as_str() } else { e.path.as_str() }).collect();
+    // Another may have come there: the good one, under its other name.
+    let is_it = |path: &str| {
+        let before = bad.entries.iter().find(|e| e.path == path && e.kind == Kind::File);
+        before.is_none_or(|before| matches!(dir.look(path), Ok(Some(now)) if before.same_bytes(&now)))
+    };
+    paths.retain(|path| is_it(path));
+    if let Some(own) = dir.look(unit)?.filter(|_| is_it(unit)) {
+        let is_copy = |path: &&str| {
+            let there = dir.look(path).ok().flatten();
+            there.is_some_and(|file| what_lies(dir, &file, &own).is_ok_and(|lies| lies == There::Same))
+        };
+        paths.extend(bad.names.copies.iter().map(String::as_str).filter(is_copy));
+    }
+    paths.remove(good);
+    for path in paths {
+        set_aside(dir, attempt, path)?;
+    }
+    Ok(())
 }

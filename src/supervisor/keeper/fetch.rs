@@ -55,7 +55,7 @@ impl Mirror {
             let is_here = equal.contains(&item.path);
             async move {
                 // What is here already gets a second name; where that cannot be, it is fetched like the rest.
-                if !(is_here && dir.link(&item.path, &to).is_ok()) {
+                if !(is_here && link(dir, &item.path, &to).await) {
                     self.fetch_file(store, dir, item, &to, streams, pool).await?;
                 }
                 self.config.faults.point(21);
@@ -63,16 +63,22 @@ impl Mirror {
             }
         });
         stream::iter(files).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
-        for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {
-            let to = format!("{temporary}/{}", item.path);
-            match (item.kind, &item.target) {
-                (ItemKind::Symlink, Some(target)) if whole_unit => dir.link_symbolically(&to, target).map_err(local)?,
-                (ItemKind::Directory, _) => dir.create_directory(&to).map_err(local)?,
-                _ => {}
+        let others = manifest.files.iter().filter(|f| f.kind != ItemKind::File);
+        let others: Vec<_> = others
+            .map(|f| (format!("{temporary}/{}", f.path), f.kind, f.target.clone().filter(|_| whole_unit)))
+            .collect();
+        let dir = Arc::clone(dir);
+        let flushed = blocking(move || {
+            for (to, kind, target) in &others {
+                match (kind, target) {
+                    (ItemKind::Symlink, Some(target)) => dir.link_symbolically(to, target)?,
+                    (ItemKind::Directory, _) => dir.create_directory(to)?,
+                    _ => {}
+                }
             }
-        }
-        let flushed = Arc::clone(dir);
-        blocking(move || flushed.sync_all()).await.map_err(local)
+            dir.sync_all()
+        });
+        flushed.await.map_err(local)
     }
 
     async fn fetch_file(
@@ -89,7 +95,8 @@ impl Mirror {
             let _turn = streams.acquire().await;
             return self.fetch_small(store, dir, item, to, pool).await;
         }
-        let file = dir.create_file(to).map_err(local)?;
+        let (there, path) = (Arc::clone(dir), to.to_owned());
+        let file = Arc::new(blocking(move || there.create_file(&path)).await.map_err(local)?);
         let (size, sums) = match &item.chunks {
             Some(chunks) => (chunks.size, chunks.crc32c.clone()),
             None => (item.size.max(1), vec![item.crc32c.clone(); usize::from(item.size > 0)]),
@@ -115,14 +122,12 @@ impl Mirror {
         if hex(whole) != item.crc32c {
             return Err(Stop::Reject(format!("{} does not match its checksum in the manifest", item.path)));
         }
-        finish_file(file, item.size, item.mode, item.mtime_ns).map_err(local)?;
-        if item.blake3.is_some() {
-            let (written, wanted) = (file.try_clone().map_err(local)?, item.clone());
-            if !blocking(move || is_strongly_equal(&written, &wanted)).await.map_err(local)? {
-                return Err(other_hash(item));
-            }
-        }
-        Ok(())
+        let (written, wanted) = (Arc::clone(file), item.clone());
+        let is_equal = blocking(move || {
+            finish_file(&written, wanted.size, wanted.mode, wanted.mtime_ns)?;
+            is_strongly_equal(&written, &wanted)
+        });
+        if is_equal.await.map_err(local)? { Ok(()) } else { Err(other_hash(item)) }
     }
 
     /// A file that is fetched before it is written, and written in one go.
@@ -143,9 +148,10 @@ impl Mirror {
         if item.blake3.as_ref().is_some_and(|wanted| blake3::hash(bytes.as_ref()).to_hex().as_str() != wanted) {
             return Err(other_hash(item));
         }
-        let file = dir.create_file(to).map_err(|error| self.unwritable(item, &error))?;
+        let (dir, to) = (Arc::clone(dir), to.to_owned());
         let (size, mode, mtime_ns) = (item.size, item.mode, item.mtime_ns);
         let written = blocking(move || {
+            let file = dir.create_file(&to)?;
             write_sparsely(&file, 0, bytes.as_ref())?;
             finish_file(&file, size, mode, mtime_ns)
         });
@@ -166,10 +172,16 @@ impl Mirror {
     }
 }
 
+/// Gives what is here a second name; whether that could be.
+async fn link(dir: &Arc<Beneath>, path: &str, to: &str) -> bool {
+    let (dir, path, to) = (Arc::clone(dir), path.to_owned(), to.to_owned());
+    blocking(move || dir.link(&path, &to)).await.is_ok()
+}
+
 /// Fetches and writes a run of bytes; returns their checksum. The outer error is the disk's.
 async fn fetch_chunk(
     store: &Store,
-    file: &File,
+    file: &Arc<File>,
     item: &Item,
     run: Range<u64>,
     sparsely: bool,
@@ -199,8 +211,8 @@ async fn fetch_chunk(
 }
 
 /// Writes what came, piece after piece, at its place; returns the checksum of what was written before with theirs.
-async fn write(file: &File, mut at: u64, pieces: Vec<Bytes>, mut crc: u32, sparsely: bool) -> io::Result<u32> {
-    let writer = file.try_clone()?;
+async fn write(file: &Arc<File>, mut at: u64, pieces: Vec<Bytes>, mut crc: u32, sparsely: bool) -> io::Result<u32> {
+    let writer = Arc::clone(file);
     blocking(move || {
         for piece in pieces {
             if sparsely {

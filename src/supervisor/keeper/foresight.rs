@@ -129,17 +129,17 @@ impl Mirror {
             let above = path.ancestors().skip(1).find_map(|above| opened(above).transpose());
             let needed = manifest.total_bytes;
             if let Some(above) = above {
-                self.check_space(&above.map_err(local)?, needed)?;
+                self.check_space(&above.map(Arc::new).map_err(local)?, needed).await?;
             }
             return Ok(Brought { fetched: needed, was_there: false });
         };
         let mut equal: HashSet<String> = equal_files(&dir, manifest, &look.listing).await.map_err(local)?;
-        if is_in_place(&dir, manifest, &equal, &look.listing).map_err(local)? {
+        if is_in_place(&dir, manifest, &equal, &look.listing).await {
             return Ok(Brought { fetched: 0, was_there: true });
         }
         own(&mut equal, &look.listing);
         let fetched = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
-        self.check_space(&dir, fetched)?;
+        self.check_space(&dir, fetched).await?;
         for path in manifest.places(&equal).into_iter().filter(|p| matches!(dir.look(p), Ok(Some(_)))) {
             self.note(format!("what lies at {path} would be moved aside, into {}", super::place::ASIDE));
         }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::mirror::{RESTORING, SMALL, blocking};
+use super::mirror::{RESTORING, SMALL, beneath, blocking};
 use super::sums::Compared;
 use crate::edge::beneath::{Beneath, forget, read_at, set_time};
 use crate::edge::links;
@@ -74,9 +74,10 @@ pub(super) fn is_strongly_equal(file: &File, item: &Item) -> io::Result<bool> {
 
 /// Whether the directory holds the commit's unit byte for byte; what cannot be read is taken for different.
 pub(super) async fn holds(dir: &Path, manifest: &Manifest, listing: &Listing) -> bool {
-    let Ok(dir) = Beneath::open(dir).map(Arc::new) else { return false };
+    let at = dir.to_owned();
+    let Ok(dir) = blocking(move || beneath(&at)).await else { return false };
     let equal = equal_files(&dir, manifest, listing).await.unwrap_or_default();
-    is_in_place(&dir, manifest, &equal, listing).unwrap_or(false)
+    is_in_place(&dir, manifest, &equal, listing).await
 }
 
 /// Whether every file of the manifest lies in the directory with its size; what lies at the end of a link that is followed
@@ -109,6 +110,12 @@ pub(super) fn half(dir: &Beneath) -> Vec<String> {
     dir.read(RESTORING, SMALL).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
 }
 
+/// Whether this one is among them.
+pub(super) async fn is_half(dir: &Arc<Beneath>, unit: &str) -> bool {
+    let (dir, unit) = (Arc::clone(dir), unit.to_owned());
+    blocking(move || Ok(half(&dir).contains(&unit))).await.unwrap_or(true)
+}
+
 /// Writes down which units may be half in place from now on.
 pub(super) fn mark(dir: &Beneath, half: &[String]) -> io::Result<()> {
     match half {
@@ -119,14 +126,14 @@ pub(super) fn mark(dir: &Beneath, half: &[String]) -> io::Result<()> {
 
 /// Whether the directory holds the unit exactly: every file equal, every link and directory there, nothing more, and no
 /// restore of it was cut short.
-pub(super) fn is_in_place(
-    dir: &Beneath,
+pub(super) async fn is_in_place(
+    dir: &Arc<Beneath>,
     manifest: &Manifest,
     equal: &HashSet<String>,
     listing: &Listing,
-) -> io::Result<bool> {
-    if half(dir).contains(&manifest.unit) || manifest.regular().any(|f| !equal.contains(&f.path)) {
-        return Ok(false);
+) -> bool {
+    if manifest.regular().any(|f| !equal.contains(&f.path)) || is_half(dir, &manifest.unit).await {
+        return false;
     }
     for item in manifest.files.iter().filter(|f| f.kind != ItemKind::File) {
         let kind = listing.get(&item.path).map(|e| e.kind.clone());
@@ -136,11 +143,11 @@ pub(super) fn is_in_place(
             _ => false,
         };
         if !is_there {
-            return Ok(false);
+            return false;
         }
     }
     let named: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
     let is_extra = |path: &str, kind: &Kind| *kind != Kind::Directory && !named.contains(path);
     let extra = manifest.is_directory() && listing.below(&manifest.unit).iter().any(|e| is_extra(&e.path, &e.kind));
-    Ok(!extra)
+    !extra
 }

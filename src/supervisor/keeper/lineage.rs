@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::mirror::{Mirror, SMALL};
+use super::mirror::{Mirror, SMALL, beneath, blocking};
 use crate::edge::beneath::Beneath;
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::names::{Attempt, OWN, hash16};
@@ -47,17 +48,18 @@ impl Mirror {
     }
 
     /// Goes by what the one that keeps this node's checkpoints there has written down.
-    pub(super) fn heed(&mut self, store: &Address) {
-        if let Ok(beneath) = Beneath::open(&self.config.dir) {
-            self.read_lineage(&beneath, &store.of_node(self.config.node));
-        }
+    pub(super) async fn heed(&mut self, store: &Address) {
+        self.read_lineage(&store.of_node(self.config.node)).await;
     }
 
-    pub(super) fn read_lineage(&mut self, beneath: &Beneath, address: &Address) {
-        let record = self.record(address).1;
-        let text = beneath.read(&record, SMALL).unwrap_or_default();
+    pub(super) async fn read_lineage(&mut self, address: &Address) {
+        let (at, path) = (self.config.dir.clone(), self.record(address).1);
+        let read = blocking(move || {
+            let dir = beneath(&at)?;
+            Ok((dir.read(&path, SMALL)?, dir.look(&path)?.map(|record| record.mtime_ns)))
+        });
+        let (text, written) = read.await.unwrap_or_default();
         if let Ok(lineage) = serde_json::from_slice::<Lineage>(&text) {
-            let written = beneath.look(&record).ok().flatten().map(|record| record.mtime_ns);
             self.used_ns = written.unwrap_or(i64::MAX);
             self.lineage = Attempt::parse(&lineage.attempt);
             self.ignored = lineage.ignored;
@@ -66,34 +68,40 @@ impl Mirror {
 
     /// Writes down that what lies in the directory is of this attempt's line. Only once the restore is done: before, it
     /// may hold what another run left.
-    pub(super) fn write_lineage(&mut self, beneath: &Beneath, whose: Option<Attempt>) -> io::Result<()> {
+    pub(super) async fn write_lineage(&mut self, dir: &Arc<Beneath>, whose: Option<Attempt>) -> io::Result<()> {
         let Some(address) = &self.config.store else { return Ok(()) };
         let attempt = whose.as_ref().map_or(String::new(), Attempt::to_string);
         let lineage = Lineage { store: address.to_string(), attempt, ignored: self.ignored.clone() };
         let text = serde_json::to_string(&lineage).unwrap_or_default();
-        beneath.replace(&self.record(address).1, text.as_bytes(), 0o644)?;
+        let (dir, path) = (Arc::clone(dir), self.record(address).1);
+        blocking(move || dir.replace(&path, text.as_bytes(), 0o644)).await?;
         self.lineage = whose;
         Ok(())
     }
 
     /// After a commit of this age by hand: what lies there is of its line, unless an older one was asked for.
-    pub(super) fn write_pushed(&mut self, beside: &BTreeMap<String, Age>, age: Age) {
+    pub(super) async fn write_pushed(&mut self, beside: &BTreeMap<String, Age>, age: Age) {
         let is_newest = self.config.push_step.is_none() || !beside.values().any(|other| plan::supersedes(*other, age));
         if self.lineage != self.attempt && is_newest {
             // Where it cannot be written, a restore says that it leaves alone what is newer here.
-            let dir = Beneath::open(&self.config.dir);
-            let _ = dir.and_then(|dir| self.write_lineage(&dir, self.attempt.clone()));
+            let at = self.config.dir.clone();
+            if let Ok(dir) = blocking(move || beneath(&at)).await {
+                let _ = self.write_lineage(&dir, self.attempt.clone()).await;
+            }
         }
     }
 
     /// The directory is this job's now: what another store's runs wrote down holds no more.
-    pub(super) fn take_over(&self, beneath: &Beneath) -> io::Result<()> {
+    pub(super) async fn take_over(&self, dir: &Arc<Beneath>) -> io::Result<()> {
         let Some(address) = &self.config.store else { return Ok(()) };
-        let ours = self.record(address).0;
-        for name in beneath.names(OWN)?.iter().filter(|name| name.starts_with(RECORD) && !name.starts_with(&ours)) {
-            beneath.remove_file(&format!("{OWN}/{name}"))?;
-        }
-        Ok(())
+        let (dir, ours) = (Arc::clone(dir), self.record(address).0);
+        blocking(move || {
+            for name in dir.names(OWN)?.iter().filter(|name| name.starts_with(RECORD) && !name.starts_with(&ours)) {
+                dir.remove_file(&format!("{OWN}/{name}"))?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Says once that the trainer writes on below what is committed: a complete checkpoint, written since, of a lower step.

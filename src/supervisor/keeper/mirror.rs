@@ -313,11 +313,10 @@ impl Mirror {
                 }
             ),
         };
-        if let Ok(beneath) = Beneath::open(&dir) {
-            self.read_lineage(&beneath, address);
-        }
+        self.read_lineage(address).await;
         if self.config.claim {
-            let (beneath, pins) = (Beneath::create(&dir).map(Arc::new).map_err(refused)?, self.pins());
+            let (at, pins) = (dir.clone(), self.pins());
+            let beneath = blocking(move || Beneath::create(&at).map(Arc::new)).await.map_err(refused)?;
             let ours = Arc::clone(&beneath);
             // A run that is still committing to this store has lost it to this one.
             let ready = blocking(move || ours.create_directory(OWN).and_then(|()| ours.remove_tree(&pins)));

@@ -9,8 +9,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use super::fetch::Stop;
 use super::mirror::{Mirror, TEMPORARY, blocking};
 use super::nook::Nook;
-use super::place::point;
+use super::place::{Aside, point};
 use crate::edge::beneath::Beneath;
+use crate::edge::fault::Faults;
 use crate::edge::{clock, writers};
 use crate::rules::checkpoint::listing::{join, parent_of};
 use crate::rules::checkpoint::manifest::Manifest;
@@ -46,41 +47,63 @@ impl Mirror {
     /// Lets everything name the unit, which is in place. A copy that cannot be made is told of. Errors: as open(2),
     /// rename(2).
     pub(super) async fn put_names(&self, dir: &Arc<Beneath>, unit: &str, names: &Names) -> Result<(), Stop> {
-        for path in &names.copies {
-            if let Err(error) = self.put_copy(dir, unit, path).await {
-                self.note(format!(
-                    "{unit} is in place, but not under the name {path} as well: {error}; a trainer that looks for it there does not find it"
-                ));
-            }
-        }
-        let put = || {
-            for pointer in &names.pointers {
-                if dir.look(&pointer.path)?.is_some_and(|there| there.kind == Kind::Directory) {
-                    self.clear(dir, &pointer.path)?;
-                }
-                point(dir, &pointer.path, &pointer.content, pointer.symlink)?;
-            }
-            Ok(())
+        let (unit, names) = (unit.to_owned(), names.clone());
+        let mut naming = Naming {
+            dir: Arc::clone(dir),
+            aside: self.aside(),
+            has_others: self.has_other_writers(),
+            faults: self.config.faults.clone(),
         };
-        put().map_err(|error: io::Error| Stop::Fatal(self.unusable(&error)))
+        let put = blocking(move || {
+            let copies = names.copies.into_iter();
+            let failed: Vec<_> =
+                copies.filter_map(|path| Some((naming.copy(&unit, &path).err()?, unit.clone(), path))).collect();
+            let pointed = names.pointers.iter().try_for_each(|pointer| naming.point(pointer));
+            Ok((failed, pointed, naming.aside))
+        });
+        let (failed, pointed, aside) = put.await.map_err(|error| Stop::Fatal(self.unusable(&error)))?;
+        self.note_all(aside);
+        for (error, unit, path) in failed {
+            self.note(format!(
+                "{unit} is in place, but not under the name {path} as well: {error}; a trainer that looks for it there does not find it"
+            ));
+        }
+        pointed.map_err(|error: io::Error| Stop::Fatal(self.unusable(&error)))
     }
 
-    /// Whether a process has one open for writing, or one that is not to be seen may: that of a run before this one, or of
-    /// another node.
-    pub(super) fn is_being_written(&self, files: &[Entry]) -> bool {
-        let has_others = self.is_first || self.config.options.has_other_nodes;
-        let all = files.iter().map(|file| (file.device, file.inode)).collect();
-        has_others && files.iter().any(is_fresh) || writers::writer_of(&all).is_some()
+    /// Whether somebody may write there who is not to be seen: a process of a run before this one, or of another node.
+    pub(super) fn has_other_writers(&self) -> bool {
+        self.is_first || self.config.options.has_other_nodes
+    }
+}
+
+/// Names on their way into the directory.
+struct Naming {
+    dir: Arc<Beneath>,
+    aside: Aside,
+    has_others: bool,
+    faults: Faults,
+}
+
+impl Naming {
+    fn point(&mut self, pointer: &Pointer) -> io::Result<()> {
+        if self.dir.look(&pointer.path)?.is_some_and(|there| there.kind == Kind::Directory) {
+            self.aside.clear(&self.dir, &pointer.path)?;
+        }
+        point(&self.dir, &pointer.path, &pointer.content, pointer.symlink)
     }
 
     /// Puts the unit under another name, unless what is whole and nobody's copy lies there.
-    async fn put_copy(&self, dir: &Arc<Beneath>, unit: &str, path: &str) -> io::Result<()> {
+    fn copy(&mut self, unit: &str, path: &str) -> io::Result<()> {
+        let dir = &*self.dir;
         let Some(unit) = dir.look(unit)?.filter(|unit| unit.kind == Kind::File) else { return Ok(()) };
         let before = dir.look(path)?;
         let lies = before.as_ref().map(|file| what_lies(dir, file, &unit)).transpose()?;
         let is_free = match lies {
             None | Some(There::Copy) => true,
-            Some(There::Torn) => !before.as_ref().is_some_and(|file| self.is_being_written(slice::from_ref(file))),
+            Some(There::Torn) => {
+                !before.as_ref().is_some_and(|file| is_being_written(self.has_others, slice::from_ref(file)))
+            }
             Some(There::Same | There::Another) => false,
         };
         if !is_free {
@@ -91,10 +114,9 @@ impl Mirror {
         }
         let nook = Nook::take(dir, TEMPORARY)?;
         let fresh = format!("{}/{path}", nook.files());
-        let put = async {
-            let (to, made) = (Arc::clone(dir), fresh.clone());
-            blocking(move || to.copy(&unit.path, &made, unit.mtime_ns)).await?;
-            self.config.faults.point(30);
+        let mut put = || {
+            dir.copy(&unit.path, &fresh, unit.mtime_ns)?;
+            self.faults.point(30);
             let is_as_seen = match (&before, dir.look(path)?) {
                 (Some(then), Some(now)) => then.same_bytes(&now),
                 (then, now) => then.is_none() && now.is_none(),
@@ -103,15 +125,19 @@ impl Mirror {
                 return Ok(());
             }
             if lies == Some(There::Torn) {
-                self.clear(dir, path)?;
+                self.aside.clear(dir, path)?;
             }
-            self.config.faults.point(31);
+            self.faults.point(31);
             dir.rename(&fresh, path)
         };
-        let put = put.await;
-        let there = Arc::clone(dir);
-        put.and(blocking(move || nook.remove(&there)).await)
+        put().and(nook.remove(dir))
     }
+}
+
+/// Whether a process has one open for writing, or one that is not to be seen may (`has_others`).
+pub(super) fn is_being_written(has_others: bool, files: &[Entry]) -> bool {
+    let all = files.iter().map(|file| (file.device, file.inode)).collect();
+    has_others && files.iter().any(is_fresh) || writers::writer_of(&all).is_some()
 }
 
 pub(super) fn what_lies(dir: &Beneath, file: &Entry, unit: &Entry) -> io::Result<There> {

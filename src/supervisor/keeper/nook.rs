@@ -119,10 +119,13 @@ pub(super) fn sweep(dir: &Beneath, within: &str) -> io::Result<()> {
 
 /// Waits until nobody else puts things in place; the turn lasts as long as the file is kept. `None`: there are no locks
 /// here, or somebody has it and hangs; what is looked at before and after then has to do.
-pub(super) async fn turn(dir: &Beneath) -> Option<File> {
-    let (file, clock) = (dir.lock_file(OURS).ok()?, Clock::start());
+pub(super) async fn turn(dir: &Arc<Beneath>) -> Option<File> {
+    let (dir, clock) = (Arc::clone(dir), Clock::start());
+    let mut file = blocking(move || dir.lock_file(OURS)).await.ok()?;
     loop {
-        match file.try_lock() {
+        let (tried, same) = blocking(move || Ok((file.try_lock(), file))).await.ok()?;
+        file = same;
+        match tried {
             Ok(()) => return Some(file),
             Err(TryLockError::WouldBlock) if clock.now() < PATIENCE => tokio::time::sleep(PAUSE).await,
             Err(_) => return None,

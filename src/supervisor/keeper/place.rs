@@ -1,10 +1,11 @@
 //! One commit put in place: what was fetched moved to where it belongs, what stood there aside, the pointers last.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::fetch::Stop;
-use super::in_place::{equal_files, half, is_in_place, mark, own, settle};
+use super::in_place::{equal_files, half, is_half, is_in_place, mark, own, settle};
 use super::look::{Look, walked};
 use super::mirror::{Mirror, MirrorError, TEMPORARY, blocking};
 use super::names::Names;
@@ -12,11 +13,12 @@ use super::nook::{Nook, turn};
 use super::restore::Brought;
 use super::retention::lacks;
 use crate::edge::beneath::Beneath;
+use crate::edge::fault::Faults;
 use crate::edge::store::Store;
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{Attempt, CommitName};
 use crate::rules::checkpoint::plan;
-use crate::rules::checkpoint::{Kind, Listing};
+use crate::rules::checkpoint::{Entry, Kind, Listing};
 
 pub(super) const ASIDE: &str = ".trainit/aside";
 const RESTORED: &str = ".trainit/restored.json";
@@ -69,31 +71,33 @@ impl Mirror {
             },
         };
         let faults = &self.config.faults;
-        let dir =
-            Beneath::create(&self.config.dir).map(Arc::new).map_err(|error| Stop::Fatal(self.unusable(&error)))?;
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
+        let at = self.config.dir.clone();
+        let dir = blocking(move || Beneath::create(&at).map(Arc::new)).await.map_err(local)?;
         faults.point(20);
         self.sweep(&dir).await;
-        let was_half = half(&dir).contains(&manifest.unit);
+        let was_half = is_half(&dir, &manifest.unit).await;
         let mut equal = equal_files(&dir, manifest, listing).await.map_err(local)?;
         let (mut brought, turn) = (Brought { fetched: 0, was_there: true }, turn(&dir));
-        let _turn = if is_in_place(&dir, manifest, &equal, listing).map_err(local)? {
+        let _turn = if is_in_place(&dir, manifest, &equal, listing).await {
             whole().await?;
             turn.await
         } else {
             own(&mut equal, listing);
             let needed = manifest.regular().filter(|f| !equal.contains(&f.path)).map(|f| f.size).sum();
             brought = Brought { fetched: needed, was_there: false };
-            if let Err(stop) = self.check_space(&dir, needed) {
+            if let Err(stop) = self.check_space(&dir, needed).await {
                 // What is not whole needs no space.
                 return Err(whole().await.err().unwrap_or(stop));
             }
             self.transfer.begin(needed);
-            let nook = Nook::take(&dir, TEMPORARY).map_err(local)?;
+            let place = Arc::clone(&dir);
+            let nook = blocking(move || Nook::take(&place, TEMPORARY)).await.map_err(local)?;
             let temporary = nook.files();
             let fetch = self.fetch(store, &dir, manifest, &equal, &temporary);
             if let Err(stop) = futures_util::try_join!(whole(), fetch) {
-                leave(nook, &dir).await.map_err(local)?;
+                let place = Arc::clone(&dir);
+                blocking(move || nook.remove(&place)).await.map_err(local)?;
                 // A file may be missed by either first; the listing says it better.
                 if matches!(stop, Stop::Reject(_)) {
                     whole().await?;
@@ -102,17 +106,30 @@ impl Mirror {
             }
             faults.point(22);
             let turn = turn.await;
-            let moved = manifest.places(&equal);
-            let installed = match half(&dir).contains(&manifest.unit) == was_half && is_as_seen(&dir, &moved, listing) {
-                true => self.install(&dir, manifest, &moved, listing, &temporary),
-                false => Ok(false),
+            let moved = manifest.places(&equal).into_iter();
+            let mut install = Install {
+                dir: Arc::clone(&dir),
+                unit: manifest.unit.clone(),
+                was_half,
+                moved: moved.map(|path| (path.to_owned(), listing.get(path).cloned())).collect(),
+                aside: self.aside(),
+                faults: faults.clone(),
             };
-            // It may be what fills the disk.
-            let removed = leave(nook, &dir).await;
-            if !installed? {
-                return Ok(None);
+            // It goes on to its end whoever stops waiting for it, and the turn and the place last as long.
+            let done = blocking(move || {
+                let installed = install.carry_out(&temporary);
+                // It may be what fills the disk.
+                let removed = nook.remove(&install.dir);
+                Ok((turn, installed, removed, install.aside))
+            });
+            let (turn, installed, removed, aside) = done.await.map_err(local)?;
+            self.note_all(aside);
+            match installed {
+                Ok(true) => removed.map_err(local)?,
+                Ok(false) => return Ok(None),
+                Err((Some(path), error)) => return Err(Stop::Fatal(self.unmovable(&path, &error))),
+                Err((None, error)) => return Err(local(error)),
             }
-            removed.map_err(local)?;
             turn
         };
         // Nobody is told of what another process has just taken away.
@@ -121,26 +138,30 @@ impl Mirror {
         }
         faults.point(26);
         self.put_names(&dir, &manifest.unit, &Names::committed(manifest)).await?;
-        self.finish(&dir, name, manifest).map_err(local)?;
+        self.finish(&dir, name, manifest).await.map_err(local)?;
         Ok(Some(brought))
     }
 
     /// The unit is in place, and named: what we write down.
-    fn finish(&self, dir: &Beneath, name: &CommitName, manifest: &Manifest) -> io::Result<()> {
-        let faults = &self.config.faults;
-        faults.point(27);
+    async fn finish(&self, dir: &Arc<Beneath>, name: &CommitName, manifest: &Manifest) -> io::Result<()> {
         let restored = serde_json::json!({"commit": name.to_string(), "unit": manifest.unit, "step": manifest.step});
-        dir.replace(RESTORED, restored.to_string().as_bytes(), 0o644)?;
-        faults.point(28);
-        let mut half = half(dir);
-        half.retain(|unit| *unit != manifest.unit);
-        mark(dir, &half)?;
-        faults.point(29);
-        Ok(())
+        let (dir, unit, faults) = (Arc::clone(dir), manifest.unit.clone(), self.config.faults.clone());
+        blocking(move || {
+            faults.point(27);
+            dir.replace(RESTORED, restored.to_string().as_bytes(), 0o644)?;
+            faults.point(28);
+            let mut half = half(&dir);
+            half.retain(|other| *other != unit);
+            mark(&dir, &half)?;
+            faults.point(29);
+            Ok(())
+        })
+        .await
     }
 
-    pub(super) fn check_space(&self, dir: &Beneath, needed: u64) -> Result<(), Stop> {
-        let free = dir.free_bytes().map_err(|error| Stop::Fatal(self.unusable(&error)))?;
+    pub(super) async fn check_space(&self, dir: &Arc<Beneath>, needed: u64) -> Result<(), Stop> {
+        let place = Arc::clone(dir);
+        let free = blocking(move || place.free_bytes()).await.map_err(|error| Stop::Fatal(self.unusable(&error)))?;
         let wanted = if needed == 0 { 0 } else { plan::space_needed(needed) };
         if free >= wanted {
             return Ok(());
@@ -151,34 +172,76 @@ impl Mirror {
         ))))
     }
 
-    /// Moves what was fetched into place, and what stood there aside. False: another restore was there first.
-    fn install(
-        &self,
-        dir: &Beneath,
-        manifest: &Manifest,
-        moved: &[&str],
-        listing: &Listing,
-        temporary: &str,
-    ) -> Result<bool, Stop> {
-        let faults = &self.config.faults;
-        let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
-        // What has come since is another restore's, and in use.
-        let is_old = |path: &&str| listing.get(path).is_some() && matches!(dir.look(path), Ok(Some(_)));
-        let there: Vec<&str> = moved.iter().copied().filter(is_old).collect();
+    /// Where things are moved that are in the way. Each run has its own place for that, and none is ever emptied: it is what
+    /// the trainer wrote.
+    pub(super) fn aside(&self) -> Aside {
+        let attempt = self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string);
+        Aside { attempt, shown: self.config.dir.clone(), kept: Vec::new() }
+    }
+
+    /// Tells what was moved there.
+    pub(super) fn note_all(&self, aside: Aside) {
+        aside.kept.into_iter().for_each(|line| self.note(line));
+    }
+}
+
+/// What is moved out of the way, and where to.
+pub(super) struct Aside {
+    attempt: String,
+    /// The checkpoint directory, as it is told.
+    shown: PathBuf,
+    /// What is to be told.
+    kept: Vec<String>,
+}
+
+impl Aside {
+    /// Moves what lies at the path there.
+    pub(super) fn clear(&mut self, dir: &Beneath, path: &str) -> io::Result<()> {
+        let aside = set_aside(dir, &self.attempt, path)?;
+        self.kept.push(format!(
+            "what lay at {path} in {} was in the way of the restore and is kept as {aside}; delete it when nobody needs it",
+            self.shown.display()
+        ));
+        Ok(())
+    }
+}
+
+/// What was fetched, on its way into place.
+struct Install {
+    dir: Arc<Beneath>,
+    unit: String,
+    was_half: bool,
+    /// What is put in place, and what lay there when it was looked at.
+    moved: Vec<(String, Option<Entry>)>,
+    aside: Aside,
+    faults: Faults,
+}
+
+impl Install {
+    /// Moves what was fetched into place, and what stood there aside. False: another restore was there first. Errors: with
+    /// the path that could not be moved, if it was that.
+    fn carry_out(&mut self, temporary: &str) -> Result<bool, (Option<String>, io::Error)> {
+        let (dir, faults) = (&*self.dir, &self.faults);
         let before = half(dir);
+        if before.contains(&self.unit) != self.was_half || !is_as_seen(dir, &self.moved) {
+            return Ok(false);
+        }
+        // What has come since is another restore's, and in use.
+        let is_old = |(path, then): &&(String, Option<Entry>)| then.is_some() && matches!(dir.look(path), Ok(Some(_)));
+        let there: Vec<&str> = self.moved.iter().filter(is_old).map(|(path, _)| path.as_str()).collect();
         let mut now = before.clone();
-        now.extend((!before.contains(&manifest.unit)).then(|| manifest.unit.clone()));
-        mark(dir, &now).map_err(local)?;
+        now.extend((!self.was_half).then(|| self.unit.clone()));
+        mark(dir, &now).map_err(|error| (None, error))?;
         faults.point(23);
         let (mut at, mut is_begun) = ("", false);
         let mut put = || {
             for path in &there {
                 at = path;
-                self.clear(dir, path)?;
+                self.aside.clear(dir, path)?;
                 is_begun = true;
                 faults.point(24);
             }
-            for path in moved {
+            for (path, _) in &self.moved {
                 at = path;
                 dir.rename(&format!("{temporary}/{path}"), path)?;
                 is_begun = true;
@@ -189,36 +252,18 @@ impl Mirror {
         let Err(error): io::Result<()> = put() else { return Ok(true) };
         if !is_begun {
             // What lies there is as whole as it was.
-            mark(dir, &before).map_err(local)?;
+            mark(dir, &before).map_err(|error| (None, error))?;
         }
         match error.kind() {
             io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound => Ok(false),
-            _ => Err(Stop::Fatal(self.unmovable(at, &error))),
+            _ => Err((Some(at.to_owned()), error)),
         }
     }
-
-    /// Moves what lies at the path aside. Each run has its own place for that, and none is ever emptied: it is what the
-    /// trainer wrote.
-    pub(super) fn clear(&self, dir: &Beneath, path: &str) -> io::Result<()> {
-        let attempt = self.attempt.as_ref().map_or("pull".to_owned(), Attempt::to_string);
-        let aside = set_aside(dir, &attempt, path)?;
-        self.note(format!(
-            "what lay at {path} in {} was in the way of the restore and is kept as {aside}; delete it when nobody needs it",
-            self.config.dir.display()
-        ));
-        Ok(())
-    }
-}
-
-/// Removes the place with what is left in it.
-async fn leave(nook: Nook, dir: &Arc<Beneath>) -> io::Result<()> {
-    let dir = Arc::clone(dir);
-    blocking(move || nook.remove(&dir)).await
 }
 
 /// Whether nothing else lies where something is to be put than when it was looked at.
-fn is_as_seen(dir: &Beneath, moved: &[&str], listing: &Listing) -> bool {
-    moved.iter().all(|path| match (dir.look(path), listing.get(path)) {
+fn is_as_seen(dir: &Beneath, moved: &[(String, Option<Entry>)]) -> bool {
+    moved.iter().all(|(path, then)| match (dir.look(path), then) {
         (Ok(Some(now)), Some(then)) => then.through.is_some() || (now.inode, now.device) == (then.inode, then.device),
         (Ok(Some(_)), None) => false,
         _ => true,

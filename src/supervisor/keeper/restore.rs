@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
+use std::sync::Arc;
 
 use super::claim::{standing, still_shown};
 use super::fetch::Stop;
 use super::guard::tell_of_standstill;
 use super::in_place::{half, holds, mark};
 use super::look::Look;
-use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume};
+use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume, beneath, blocking};
 use super::names::Names;
 use super::nook::turn;
 use super::retention::{commits, judge, read};
@@ -392,16 +393,20 @@ impl Mirror {
         let before = self.ignored.clone();
         let is_it = |unit: &str| resume.is_some_and(|r| r.unit == unit);
         let may_write = self.store.is_some() && (self.attempt.is_some() || resume.is_some() && !self.config.dry);
+        let at = self.config.dir.clone();
         let dir = match may_write {
-            true => Some(Beneath::create(&self.config.dir)?),
-            false => Beneath::open(&self.config.dir).ok(),
+            true => Some(blocking(move || Beneath::create(&at).map(Arc::new)).await?),
+            false => blocking(move || beneath(&at)).await.ok(),
         };
         let _turn = match &dir {
             Some(dir) if may_write => turn(dir).await,
             _ => None,
         };
         // What a restore that was cut short left half in place is left behind too, unless it was restored after all.
-        let mut half = dir.as_ref().map_or(Vec::new(), half);
+        let mut half = match dir.clone() {
+            Some(dir) => blocking(move || Ok(half(&dir))).await?,
+            None => Vec::new(),
+        };
         for (unit, age) in look.ages.iter().filter(|(unit, _)| look.half.contains(unit) && half.contains(unit)) {
             if !self.ignored.contains_key(unit) && !is_it(unit) {
                 self.ignored.insert(unit.clone(), age.newest_ns);
@@ -423,10 +428,10 @@ impl Mirror {
         if let Some(dir) = dir.filter(|_| may_write && (self.attempt.is_some() || pulled.is_some())) {
             let commit = pulled.and_then(|r| r.commit.as_ref()).map(|stamp| &stamp.attempt);
             let whose = self.attempt.as_ref().or(commit).or(self.lineage.as_ref()).cloned();
-            self.write_lineage(&dir, whose)?;
-            self.take_over(&dir)?;
+            self.write_lineage(&dir, whose).await?;
+            self.take_over(&dir).await?;
             half.retain(|unit| !look.half.contains(unit));
-            mark(&dir, &half)?;
+            blocking(move || mark(&dir, &half)).await?;
         }
         Ok(())
     }

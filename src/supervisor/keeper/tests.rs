@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::future::poll_fn;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Mutex;
@@ -11,15 +12,16 @@ use std::task::Poll;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::mirror::Restore;
+use super::mirror::{Restore, beneath};
+use super::names::Names;
 use super::*;
 use crate::edge::clock::wall;
 use crate::edge::fault::Faults;
 use crate::edge::store::Access;
-use crate::rules::checkpoint::Options;
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::plan::Retention;
+use crate::rules::checkpoint::{Options, Pointer};
 
 pub(super) fn config(place: &Path) -> MirrorConfig {
     MirrorConfig {
@@ -58,52 +60,130 @@ async fn hang() -> Sender<()> {
     thaw
 }
 
-/// Everything below a directory.
-fn names(dir: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = fs::read_dir(dir).expect("reads").flatten().map(|entry| entry.path()).collect();
-    let below: Vec<PathBuf> = found.iter().filter(|path| path.is_dir()).flat_map(|path| names(path)).collect();
-    found.extend(below);
+/// Everything below a directory: names, and which files have them.
+fn names(dir: &Path) -> Vec<(PathBuf, u64)> {
+    let inode = |path: &Path| fs::symlink_metadata(path).expect("is there").ino();
+    let paths: Vec<PathBuf> = fs::read_dir(dir).expect("reads").flatten().map(|entry| entry.path()).collect();
+    let below: Vec<_> = paths.iter().filter(|path| path.is_dir()).flat_map(|path| names(path)).collect();
+    let mut found: Vec<_> = paths.into_iter().map(|path| (path.clone(), inode(&path))).chain(below).collect();
     found.sort();
     found
 }
 
-/// A commit whose disk hangs after so many turns: the next turn changes nothing there. False if it was through before.
-async fn hangs_in_a_commit(turns: u32) -> bool {
-    let place = tempfile::tempdir().expect("temporary directory");
-    let mut mirror = Mirror::open(config(place.path())).await.expect("opens");
-    mirror.restore().await.expect("there is nothing");
-    let (dir, unit) = (place.path().join("checkpoints"), place.path().join("checkpoints/step-1"));
-    fs::create_dir(&unit).expect("mkdir");
-    for name in ["a.bin", "b.bin"] {
-        fs::write(unit.join(name), "weights").expect("writes");
-    }
-    let mut commit = pin!(mirror.commit_newest(None, None, &|_, _| {}));
+/// A deed whose disk hangs after so many turns: the next turn changes nothing there. False if it was through before.
+async fn hangs_after(turns: u32, dir: &Path, deed: impl Future<Output = ()>) -> bool {
+    let mut deed = pin!(deed);
     let mut left = turns;
     let is_through = poll_fn(|context| {
         if left == 0 {
             return Poll::Ready(false);
         }
         left -= 1;
-        commit.as_mut().poll(context).map(|outcome| {
-            assert!(matches!(outcome, Outcome::Committed { step: Some(1), .. }), "{outcome:?}");
-            true
-        })
+        deed.as_mut().poll(context).map(|()| true)
     });
     if is_through.await {
         return false;
     }
     let _hangs = hang().await;
-    let before = names(&dir);
-    let _ = poll_fn(|context| Poll::Ready(commit.as_mut().poll(context).is_ready())).await;
-    assert_eq!(names(&dir), before, "after {turns} turns the thread itself did it");
+    let before = names(dir);
+    let _ = poll_fn(|context| Poll::Ready(deed.as_mut().poll(context).is_ready())).await;
+    assert_eq!(names(dir), before, "after {turns} turns the thread itself did it");
     true
+}
+
+/// So often another turn of the deed is its last before the disk hangs, and never does the deed wait for it.
+fn at_every_turn(least: usize, deed: impl AsyncFn(u32) -> bool) {
+    let runtime = runtime();
+    let turns = (0..).take_while(|turns| runtime.block_on(deed(*turns))).count();
+    assert!(turns > least, "only {turns} turns");
+}
+
+/// A run in this place that has begun.
+async fn begun(place: &Path) -> Mirror {
+    let mut mirror = Mirror::open(config(place)).await.expect("opens");
+    mirror.restore().await.expect("there is nothing that could not be restored");
+    mirror
+}
+
+/// Saves a checkpoint of this step.
+fn save(place: &Path, step: u64) -> PathBuf {
+    let unit = place.join(format!("checkpoints/step-{step}"));
+    fs::create_dir_all(unit.join("below")).expect("mkdir");
+    for name in ["a.bin", "below/b.bin"] {
+        fs::write(unit.join(name), format!("weights of {step}")).expect("writes");
+    }
+    unit
+}
+
+async fn commit(mirror: &mut Mirror, step: u64) {
+    let outcome = mirror.commit_newest(None, None, &|_, _| {}).await;
+    assert!(matches!(outcome, Outcome::Committed { step: Some(of), .. } if of == step), "{outcome:?}");
 }
 
 #[test]
 fn no_turn_of_a_commit_waits_for_the_disk() {
-    let runtime = runtime();
-    let turns = (1..).take_while(|turns| runtime.block_on(hangs_in_a_commit(*turns))).count();
-    assert!(turns > 10, "only {turns} turns");
+    at_every_turn(10, async |turns| {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let mut mirror = begun(place.path()).await;
+        save(place.path(), 1);
+        hangs_after(turns, &place.path().join("checkpoints"), commit(&mut mirror, 1)).await
+    });
+}
+
+#[test]
+fn no_turn_of_a_restore_waits_for_the_disk() {
+    at_every_turn(10, async |turns| {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let unit = save(place.path(), 1);
+        commit(&mut begun(place.path()).await, 1).await;
+        // What lies there now is in the way.
+        fs::write(unit.join("a.bin"), "").expect("writes");
+        hangs_after(turns, &place.path().join("checkpoints"), async {
+            let restored = Mirror::open(config(place.path())).await.expect("opens").restore().await.expect("is whole");
+            assert_eq!(restored.and_then(|resume| resume.step), Some(1));
+            assert_eq!(fs::read(unit.join("a.bin")).ok().as_deref(), Some(&b"weights of 1"[..]));
+        })
+        .await
+    });
+}
+
+#[test]
+fn no_turn_on_the_way_back_to_an_older_one_waits_for_the_disk() {
+    at_every_turn(10, async |turns| {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let mut mirror = begun(place.path()).await;
+        let older = save(place.path(), 1);
+        commit(&mut mirror, 1).await;
+        let newer = save(place.path(), 2);
+        commit(&mut mirror, 2).await;
+        fs::remove_dir_all(&older).expect("removes");
+        hangs_after(turns, &place.path().join("checkpoints"), async {
+            let found = mirror.fall_back().await.expect("there is an older one");
+            assert_eq!(found.and_then(|resume| resume.step), Some(1));
+            assert!(older.join("a.bin").exists() && !newer.exists());
+        })
+        .await
+    });
+}
+
+#[test]
+fn no_turn_of_naming_a_checkpoint_waits_for_the_disk() {
+    at_every_turn(1, async |turns| {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let mirror = begun(place.path()).await;
+        let dir = place.path().join("checkpoints");
+        fs::write(dir.join("step-1.bin"), "weights").expect("writes");
+        fs::create_dir(dir.join("latest")).expect("mkdir");
+        let pointer = |path: &str, symlink| Pointer { path: path.into(), content: "step-1.bin".into(), symlink };
+        let pointers = vec![pointer("latest", false), pointer("link", true)];
+        let (names, beneath) = (Names { pointers, copies: vec!["last.bin".into()] }, beneath(&dir).expect("opens"));
+        hangs_after(turns, &dir, async {
+            assert!(mirror.put_names(&beneath, "step-1.bin", &names).await.is_ok());
+            let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
+            assert_eq!([read("latest"), read("last.bin"), read("link")], ["step-1.bin", "weights", "weights"]);
+        })
+        .await
+    });
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::path::Path;
 use super::claim::nonce;
 use super::look::walked;
 use super::mirror::{Mirror, Restore, Resume, beneath, blocking};
+use super::names::is_being_written;
 use super::nook::turn;
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
@@ -42,7 +43,8 @@ impl Mirror {
             None => torn::first(found, scan, since_ns),
         });
         let Ok(Some(torn)) = torn.await else { return };
-        if self.is_being_written(&torn.entries) {
+        let (has_others, entries) = (self.has_other_writers(), torn.entries.clone());
+        if blocking(move || Ok(is_being_written(has_others, &entries))).await.unwrap_or(true) {
             return;
         }
         let than = match resume {
@@ -95,8 +97,9 @@ impl Mirror {
 
     /// Errors: as rmdir(2), that something has come into it too.
     async fn remove_empty(&self, torn: &Torn) -> io::Result<()> {
-        let (dir, paths, unit) = (beneath(&self.config.dir)?, torn.paths.clone(), torn.unit.clone());
+        let (at, paths, unit) = (self.config.dir.clone(), torn.paths.clone(), torn.unit.clone());
         blocking(move || {
+            let dir = beneath(&at)?;
             paths.iter().try_for_each(|path| dir.remove_empty(path))?;
             dir.look(&unit)?.map_or(Ok(()), |_| Err(io::ErrorKind::DirectoryNotEmpty.into()))
         })
@@ -105,7 +108,8 @@ impl Mirror {
 
     /// `whole`: the step that is gone on from.
     async fn move_aside(&self, torn: &Torn, whole: Option<u64>) -> io::Result<Moved> {
-        let (dir, paths, step) = (beneath(&self.config.dir)?, torn.paths.clone(), torn.step);
+        let (at, paths, step) = (self.config.dir.clone(), torn.paths.clone(), torn.step);
+        let dir = blocking(move || beneath(&at)).await?;
         let _turn = turn(&dir).await;
         blocking(move || {
             let mut places = (1u32..10_000).map(|n| format!("{}-{n}", step.unwrap_or_default()));
