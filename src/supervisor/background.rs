@@ -21,7 +21,6 @@ use crate::edge::signals;
 use crate::edge::wake::{Bell, Farewell};
 use crate::rules::exit;
 use crate::rules::job::{Event, Flushed};
-use crate::rules::preempt::Word;
 
 /// The work there is for the thread.
 #[derive(Debug, Default)]
@@ -316,13 +315,7 @@ async fn carry_out(
     let watch = async {
         if let Some(lookout) = work.lookout {
             let teller = teller.clone();
-            lookout
-                .watch(move |word| {
-                    if let Some(event) = heard(word) {
-                        teller.tell(event);
-                    }
-                })
-                .await;
+            lookout.watch(move |event| teller.tell(event)).await;
         }
         std::future::pending::<()>().await;
     };
@@ -358,14 +351,4 @@ async fn carry_out(
         () = show => {}
         () = keep => {}
     }
-}
-
-fn heard(word: Word) -> Option<Event> {
-    Some(match word {
-        Word::Leaving(notice) => Event::Preempted { id: notice.id, source: notice.source, lead: notice.lead },
-        Word::Withdrawn { id, source } => Event::Withdrawn { id, source },
-        Word::Soon(why) => Event::Warned { why },
-        Word::Frozen { length, text } => Event::Frozen { length, why: text },
-        Word::Remark(_) => return None,
-    })
 }

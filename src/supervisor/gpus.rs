@@ -81,7 +81,7 @@ impl GpuWatch {
                 events.extend(self.lifecycle.started(now, probe.as_ref().map(|p| p.pid).map_err(ToString::to_string)));
                 self.probe = probe.ok().map(|probe| (probe, true));
             }
-            Some(Order::Kill(_)) => self.kill(),
+            Some(Order::Kill) => self.kill(),
             None => {}
         }
         events.extend(self.lifecycle.due(now));
@@ -103,13 +103,6 @@ impl GpuWatch {
     /// has to be reaped.
     pub fn pause(&mut self, now: Duration) {
         if self.lifecycle.pause(now).is_some() {
-            self.kill();
-        }
-    }
-
-    /// The job is over: no probe any more. The one that runs is killed; it still has to be reaped.
-    pub fn stop(&mut self, now: Duration) {
-        if self.lifecycle.stop(now).is_some() {
             self.kill();
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::edge::clock::{self, Clock};
 use crate::edge::http;
+use crate::rules::job::Event;
 use crate::rules::preempt::{Watch, Word};
 
 /// What to watch.
@@ -14,13 +15,13 @@ pub struct Lookout {
 
 impl Lookout {
     /// Goes on with every loop; `tell` is called with all but remarks, which are logged. Never returns.
-    pub(super) async fn watch(self, tell: impl Fn(Word) + Clone + 'static) {
+    pub(super) async fn watch(self, tell: impl Fn(Event) + Clone + 'static) {
         let all = self.watches.into_iter().map(|(watch, endpoint)| follow(watch, endpoint, tell.clone()));
         futures_util::future::join_all(all).await;
     }
 }
 
-async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Word)) {
+async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Event)) {
     loop {
         let question = key.question();
         let since = Clock::start();
@@ -30,10 +31,16 @@ async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Word)) 
         }
         let heard = key.heard(answer.as_ref().ok(), since.now(), random());
         for word in heard.words {
-            match word {
-                Word::Remark(remark) => tracing::warn!(code = "preemption_watch", "{remark}"),
-                word => tell(word),
-            }
+            tell(match word {
+                Word::Leaving(notice) => Event::Preempted { id: notice.id, source: notice.source, lead: notice.lead },
+                Word::Withdrawn { id, source } => Event::Withdrawn { id, source },
+                Word::Soon(why) => Event::Warned { why },
+                Word::Frozen { length, text } => Event::Frozen { length, why: text },
+                Word::Remark(remark) => {
+                    tracing::warn!(code = "preemption_watch", "{remark}");
+                    continue;
+                }
+            });
         }
         tokio::time::sleep(heard.pause).await;
     }

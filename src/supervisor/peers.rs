@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -38,16 +39,9 @@ impl Peers {
         let missing = RefCell::new(BTreeMap::new());
         let all =
             futures_util::stream::iter(self.peers.iter()).for_each_concurrent(AT_ONCE, |peer| reach(peer, &missing));
-        let remind = async {
-            loop {
-                tokio::time::sleep(REMINDER).await;
-                let (name, why) = sum_up(&missing.borrow());
-                tracing::info!("still waiting for {name}: {why}");
-            }
-        };
         tokio::select! {
             () = all => Event::PeersReached,
-            () = remind => Event::PeersReached,
+            never = remind(&missing) => match never {},
             () = tokio::time::sleep(self.limit) => {
                 let (name, why) = sum_up(&missing.borrow());
                 let limit = humantime::format_duration(self.limit);
@@ -59,6 +53,15 @@ impl Peers {
                 }
             }
         }
+    }
+}
+
+/// Says now and then that it still waits.
+async fn remind(missing: &RefCell<BTreeMap<String, String>>) -> Infallible {
+    loop {
+        tokio::time::sleep(REMINDER).await;
+        let (name, why) = sum_up(&missing.borrow());
+        tracing::info!("still waiting for {name}: {why}");
     }
 }
 

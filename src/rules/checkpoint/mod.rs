@@ -20,7 +20,7 @@ mod hostile;
 mod huggingface;
 pub mod json;
 mod keras;
-pub mod layout;
+mod layout;
 pub mod linked;
 pub mod listing;
 pub mod manifest;

@@ -16,7 +16,6 @@ use super::answer::{self, Ending, Report, Site};
 use super::ledger::Finding;
 use super::protocol::{Findings, Limits, Line, Overrun, Reader};
 use super::watch::{Watch, WatchPolicy};
-use super::xid::Class;
 use crate::rules::exit::End;
 
 /// The pause after the first failure, unless the watch's interval is shorter; then it doubles.
@@ -30,8 +29,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(2);
 pub enum Order {
     /// Start a watching probe, then call [`Lifecycle::started`].
     Spawn,
-    /// Kill this one (its whole process group) with SIGKILL; it is reaped when it is reaped.
-    Kill(i32),
+    /// Kill the one that runs (its whole process group) with SIGKILL; it is reaped when it is reaped.
+    Kill,
 }
 
 /// What there is to know.
@@ -138,10 +137,10 @@ impl Lifecycle {
     pub fn order(&mut self, now: Duration) -> Option<Order> {
         match &self.state {
             State::Waiting { next } if now >= *next => Some(Order::Spawn),
-            State::Running { pid, reader, .. } => {
-                let (pid, overrun) = (*pid, reader.overrun(now)?);
+            State::Running { reader, .. } => {
+                let overrun = reader.overrun(now)?;
                 self.die(now, Some(overrun));
-                Some(Order::Kill(pid))
+                Some(Order::Kill)
             }
             State::Waiting { .. } | State::Dying { .. } | State::Off => None,
         }
@@ -244,48 +243,24 @@ impl Lifecycle {
             State::Dying { findings, last_call, overrun: Some(overrun), .. } => {
                 (findings, Ending::Overrun(overrun), last_call)
             }
-            // It was stopped on purpose.
+            // One that was paused was passed over above.
             State::Dying { overrun: None, .. } | State::Waiting { .. } | State::Off => return Vec::new(),
         };
         self.ended(now, report(findings, ending, last_call, words))
     }
 
-    /// No probe for now. Returns the one to kill; the next is due as soon as that is reaped.
+    /// No probe for now. The next is due as soon as the one that is to be killed is reaped.
     pub fn pause(&mut self, now: Duration) -> Option<Order> {
-        let State::Running { pid, .. } = self.state else { return None };
+        let State::Running { .. } = self.state else { return None };
         self.paused = true;
         self.die(now, None);
-        Some(Order::Kill(pid))
-    }
-
-    /// No probe any more: the job is over. Returns the one to kill, whose death still has to be reaped.
-    pub fn stop(&mut self, now: Duration) -> Option<Order> {
-        self.paused = false;
-        match &self.state {
-            State::Running { pid, .. } => {
-                let pid = *pid;
-                self.die(now, None);
-                Some(Order::Kill(pid))
-            }
-            State::Dying { .. } => {
-                self.die(now, None);
-                None
-            }
-            State::Waiting { .. } | State::Off => {
-                self.state = State::Off;
-                None
-            }
-        }
+        Some(Order::Kill)
     }
 
     fn die(&mut self, now: Duration, overrun: Option<Overrun>) {
-        let state = std::mem::replace(&mut self.state, State::Off);
-        self.state = match state {
+        self.state = match std::mem::replace(&mut self.state, State::Off) {
             State::Running { pid, reader, findings } => {
                 let (last_call, stuck_at) = (reader.last_call().to_owned(), Some(now.saturating_add(STUCK_AFTER)));
-                State::Dying { pid, findings, last_call, overrun, stuck_at }
-            }
-            State::Dying { pid, findings, last_call, stuck_at, .. } => {
                 State::Dying { pid, findings, last_call, overrun, stuck_at }
             }
             other => other,
@@ -318,14 +293,6 @@ impl Lifecycle {
 
 fn report(findings: Findings, ending: Ending, last_call: String, words: String) -> Report {
     Report { program: "trainit".to_owned(), findings, ending, last_call, words }
-}
-
-/// Whether any of the events asks to leave.
-pub fn leave(events: &[GpuEvent]) -> Option<&Finding> {
-    events.iter().find_map(|event| match event {
-        GpuEvent::Finding(finding) if finding.class == Class::Leave => Some(finding),
-        _ => None,
-    })
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let mut step = |tag: &str| {
             let measured = ledger.enter(tag, found(0.5, None)).0.expect("all are reported");
-            measured.report().expect("a report").step().to_owned()
+            measured.report().expect("a report").step
         };
         assert_eq!([step("a"), step("b"), step("a"), step("a")], ["1", "1", "2", "3"]);
     }
@@ -153,7 +153,7 @@ mod tests {
         let mut step = |given: Option<&str>| {
             let (measured, warning) = ledger.enter("a", found(0.5, given));
             assert_eq!(warning, None);
-            measured.expect("all are reported").report().expect("a report").step().to_owned()
+            measured.expect("all are reported").report().expect("a report").step
         };
         assert_eq!(
             [step(None), step(None), step(Some("100")), step(None), step(Some("200")), step(None)],

@@ -19,8 +19,8 @@ pub(super) const KEYS: [&str; 4] = ["checkpoint_path", "global_step", "timestamp
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     tag: String,
-    value: f64,
-    step: String,
+    pub(super) value: f64,
+    pub(super) step: String,
     checkpoint_path: String,
 }
 
@@ -57,21 +57,6 @@ impl Report {
             true => Err(Wrong::Reserved(tag.to_owned())),
             false => Ok(Report { tag: tag.to_owned(), value, step, checkpoint_path: checkpoint_path.to_owned() }),
         }
-    }
-
-    /// The metric's name.
-    pub fn tag(&self) -> &str {
-        &self.tag
-    }
-
-    /// The metric's value.
-    pub fn value(&self) -> f64 {
-        self.value
-    }
-
-    /// The step, decimal.
-    pub fn step(&self) -> &str {
-        &self.step
     }
 
     /// What the tuning service is likely to refuse, though the library would write it. One line each.
@@ -229,7 +214,7 @@ mod tests {
             let back: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
             prop_assert_eq!(back.as_object().map(serde_json::Map::len), Some(5));
             let of = |key: &str| back[key].as_str().map(str::to_owned);
-            prop_assert_eq!(of(report.tag()), Some(repr(value)));
+            prop_assert_eq!(of(&report.tag), Some(repr(value)));
             prop_assert_eq!(of("global_step"), Some(step.to_string()));
             prop_assert_eq!(of("checkpoint_path"), Some(path));
             prop_assert_eq!(of("trial"), Some(trial));

@@ -1,4 +1,5 @@
 use super::*;
+use crate::rules::gpu::xid::Class;
 use crate::rules::signal::Signal;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -21,6 +22,14 @@ fn running(now: Duration) -> Lifecycle {
     lifecycle
 }
 
+/// What asks to leave.
+fn leave(events: &[GpuEvent]) -> Option<&Finding> {
+    events.iter().find_map(|event| match event {
+        GpuEvent::Finding(finding) if finding.class == Class::Leave => Some(finding),
+        _ => None,
+    })
+}
+
 fn sigkill() -> End {
     End::Signal(Signal::new(9).unwrap())
 }
@@ -41,7 +50,7 @@ fn a_hanging_probe_is_killed_once_and_replaced_only_after_it_was_reaped() {
     let mut lifecycle = running(Duration::ZERO);
     lifecycle.feed(SECOND, b"{\"t\":\"call\",\"fn\":\"nvmlInit_v2\"}\n");
     assert_eq!(lifecycle.deadline(), Some(6 * SECOND));
-    assert_eq!(lifecycle.order(6 * SECOND), Some(Order::Kill(7)));
+    assert_eq!(lifecycle.order(6 * SECOND), Some(Order::Kill));
     for later in [7, 100, 100_000] {
         assert_eq!(lifecycle.order(later * SECOND), None, "one at a time, however long it takes");
     }
@@ -58,7 +67,7 @@ fn a_killed_probe_that_does_not_go_is_told_of_once_and_no_other_is_started() {
         let mut lifecycle = running(Duration::ZERO);
         lifecycle.feed(SECOND, b"{\"t\":\"call\",\"fn\":\"nvmlInit_v2\"}\n");
         let killed = if paused { lifecycle.pause(6 * SECOND) } else { lifecycle.order(6 * SECOND) };
-        assert_eq!((killed, lifecycle.deadline()), (Some(Order::Kill(7)), Some(8 * SECOND)));
+        assert_eq!((killed, lifecycle.deadline()), (Some(Order::Kill), Some(8 * SECOND)));
         assert_eq!(lifecycle.due(7 * SECOND), []);
         let events = lifecycle.due(8 * SECOND);
         let [GpuEvent::Blind(reason)] = &events[..] else { panic!("{events:?}") };
@@ -102,7 +111,7 @@ fn a_wait_for_events_that_never_comes_back_is_one_warning_however_often_it_is_tr
     for _ in 0..4 {
         told.extend(lifecycle.feed(now, ROUND));
         now = lifecycle.deadline().unwrap();
-        assert_eq!(lifecycle.order(now), Some(Order::Kill(7)));
+        assert_eq!(lifecycle.order(now), Some(Order::Kill));
         told.extend(lifecycle.reaped(now, sigkill(), String::new()));
         now = lifecycle.deadline().unwrap();
         assert_eq!(lifecycle.order(now), Some(Order::Spawn));
@@ -151,7 +160,7 @@ fn devices_taken_from_the_container_condemn_a_dead_trainer_only() {
 fn a_paused_probe_is_no_failure_and_the_next_one_looks_at_once_for_what_is_gone() {
     let mut lifecycle = running(Duration::ZERO);
     lifecycle.feed(SECOND, ROUND);
-    assert_eq!((lifecycle.pause(SECOND), lifecycle.pause(SECOND)), (Some(Order::Kill(7)), None));
+    assert_eq!((lifecycle.pause(SECOND), lifecycle.pause(SECOND)), (Some(Order::Kill), None));
     assert_eq!(lifecycle.order(2 * SECOND), None);
     assert_eq!(lifecycle.reaped(2 * SECOND, sigkill(), String::new()), []);
     assert_eq!(lifecycle.order(2 * SECOND), Some(Order::Spawn));
@@ -159,13 +168,4 @@ fn a_paused_probe_is_no_failure_and_the_next_one_looks_at_once_for_what_is_gone(
     let none = b"{\"t\":\"driver\",\"count\":0}\n{\"t\":\"call\",\"fn\":\"sleep\",\"wait_ms\":2000}\n";
     let events = lifecycle.feed(3 * SECOND, none);
     assert!(leave(&events).is_some_and(|finding| finding.text.starts_with("GPU 0 (GPU-0): lost")), "{events:?}");
-}
-
-#[test]
-fn a_stopped_keeper_wants_its_probe_dead_and_no_other() {
-    let mut lifecycle = running(Duration::ZERO);
-    assert_eq!(lifecycle.stop(SECOND), Some(Order::Kill(7)));
-    assert_eq!(lifecycle.pid(), Some(7));
-    assert_eq!(lifecycle.reaped(SECOND, sigkill(), String::new()), []);
-    assert_eq!((lifecycle.pid(), lifecycle.order(9999 * SECOND), lifecycle.deadline()), (None, None, None));
 }
