@@ -81,7 +81,7 @@ fn one_mistake_is_one_complaint() {
         (&["pull", "--checkpoint-store", "file:///x"], "--checkpoint-dir: checkpoint pull needs it"),
         (&["push", dir[0], dir[1], "--checkpoint-store", "file:///y", "--restore-step", "3"], "give --push-step"),
         (&["pull", dir[0], dir[1], "--checkpoint-store", "file:///y", "--push-step", "3"], "give --restore-step"),
-        (&[], "not provided: <ACTION>"),
+        (&[], "trainit checkpoint needs ACTION: list, verify"),
     ] {
         one_line(&Trainit::new(["checkpoint"]).args(args).output().expect_code(125), &[word]);
     }
