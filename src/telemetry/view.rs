@@ -49,6 +49,10 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
         Event::Committed { unit, step, lag, .. } => {
             tracing::info!(unit, step, lag_seconds = (lag.as_secs_f64() * 10.0).round() / 10.0, "checkpoint committed");
         }
+        Event::AwaitsOthers(Some(patience)) => {
+            let seconds = patience.as_secs();
+            tracing::info!("the last commit waits for the other processes of this node, for {seconds} s at most");
+        }
         Event::Flushed(Flushed::OutOfTime(why)) if says_so(actions, why) => {}
         Event::Flushed(Flushed::OutOfTime(why)) => tracing::warn!("{why}"),
         Event::Flushed(Flushed::Done { step: Some(step) }) => {

@@ -173,8 +173,8 @@ pub enum Event {
     },
     /// A long transfer moved on.
     Transferring,
-    /// Whether the last commit waits for nothing but the other processes of the node.
-    AwaitsOthers(bool),
+    /// The last commit waits for nothing but the other processes of the node, so long at most; `None`: it does no more.
+    AwaitsOthers(Option<Duration>),
     /// The last commit is through; what need not stay is being deleted.
     Tidying,
     /// How the commits go; for who asks, and nothing else.

@@ -268,7 +268,7 @@ impl Machine {
             }
             Event::Transferring if self.state == State::Flushing => vec![self.flush_limit(now)],
             Event::AwaitsOthers(awaits) => {
-                self.awaits_others = awaits;
+                self.awaits_others = awaits.is_some();
                 Vec::new()
             }
             Event::Tidying => {

@@ -82,7 +82,7 @@ impl Keeper {
     /// Errors: the newer run that has taken over.
     async fn await_others(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
         let awaited = self.until_others_end(by).await;
-        self.teller.tell(Event::AwaitsOthers(false));
+        self.teller.tell(Event::AwaitsOthers(None));
         awaited
     }
 
@@ -108,9 +108,7 @@ impl Keeper {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             // Mostly they have ended by the second look.
             if !std::mem::replace(&mut is_told, true) {
-                let seconds = patience.as_secs();
-                self.teller.tell(Event::AwaitsOthers(true));
-                tracing::info!("the last commit waits for the other processes of this node, for {seconds} s at most");
+                self.teller.tell(Event::AwaitsOthers(Some(patience)));
             } else if let Some(Outcome::Fenced { by }) = self.commit(Some(self.settle), left).await {
                 return Err(by);
             }

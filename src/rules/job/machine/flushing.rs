@@ -231,7 +231,7 @@ mod tests {
             let mut machine = keeps();
             machine.step(secs(1.0), ended(0));
             machine.step(secs(1.0), Event::TreeEmpty);
-            machine.step(secs(1.1), Event::AwaitsOthers(true));
+            machine.step(secs(1.1), Event::AwaitsOthers(Some(secs(30.0))));
             let asked = machine.step(secs(2.0), Event::Signal { signal, sender: None });
             assert_eq!(asked, [Action::Hasten { notice: true }], "{signal}");
             let mut again = || machine.step(secs(2.1), Event::Signal { signal: Signal::INT, sender: None });
@@ -240,8 +240,8 @@ mod tests {
         let mut machine = keeps();
         machine.step(secs(1.0), ended(0));
         machine.step(secs(1.0), Event::TreeEmpty);
-        machine.step(secs(1.1), Event::AwaitsOthers(true));
-        machine.step(secs(1.2), Event::AwaitsOthers(false));
+        machine.step(secs(1.1), Event::AwaitsOthers(Some(secs(30.0))));
+        machine.step(secs(1.2), Event::AwaitsOthers(None));
         let asked = machine.step(secs(2.0), Event::Signal { signal: Signal::INT, sender: None });
         assert!(matches!(asked[..], [Action::Exit(_)]), "the commit itself: {asked:?}");
     }
