@@ -40,7 +40,7 @@ pub struct Problem {
 }
 
 impl Mirror {
-    /// Every commit, newest first, its objects there with their sizes or not.
+    /// Every commit, newest first, its objects there with their sizes or not. What is let go meanwhile is left out.
     pub async fn listed(&self) -> Result<Vec<Audited>, StoreError> {
         let mut all = Vec::new();
         let Some(store) = &self.store else { return Ok(all) };
@@ -60,6 +60,7 @@ impl Mirror {
                 }
             });
         }
+        leave_out_gone(store, &mut all).await?;
         Ok(all)
     }
 
@@ -96,8 +97,25 @@ impl Mirror {
             });
             audited.problems.extend(problems.collect::<Vec<_>>());
         }
+        leave_out_gone(store, &mut all).await?;
         Ok(all)
     }
+}
+
+/// Takes out the commits that lack something because retention has let go of them meanwhile: the manifest goes first. A
+/// listing alone may have lost a page, and an answer alone may be spoilt.
+async fn leave_out_gone(store: &Store, all: &mut Vec<Audited>) -> Result<(), StoreError> {
+    if all.iter().all(|audited| audited.problems.is_empty()) {
+        return Ok(());
+    }
+    let mut still: HashSet<CommitName> = commits(store).await?.into_iter().collect();
+    for audited in all.iter().filter(|audited| !audited.problems.is_empty()) {
+        if !still.contains(&audited.name) && store.size(&audited.name.key()).await?.is_some() {
+            still.insert(audited.name.clone());
+        }
+    }
+    all.retain(|audited| audited.problems.is_empty() || still.contains(&audited.name));
+    Ok(())
 }
 
 /// What is wrong with a file whose object was read.
@@ -140,5 +158,70 @@ async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result
             Trouble::Unreachable | Trouble::NoCredentials | Trouble::NotBelieved | Trouble::NoBucket => Err(error),
             _ => Ok(Err(error.to_string())),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::future::poll_fn;
+    use std::path::Path;
+    use std::pin::pin;
+
+    use super::super::tests::config;
+    use super::*;
+
+    /// As retention does it: the manifest, then the data.
+    fn let_go(store: &Path, stamp: &str, step: u64) {
+        for entry in fs::read_dir(store.join(".trainit/commits")).expect("reads").flatten() {
+            if entry.file_name().to_string_lossy().starts_with(stamp) {
+                fs::remove_file(entry.path()).expect("is there");
+            }
+        }
+        fs::remove_dir_all(store.join(format!("step-{step}/{stamp}"))).expect("is there");
+    }
+
+    /// Steps and problems of what was found while the oldest commit of two was let go after so many turns; `None`: it was
+    /// through before.
+    async fn found_beside_retention(turns: u32, reads: bool) -> Option<Vec<(u64, Vec<Problem>)>> {
+        let place = tempfile::tempdir().expect("temporary directory");
+        for step in [1, 2] {
+            let unit = place.path().join(format!("checkpoints/step-{step}"));
+            fs::create_dir_all(&unit).expect("mkdir");
+            fs::write(unit.join("weights.bin"), [7; 100]).expect("writes");
+            let mut mirror = Mirror::open(config(place.path())).await.expect("opens");
+            mirror.commit_newest(None, None, &|_, _| {}).await;
+        }
+        let mut plain = config(place.path());
+        plain.claim = false;
+        let mirror = Mirror::open(plain).await.expect("opens");
+        let deed = async { if reads { mirror.verified(&|_, _| {}).await } else { mirror.listed().await } };
+        let (mut deed, mut left) = (pin!(deed), turns);
+        let found = poll_fn(|context| {
+            if left == 0 {
+                let_go(&place.path().join("store"), "0000000001-000001", 1);
+            }
+            left = left.wrapping_sub(1);
+            deed.as_mut().poll(context)
+        });
+        let found = found.await.expect("the store answers");
+        let is_meanwhile = left > turns;
+        is_meanwhile.then(|| found.into_iter().map(|audited| (audited.name.step, audited.problems)).collect())
+    }
+
+    #[test]
+    fn what_is_let_go_meanwhile_is_not_called_bad() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        for reads in [false, true] {
+            let mut left_out = 0;
+            let turns = (1..).take_while(|turns| {
+                let Some(found) = runtime.block_on(found_beside_retention(*turns, reads)) else { return false };
+                assert!(found.iter().all(|(_, problems)| problems.is_empty()), "after {turns} turns: {found:?}");
+                assert_eq!(found.first().map(|(step, _)| *step), Some(2));
+                left_out += u32::from(found.len() == 1);
+                true
+            });
+            assert!(turns.count() > 3 && left_out > 0);
+        }
     }
 }
