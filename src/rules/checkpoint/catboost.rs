@@ -2,6 +2,7 @@
 //! renamed over the one before, so that what has the name is whole. It begins with the kind of machine that trains.
 
 use super::beside::Beside;
+use super::generic::is_in_step;
 use super::layout::{Layout, Makeup};
 use super::listing::{Entry, Kind};
 use super::unit::{Candidate, Scan};
@@ -14,7 +15,8 @@ const HEADS: [&[u8]; 2] = [b"\x03\0\0\0CPU", b"\x03\0\0\0GPU"];
 
 fn find(scan: &Scan) -> Vec<Candidate> {
     let is_ours = |f: &&Entry| matches!(f.kind, Kind::File | Kind::Lost(_)) && f.name().ends_with(".cbsnapshot");
-    let files = scan.listing.entries().iter().filter(is_ours).filter(|f| !scan.is_aside(&f.path));
+    let files =
+        scan.listing.entries().iter().filter(is_ours).filter(|f| !scan.is_aside(&f.path) && !is_in_step(scan, f));
     files.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, None)?))).collect()
 }
 

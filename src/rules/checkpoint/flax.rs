@@ -2,6 +2,7 @@
 //! where arrays live on several devices; that one has `commit_success.txt` when finished.
 
 use super::beside::Beside;
+use super::generic::is_in_step;
 use super::layout::Layout;
 use super::listing::{Kind, join};
 use super::unit::{Candidate, Scan, number_after};
@@ -9,7 +10,8 @@ use super::unit::{Candidate, Scan, number_after};
 pub(super) const FLAX: Layout = Layout::of("flax", "files named checkpoint_N", find, complete);
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let files = scan.listing.files().filter_map(|f| Some((f, number_after("checkpoint_", f.name())?)));
+    let files = scan.listing.files().filter(|f| !is_in_step(scan, f));
+    let files = files.filter_map(|f| Some((f, number_after("checkpoint_", f.name())?)));
     let unit = |(file, number): (&super::Entry, u64)| {
         let mut unit = Candidate::file(file, scan.step(&file.path, Some(number))?);
         let arrays = format!("{}_gda", file.path);

@@ -7,7 +7,7 @@ use super::beside::Beside;
 use super::check::is_weights;
 use super::contest::holds_weights;
 use super::layout::{Layout, Makeup};
-use super::listing::{Entry, Kind, join, name_of};
+use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::siblings::together;
 use super::unit::{Candidate, Scan, is_bystander, is_day, is_steps, is_temporary, step_in, step_in_stem};
 use super::{keras, torch_file};
@@ -57,6 +57,13 @@ fn is_step_of_run(scan: &Scan, path: &str) -> bool {
         && !around.split('/').any(is_steps)
         && !is_copy(path)
         && scan.listing.below(path).iter().any(is_surely_weights)
+}
+
+/// Whether a file lies in the directory of a step: it is a part of that, whatever library wrote it, and no checkpoint of its
+/// own.
+pub(super) fn is_in_step(scan: &Scan, file: &Entry) -> bool {
+    let says = |(depth, part): (usize, &str)| is_steps(part) && !is_day(part) && (depth == 0 || says_word(part));
+    scan.options.format.is_none() && parent_of(&file.path).split('/').enumerate().any(says)
 }
 
 /// Whether a word for steps is in the name. (Ranks and layers are numbered, too.)
@@ -117,10 +124,39 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::{safetensors_of, table_of, zip_of};
+    use super::super::check::tests::{hdf5_of, safetensors_of, table_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, complete_units_with, reason};
     use super::super::unit::Options;
+    use super::super::{Scan, recognise};
+
+    #[test]
+    fn all_files_of_a_steps_directory_are_one_checkpoint_whatever_libraries_wrote_them() {
+        let files: [(&str, Vec<u8>); 7] = [
+            ("model.h5", hdf5_of(0, b"data", 0)),
+            ("policies/p/model.weights.h5", hdf5_of(0, b"data", 0)),
+            ("model.keras", zip_of(b"w", b"")),
+            ("model_3.ubj", b"{i\x01aT}".to_vec()),
+            ("snapshot.cbsnapshot", b"\x03\0\0\0CPU\x8a\x11\0\0{}".to_vec()),
+            ("checkpoint_3", b"msgpack".to_vec()),
+            ("model.pt", zip_of(b"w", b"")),
+        ];
+        for (home, (name, bytes)) in ["", "runs/a/"].iter().flat_map(|home| files.iter().map(move |file| (home, file)))
+        {
+            let of = |memory: Memory, step: u64| {
+                let unit = format!("{home}step-{step}");
+                let memory = memory.with(&format!("{unit}/{name}"), bytes.clone());
+                memory.with(&format!("{unit}/optimizer.safetensors"), safetensors_of(b"w"))
+            };
+            let memory = [100, 200].into_iter().fold(Memory::default(), of);
+            let (listing, options) = (memory.listing(), Options::default());
+            let found = recognise(&Scan { listing: &listing, peek: &memory, options: &options }).expect("is known");
+            let newest = &found.candidates[0];
+            assert_eq!((newest.unit.as_str(), newest.step), (format!("{home}step-200").as_str(), Some(200)), "{name}");
+            assert_eq!(newest.files(&listing).count(), 2, "{home}{name}");
+            assert_eq!(complete_units(&memory).len(), 2, "{home}{name}");
+        }
+    }
 
     #[test]
     fn a_name_with_a_step_and_whole_content_is_a_checkpoint() {

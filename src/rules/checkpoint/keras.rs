@@ -6,6 +6,7 @@
 use serde::Deserialize;
 
 use super::beside::Beside;
+use super::generic::is_in_step;
 use super::layout::{Layout, Makeup};
 use super::listing::{join, parent_of};
 use super::siblings::together;
@@ -36,7 +37,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     if !backups.is_empty() {
         return backups;
     }
-    let models = scan.listing.files().filter(|f| is_model(f.name()));
+    let models = scan.listing.files().filter(|f| is_model(f.name()) && !is_in_step(scan, f));
     // `.weights.h5`: the 5 is no step, nor is anything of a name like `best.weights.h5`.
     let step = |name: &str| step_in(name.strip_suffix(".h5").unwrap_or(name));
     let models = models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?)));

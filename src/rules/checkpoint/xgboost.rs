@@ -2,6 +2,7 @@
 //! type decide.
 
 use super::beside::Beside;
+use super::generic::is_in_step;
 use super::layout::{Layout, Makeup};
 use super::siblings::together;
 use super::unit::{Candidate, Scan, is_temporary, step_in};
@@ -13,7 +14,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     // JSON and pickles may be anybody's.
     let endings: &[&str] = if scan.options.format.is_some() { &[".ubj", ".json", ".pkl"] } else { &[".ubj"] };
     let is_model = |name: &str| endings.iter().any(|e| name.ends_with(e)) && !is_temporary(name);
-    let models = scan.listing.files().filter(|f| is_model(f.name()));
+    let models = scan.listing.files().filter(|f| is_model(f.name()) && !is_in_step(scan, f));
     let models = models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step_in(f.name()))?)));
     together(scan.listing, models.collect())
 }
