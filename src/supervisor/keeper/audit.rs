@@ -181,47 +181,64 @@ mod tests {
         fs::remove_dir_all(store.join(format!("step-{step}/{stamp}"))).expect("is there");
     }
 
-    /// Steps and problems of what was found while the oldest commit of two was let go after so many turns; `None`: it was
-    /// through before.
-    async fn found_beside_retention(turns: u32, reads: bool) -> Option<Vec<(u64, Vec<Problem>)>> {
-        let place = tempfile::tempdir().expect("temporary directory");
-        for step in [1, 2] {
-            let unit = place.path().join(format!("checkpoints/step-{step}"));
+    /// A store with a commit of step 9, and a newer one of step 1 with more files than are read at once.
+    async fn two_commits(place: &Path) -> Mirror {
+        for (step, files) in [(9, 1), (1, AT_ONCE + 1)] {
+            let unit = place.join(format!("checkpoints/step-{step}"));
             fs::create_dir_all(&unit).expect("mkdir");
-            fs::write(unit.join("weights.bin"), [7; 100]).expect("writes");
-            let mut mirror = Mirror::open(config(place.path())).await.expect("opens");
+            (0..files).for_each(|file| fs::write(unit.join(format!("{file}.bin")), [7; 100]).expect("writes"));
+            let mut mirror = Mirror::open(config(place)).await.expect("opens");
             mirror.commit_newest(None, None, &|_, _| {}).await;
+            fs::remove_dir_all(unit).expect("removes");
         }
-        let mut plain = config(place.path());
+        let mut plain = config(place);
         plain.claim = false;
-        let mirror = Mirror::open(plain).await.expect("opens");
-        let deed = async { if reads { mirror.verified(&|_, _| {}).await } else { mirror.listed().await } };
-        let (mut deed, mut left) = (pin!(deed), turns);
-        let found = poll_fn(|context| {
-            if left == 0 {
-                let_go(&place.path().join("store"), "0000000001-000001", 1);
-            }
-            left = left.wrapping_sub(1);
-            deed.as_mut().poll(context)
-        });
-        let found = found.await.expect("the store answers");
-        let is_meanwhile = left > turns;
-        is_meanwhile.then(|| found.into_iter().map(|audited| (audited.name.step, audited.problems)).collect())
+        Mirror::open(plain).await.expect("opens")
     }
 
-    #[test]
-    fn what_is_let_go_meanwhile_is_not_called_bad() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
-        for reads in [false, true] {
-            let mut left_out = 0;
-            let turns = (1..).take_while(|turns| {
-                let Some(found) = runtime.block_on(found_beside_retention(*turns, reads)) else { return false };
-                assert!(found.iter().all(|(_, problems)| problems.is_empty()), "after {turns} turns: {found:?}");
-                assert_eq!(found.first().map(|(step, _)| *step), Some(2));
-                left_out += u32::from(found.len() == 1);
-                true
+    const OLDER: &str = "0000000001-000001";
+
+    #[tokio::test]
+    async fn what_is_let_go_while_it_is_verified_is_not_called_bad() {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let (mirror, store) = (two_commits(place.path()).await, place.path().join("store"));
+        let is_there = Cell::new(true);
+        // The newer one's objects come first: some of them are under way, and the older one's is not.
+        let progress = |_: u64, _: u64| {
+            if is_there.replace(false) {
+                let_go(&store, OLDER, 9);
+            }
+        };
+        let found = mirror.verified(&progress).await.expect("the store answers");
+        assert_eq!(found.iter().map(|a| (a.name.step, a.problems.len())).collect::<Vec<_>>(), [(1, 0)]);
+    }
+
+    #[tokio::test]
+    async fn what_lacks_its_data_and_was_not_let_go_is_bad() {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let mirror = two_commits(place.path()).await;
+        fs::remove_dir_all(place.path().join(format!("store/step-9/{OLDER}"))).expect("is there");
+        for found in [mirror.listed().await, mirror.verified(&|_, _| {}).await] {
+            let found = found.expect("the store answers");
+            assert_eq!(found.iter().map(|a| (a.name.step, a.problems.len())).collect::<Vec<_>>(), [(1, 0), (9, 1)]);
+        }
+    }
+
+    #[tokio::test]
+    async fn whenever_it_is_let_go_a_list_does_not_call_it_bad() {
+        for turns in 0..12 {
+            let place = tempfile::tempdir().expect("temporary directory");
+            let mirror = two_commits(place.path()).await;
+            let (mut deed, mut left) = (pin!(mirror.listed()), Some(turns));
+            let found = poll_fn(|context| {
+                if left == Some(0) {
+                    let_go(&place.path().join("store"), OLDER, 9);
+                }
+                left = left.and_then(|left: u32| left.checked_sub(1));
+                deed.as_mut().poll(context)
             });
-            assert!(turns.count() > 3 && left_out > 0);
+            let found = found.await.expect("the store answers");
+            assert!(found.iter().all(|audited| audited.problems.is_empty()), "after {turns} turns: {found:?}");
         }
     }
 }
