@@ -35,6 +35,7 @@ mod telling;
 mod torn;
 pub mod transfer;
 mod vigil;
+mod wanted;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,7 +46,7 @@ use super::background::{Order, Teller};
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::job::{Event, Flushed};
-use crate::rules::status::sibling::{From, Kept};
+use crate::rules::status::sibling::From;
 use commit::Outcome;
 use doubt::CutOff;
 use inbox::{Haste, Inbox, TO_A_FLUSH, TO_ANY, TO_NONE};
@@ -53,9 +54,10 @@ use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::{publish, words};
 use send::Stop;
-use sibling::{Others, SEARCH, Sibling};
+use sibling::{Others, SEARCH};
 use transfer::log_lines;
 use vigil::Seen;
+pub use wanted::{Checkpoints, Keep};
 
 /// What was not complete at so many looks in a row is not being written.
 const STALE_LOOKS: u32 = 10;
@@ -72,56 +74,6 @@ const TURN: Duration = Duration::from_secs(10);
 const LAST_TURN: Duration = Duration::from_secs(60);
 /// Between two looks after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
-
-/// What to keep of a run.
-#[derive(Debug)]
-pub struct Keep {
-    /// Its checkpoints: to restore and to commit.
-    pub checkpoints: Option<Checkpoints>,
-    /// What to copy when the job has finished.
-    pub model: Option<LeftModel>,
-}
-
-impl Keep {
-    /// Where the model is to be copied when the job has finished; `None`: there is none.
-    pub fn model_goes_to(&self) -> Option<String> {
-        self.model.as_ref().map(|model| model.store.to_string())
-    }
-
-    /// Whether checkpoints are committed, but for those that turn out to be kept by another.
-    pub fn has_store(&self) -> bool {
-        self.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.mirror.store.is_some())
-    }
-
-    /// Which checkpoints are committed, and where to; `None`: none are.
-    pub fn kept(&self) -> Option<Kept> {
-        self.checkpoints.as_ref()?.kept.clone()
-    }
-
-    /// Carries out orders until the supervisor is gone; between them, looks for new checkpoints.
-    pub(super) async fn work(self, orders: UnboundedReceiver<Order>, teller: Teller, clock: Clock) {
-        Keeper::new(self, teller, clock).work(orders).await;
-    }
-}
-
-/// What to keep, and how often to look.
-#[derive(Debug)]
-pub struct Checkpoints {
-    /// The directory, the store, and the rules between them.
-    pub mirror: MirrorConfig,
-    /// Between two looks while training.
-    pub interval: Duration,
-    /// A checkpoint must have lain unchanged for this long.
-    pub settle: Duration,
-    /// Which they are, for who asks; `None`: they are not committed.
-    pub kept: Option<Kept>,
-    /// Whether nobody but this one's command writes into the directory.
-    pub alone: bool,
-    /// The trainit beside this one that keeps them; `None`: this one does, or nobody.
-    pub sibling: Option<Sibling>,
-    /// Those whose checkpoints this one keeps beside its own.
-    pub others: Option<Others>,
-}
 
 /// What came of the commit after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
