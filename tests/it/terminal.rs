@@ -2,9 +2,11 @@
 
 #![expect(unsafe_code, reason = "a pseudo-terminal of our own, and a session on it")]
 
-use std::fs::File;
+use std::ffi::CStr;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex};
@@ -22,22 +24,27 @@ struct Terminal {
 
 /// A program in a session of its own on a pseudo-terminal, which hangs up when its other end is dropped.
 fn on_terminal(program: &str, args: &[&str]) -> (File, Child) {
-    let (mut master, mut slave) = (0, 0);
-    let none = std::ptr::null_mut();
-    // SAFETY: both descriptors are written by the call and ours alone afterwards.
-    let (master, slave) = unsafe {
-        assert_eq!(libc::openpty(&raw mut master, &raw mut slave, none, none.cast(), none.cast()), 0);
-        (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
+    let (mut options, mut name) = (OpenOptions::new(), [0; 64]);
+    options.read(true).write(true).custom_flags(libc::O_NOCTTY);
+    // Opened so that a program which another test starts meanwhile does not get it: the terminal would not hang up.
+    let master = options.open("/dev/ptmx").unwrap();
+    // SAFETY: the descriptor is open, and no more than is given is written to the name.
+    let slave = unsafe {
+        assert_eq!(libc::grantpt(master.as_raw_fd()), 0);
+        assert_eq!(libc::unlockpt(master.as_raw_fd()), 0);
+        assert_eq!(libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr(), name.len()), 0);
+        CStr::from_ptr(name.as_ptr()).to_str().unwrap()
     };
+    let slave = options.open(slave).unwrap();
     let mut command = Command::new(program);
     command.args(args).env_clear().env("PATH", "/usr/bin:/bin").env("TRAINIT", binary());
-    let (tty, keep) = (slave.as_raw_fd(), master.as_raw_fd());
+    let tty = slave.as_raw_fd();
     // SAFETY: async-signal-safe calls on integers.
     unsafe {
         command.pre_exec(move || {
-            libc::close(keep);
             libc::login_tty(tty);
             // As after a login, however the tests were started: what is ignored cannot be trapped.
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
             libc::signal(libc::SIGINT, libc::SIG_DFL);
             libc::signal(libc::SIGQUIT, libc::SIG_DFL);
             Ok(())
