@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::signals;
@@ -15,7 +16,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Does it on a thread of its own. Dropped before its end, it goes on there.
 pub async fn blocking<T: Send + 'static>(deed: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(deed).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    let done = Arc::new(Mutex::new(None));
+    let told = Arc::clone(&done);
+    // Boxed: the runtime's part is compiled once, not for each of a hundred deeds.
+    let deed: Box<dyn FnOnce() + Send> = Box::new(move || {
+        let outcome = deed();
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    });
+    tokio::task::spawn_blocking(deed).await.map_err(io::Error::other)?;
+    let outcome = done.lock().unwrap_or_else(PoisonError::into_inner).take();
+    outcome.unwrap_or_else(|| Err(io::ErrorKind::Other.into()))
 }
 
 /// Sees to it that there is always a thread for [`blocking`], whatever becomes of the limits.
