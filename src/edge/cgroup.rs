@@ -15,6 +15,10 @@ pub struct MemoryCgroup {
 
 const V1: &str = "/sys/fs/cgroup/memory";
 const V2: &str = "/sys/fs/cgroup";
+/// v1 says "none" with a number close to 2^63.
+const NO_LIMIT: u64 = 1 << 60;
+/// A job's own group, and the groups around it.
+const MOST_LEVELS: usize = 16;
 /// Of the file with the counters, and far more than it holds.
 const COUNTERS_BYTES: usize = 1024;
 
@@ -27,8 +31,7 @@ impl MemoryCgroup {
 
     fn at(dir: PathBuf) -> Option<MemoryCgroup> {
         let counters = ["memory.events", "memory.oom_control"].iter().find_map(|f| File::open(dir.join(f)).ok())?;
-        // v1 says "none" with a number close to 2^63.
-        let limit = number(&dir, &["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < 1 << 60);
+        let limit = number(&dir, &["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < NO_LIMIT);
         Some(MemoryCgroup { dir: Some(dir), counters: Some(counters), limit })
     }
 
@@ -49,13 +52,35 @@ impl MemoryCgroup {
     /// The group's memory use in bytes, where the group has a limit.
     pub fn current_bytes(&self) -> Option<u64> {
         self.limit?;
-        number(self.dir.as_ref()?, &["memory.current", "memory.usage_in_bytes"])
+        number(self.dir.as_ref()?, USAGE)
     }
 
     /// The group's memory limit in bytes; `None` when there is none.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit
     }
+
+    /// Bytes that can be taken now before this group or one around it is at its limit, if the kernel lets go of what it
+    /// only caches of files; `None` where nobody sets a limit.
+    pub fn room_bytes(&self) -> Option<u64> {
+        let groups = self.dir.as_deref()?.ancestors().take(MOST_LEVELS);
+        groups.map_while(|dir| number(dir, USAGE).map(|used| (dir, used))).filter_map(room).min()
+    }
+}
+
+const USAGE: &[&str] = &["memory.current", "memory.usage_in_bytes"];
+
+/// Of a group with so many bytes in use.
+fn room((dir, used): (&Path, u64)) -> Option<u64> {
+    let limits = ["memory.max", "memory.high", "memory.limit_in_bytes"];
+    let limit = limits.iter().filter_map(|limit| number(dir, &[limit])).filter(|limit| *limit < NO_LIMIT).min()?;
+    let counts = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+    // v1 has them with and without the groups below.
+    let is_v1 = counts.contains("\ntotal_inactive_file ");
+    let names = if is_v1 { ["total_inactive_file ", "total_active_file "] } else { ["inactive_file ", "active_file "] };
+    let count = |line: &str| names.iter().find_map(|name| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let cached: u64 = counts.lines().filter_map(count).sum();
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
 fn number(dir: &Path, files: &[&str]) -> Option<u64> {
@@ -110,6 +135,37 @@ mod tests {
         let none = "9223372036854771712\n";
         let (_dir, cgroup) = group(&[("memory.oom_control", control), ("memory.limit_in_bytes", none)]);
         assert_eq!((cgroup.oom_kills(), cgroup.limit_bytes()), (Some(4), None));
+    }
+
+    #[test]
+    fn what_files_only_cache_is_room_and_the_narrowest_group_counts() {
+        let stat = "anon 1000\nfile 900\ninactive_file 500\nactive_file 300\n";
+        let (outer, _) = group(&[
+            ("memory.events", ""),
+            ("memory.max", "10000\n"),
+            ("memory.high", "4000\n"),
+            ("memory.current", "3000\n"),
+            ("memory.stat", stat),
+        ]);
+        let inner = outer.path().join("task");
+        fs::create_dir(&inner).expect("made");
+        for (name, text) in [("memory.events", ""), ("memory.max", "max\n"), ("memory.current", "2000\n")] {
+            fs::write(inner.join(name), text).expect("written");
+        }
+        let room = || MemoryCgroup::at(inner.clone()).expect("a memory group").room_bytes();
+        assert_eq!(room(), Some(4000 - (3000 - 800)));
+        fs::write(inner.join("memory.max"), "2100\n").expect("written");
+        assert_eq!(room(), Some(100), "of the inner one");
+        let v1 = "inactive_file 1\nactive_file 1\ntotal_inactive_file 600\ntotal_active_file 0\n";
+        let (_dir, cgroup) = group(&[
+            ("memory.oom_control", "oom_kill 0\n"),
+            ("memory.limit_in_bytes", "5000\n"),
+            ("memory.usage_in_bytes", "6000\n"),
+            ("memory.stat", v1),
+        ]);
+        assert_eq!(cgroup.room_bytes(), Some(0), "more is in use than may be");
+        let (_dir, free) = group(&[("memory.events", ""), ("memory.max", "max\n"), ("memory.current", "1\n")]);
+        assert_eq!(free.room_bytes(), None);
     }
 
     #[test]

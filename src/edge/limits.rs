@@ -21,14 +21,24 @@ pub struct Limits {
 
 /// Looks them up.
 pub fn read() -> Limits {
-    let memory = MemoryRefreshKind::nothing().with_ram();
-    let system = System::new_with_specifics(RefreshKind::nothing().with_memory(memory));
     Limits {
         cpus: cpus(),
-        memory_bytes: system.ok().map(|system| system.total_memory()).filter(|bytes| *bytes > 0),
+        memory_bytes: machine().map(|system| system.total_memory()).filter(|bytes| *bytes > 0),
         cgroup_memory_bytes: MemoryCgroup::find().limit_bytes(),
         open_files: open_files(&fs::read_to_string("/proc/self/limits").unwrap_or_default()),
     }
+}
+
+/// Bytes of memory that can be taken now before the kernel kills for it, the cgroup's or the machine's; `None` where
+/// neither says.
+pub fn memory_room() -> Option<u64> {
+    let of_machine = machine().map(|system| system.available_memory()).filter(|bytes| *bytes > 0);
+    [MemoryCgroup::find().room_bytes(), of_machine].into_iter().flatten().min()
+}
+
+fn machine() -> Option<System> {
+    let memory = MemoryRefreshKind::nothing().with_ram();
+    System::new_with_specifics(RefreshKind::nothing().with_memory(memory)).ok()
 }
 
 /// Processors, by affinity and the cgroup's quota.

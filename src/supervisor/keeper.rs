@@ -4,6 +4,7 @@
 
 mod again;
 pub mod audit;
+mod budget;
 mod claim;
 pub mod commit;
 mod doubt;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::cgroup::Cgroup;
 use crate::support::{Finished, Trainit, eventually, is_root, send};
 
 /// A file system on a loop device that can be frozen: whoever writes to it then sleeps where no signal reaches.
@@ -68,31 +69,6 @@ fn what_not_even_sigkill_ends_is_named_and_left_behind_within_its_bound() {
     assert!(done.verdict()["detail"].as_str().unwrap().contains("could not be ended"));
 }
 
-/// A memory cgroup of our own, v1 or v2.
-struct Cgroup(PathBuf);
-
-impl Cgroup {
-    fn with_limit(bytes: u64) -> Option<Cgroup> {
-        let hierarchies = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
-        hierarchies.into_iter().find_map(|(root, limit)| {
-            let group = Cgroup(Path::new(root).join(format!("trainit-test-{}", std::process::id())));
-            std::fs::create_dir(&group.0).ok()?;
-            // Not where the memory controller is another hierarchy's, or not handed down.
-            std::fs::write(group.0.join(limit), bytes.to_string()).ok()?;
-            // Swap would only make it slow.
-            let _ = std::fs::write(group.0.join("memory.swap.max"), "0");
-            let _ = std::fs::write(group.0.join("memory.memsw.limit_in_bytes"), bytes.to_string());
-            Some(group)
-        })
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 /// Lives on in a thread when its main thread has ended; /proc shows it as a zombie then.
 const HEADLESS: &str = "
 import ctypes, os, threading, time
@@ -133,7 +109,7 @@ fn out_of_memory_is_told_from_a_mere_sigkill_by_the_cgroups_own_counter() {
         eprintln!("skipped: out of memory (no memory cgroup can be made here)");
         return;
     };
-    let enter = format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", group.0.display());
+    let enter = group.enter();
     let run = |script: &str| Trainit::through(&["sh", "-c", &enter], ["run", "--", "python3", "-c", script]).output();
     let verdict = run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)").expect_code(137).verdict();
     assert_eq!((verdict["reason"].as_str(), verdict["oom"].as_bool()), (Some("signalled"), Some(false)));

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use crate::support::Finished;
 use crate::support::bucket::{Bucket, Fault, NAME, Request, SECRET};
+use crate::support::cgroup::Cgroup;
 use crate::support::checkpoints::{Place, tree};
 
 pub(crate) fn google(bucket: &Bucket) -> Place {
@@ -86,6 +88,30 @@ fn a_file_of_many_parts_comes_back_bit_for_bit() {
             |r: &&Request| r.query.contains_key("partNumber") || r.query.get("comp").is_some_and(|c| c == "block");
         assert_eq!(bucket.asked().iter().filter(is_part).count(), 3);
     });
+}
+
+#[test]
+fn a_transfer_takes_no_more_memory_than_the_cgroup_can_spare() {
+    let Some(group) = Cgroup::with_limit(48 << 20) else {
+        eprintln!("skipped: a transfer in little memory (no memory cgroup can be made here)");
+        return;
+    };
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    place.save(1);
+    for number in 0..4 {
+        let large = File::create(place.local().join(format!("step-1/large-{number}.bin"))).unwrap();
+        large.set_len(40 << 20).unwrap();
+        large.write_all_at(b"here", 30 << 20).unwrap();
+    }
+    let enter = group.enter();
+    let inside =
+        |deed: &str, local: &Path| place.checkpoint_through(&["sh", "-c", &enter], deed, local).output().expect_code(0);
+    inside("push", &place.local());
+    let elsewhere = place.path("elsewhere");
+    inside("pull", &elsewhere);
+    inside("verify", &elsewhere);
+    assert!(tree(&elsewhere.join("step-1")) == tree(&place.local().join("step-1")));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use futures_util::{StreamExt, stream};
 
+use super::budget::Budget;
 use super::mirror::Mirror;
 use super::retention::{commits, lack, read};
 use super::send::sizes;
@@ -14,7 +15,7 @@ use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, Manifest};
 use crate::rules::checkpoint::names::{BAD, CommitName};
 
-/// Objects that are read at once.
+/// Objects that are read at once, at most.
 const AT_ONCE: usize = 8;
 
 /// A commit and what was found of it.
@@ -84,7 +85,7 @@ impl Mirror {
             progress(done.get(), bytes);
         };
         let reads = wanted.values().map(|item| async move { (item, summed(store, item, told).await) });
-        let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
+        let mut reads = stream::iter(reads).buffer_unordered(Budget::now().fit(store.habits()).at_once.min(AT_ONCE));
         while let Some((item, sum)) = reads.next().await {
             found.insert(item.key.as_str(), sum?);
         }

@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::budget::Budget;
 use super::guard::AT_ONCE;
 use super::known::{Known, Sent};
 use super::look::{Local, same_bytes};
@@ -307,14 +308,16 @@ impl Mirror {
             progress(done.get(), bytes);
         };
         let pace = is_training.then_some(&*self.config.pace).filter(|p| p.lock().is_ok_and(|p| p.is_capped()));
+        let budget = Budget::now();
+        let habits = budget.fit(store.habits());
         let sending = Sending {
             strong: self.config.strong,
             store,
             dir: &dir,
             known: &self.known,
             pace,
-            habits: if pace.is_some() { store.habits().gently() } else { store.habits() },
-            budget: Sending::budget(),
+            habits: if pace.is_some() { habits.gently() } else { habits },
+            budget,
             pools: Pools::new(),
             clock: self.clock,
             told: &told,

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Semaphore;
 
+use super::budget::Budget;
 use super::in_place::is_strongly_equal;
 use super::mirror::{Mirror, MirrorError, blocking};
 use super::pool::{Buffer, Pool};
@@ -28,6 +29,15 @@ const BLOCK: u64 = 1 << 20;
 
 /// Chunks of one file under way at once.
 const CHUNKS_AT_ONCE: usize = 8;
+
+/// What the files of one commit share on their way in.
+struct Ways {
+    /// Small files that may be under way at once.
+    streams: Semaphore,
+    /// So many of those does a chunk of a large one stand for.
+    turns: u32,
+    pool: Pool,
+}
 
 /// Why a commit did not come into place.
 pub(super) enum Stop {
@@ -49,20 +59,22 @@ impl Mirror {
     ) -> Result<(), Stop> {
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         let whole_unit = manifest.is_directory();
-        let (streams, pool) = (&Semaphore::new(store.habits().at_once), &Pool::new(BLOCK));
+        let habits = Budget::now().fit(store.habits());
+        let ways =
+            &Ways { streams: Semaphore::new(habits.at_once), turns: habits.small_for_a_part(), pool: Pool::new(BLOCK) };
         let files = manifest.regular().filter(|f| whole_unit || !equal.contains(&f.path)).map(|item| {
             let to = format!("{temporary}/{}", item.path);
             let is_here = equal.contains(&item.path);
             async move {
                 // What is here already gets a second name; where that cannot be, it is fetched like the rest.
                 if !(is_here && link(dir, &item.path, &to).await) {
-                    self.fetch_file(store, dir, item, &to, streams, pool).await?;
+                    self.fetch_file(store, dir, item, &to, ways).await?;
                 }
                 self.config.faults.point(21);
                 Ok(())
             }
         });
-        stream::iter(files).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
+        stream::iter(files).buffer_unordered(habits.at_once).try_collect::<()>().await?;
         let others = manifest.files.iter().filter(|f| f.kind != ItemKind::File);
         let others: Vec<_> = others
             .map(|f| (format!("{temporary}/{}", f.path), f.kind, f.target.clone().filter(|_| whole_unit)))
@@ -87,13 +99,12 @@ impl Mirror {
         dir: &Arc<Beneath>,
         item: &Item,
         to: &str,
-        streams: &Semaphore,
-        pool: &Pool,
+        ways: &Ways,
     ) -> Result<(), Stop> {
         let local = |error: io::Error| self.unwritable(item, &error);
         if item.size <= BLOCK {
-            let _turn = streams.acquire().await;
-            return self.fetch_small(store, dir, item, to, pool).await;
+            let _turn = ways.streams.acquire().await;
+            return self.fetch_small(store, dir, item, to, &ways.pool).await;
         }
         let (there, path) = (Arc::clone(dir), to.to_owned());
         let file = Arc::new(blocking(move || there.create_file(&path)).await.map_err(local)?);
@@ -101,9 +112,9 @@ impl Mirror {
             Some(chunks) => (chunks.size, chunks.crc32c.clone()),
             None => (item.size.max(1), vec![item.crc32c.clone(); usize::from(item.size > 0)]),
         };
-        let (file, sums, turns) = (&file, &sums, store.habits().small_for_a_part());
+        let (file, sums) = (&file, &sums);
         let chunks = sums.iter().enumerate().map(|(number, wanted)| async move {
-            let _turn = streams.acquire_many(turns).await;
+            let _turn = ways.streams.acquire_many(ways.turns).await;
             let from = number as u64 * size;
             let length = size.min(item.size - from);
             let mut came = fetch_chunk(store, file, item, from..from + length, true).await.map_err(local)?;

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
+use super::budget::Budget;
 use super::flush::{LAST_LOOK_PAUSE, LAST_TRIES};
 use super::known::{Known, Sent};
 use super::mirror::{Mirror, beneath, blocking, way_out};
@@ -176,14 +177,15 @@ async fn copy(
         store.delete(old).await?;
     }
     let known = Known::default();
+    let budget = Budget::now();
     let sending = Sending {
         strong: false,
         store,
         dir: &dir,
         known: &known,
         pace: None,
-        habits: store.habits(),
-        budget: Sending::budget(),
+        habits: budget.fit(store.habits()),
+        budget,
         pools: Pools::new(),
         clock: Clock::start(),
         told,

@@ -11,8 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 
+use super::budget::{Budget, UNIT};
 use super::known::{Known, Sent};
 use super::mirror::blocking;
 use super::pins::Held;
@@ -31,11 +32,6 @@ use crate::rules::checkpoint::{Entry, Kind};
 const BLOCK: u64 = 4 << 20;
 /// A file of so many bytes has a smaller one.
 const SMALL: u64 = 256 << 10;
-/// Bytes of buffers in use at most: three whole objects of the largest, six parts. Of more, more time goes into fresh pages
-/// than a store is kept busy with.
-const MEMORY: u64 = 192 << 20;
-/// They are counted in these; a small one counts as one.
-const UNIT: u64 = 1 << 20;
 /// A file of no more is hashed, to be found again whatever it is called.
 const HASHED: u64 = 8 << 20;
 /// Between two looks whether a cap was lifted.
@@ -76,8 +72,8 @@ pub(super) struct Sending<'a> {
     /// Whether the manifest shall have a BLAKE3 of each file.
     pub(super) strong: bool,
     pub(super) habits: Habits,
-    /// Bytes that may be in memory at once, in [`UNIT`]s.
-    pub(super) budget: Semaphore,
+    /// Of memory.
+    pub(super) budget: Budget,
     pub(super) pools: Pools,
     pub(super) clock: Clock,
     /// Hears how many bytes more are through.
@@ -104,11 +100,6 @@ impl Pools {
 }
 
 impl Sending<'_> {
-    /// So much may be in memory at once.
-    pub(super) fn budget() -> Semaphore {
-        Semaphore::new((MEMORY / UNIT) as usize)
-    }
-
     /// Copies one file to its key, or finds the key under which its bytes lie already.
     pub(super) async fn send(&self, entry: &Entry, from: Held, key: String) -> Result<Sent, Stop> {
         let (dir, pools) = (Arc::clone(self.dir), self.pools.clone());
@@ -262,12 +253,11 @@ impl Sending<'_> {
 
     /// Waits until the buffers for so many bytes may be in use.
     async fn hold(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
-        self.budget.acquire_many(units_of(bytes).min(MEMORY / UNIT) as u32).await.ok()
+        self.budget.hold(units_of(bytes)).await
     }
 }
 
-/// What [`read_blocks`] takes for so many bytes, in [`UNIT`]s.
+/// What [`read_blocks`] takes for so many bytes, in [`UNIT`]s; a small buffer counts as one.
 fn units_of(bytes: u64) -> u64 {
     if bytes <= SMALL { 1 } else { bytes.next_multiple_of(BLOCK) / UNIT }
 }
@@ -413,7 +403,7 @@ mod tests {
             pace: None,
             strong: false,
             habits: store.habits(),
-            budget: Sending::budget(),
+            budget: Budget::now(),
             pools: Pools::new(),
             clock: Clock::start(),
             told: &|more| {

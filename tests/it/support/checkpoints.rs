@@ -54,17 +54,14 @@ impl Place {
 
     /// The same with another directory: another machine.
     pub fn checkpoint_in(&self, deed: &str, local: &Path) -> Trainit {
-        let local = local.to_str().unwrap();
-        let trainit = Trainit::new([
-            "checkpoint",
-            deed,
-            "--checkpoint-store",
-            &self.url(),
-            "--checkpoint-dir",
-            local,
-            "--settle",
-            "0",
-        ]);
+        self.checkpoint_through(&[], deed, local)
+    }
+
+    /// The same, started by another program.
+    pub fn checkpoint_through(&self, prefix: &[&str], deed: &str, local: &Path) -> Trainit {
+        let (url, local) = (self.url(), local.to_str().unwrap());
+        let args = ["checkpoint", deed, "--checkpoint-store", &url, "--checkpoint-dir", local, "--settle", "0"];
+        let trainit = Trainit::through(prefix, args);
         self.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value))
     }
 

@@ -4,6 +4,7 @@
 
 pub mod blobs;
 pub mod bucket;
+pub mod cgroup;
 pub mod checkpoints;
 pub mod documents;
 pub mod fake_nvml;
