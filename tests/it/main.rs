@@ -23,6 +23,8 @@ mod checkpoint_links;
 #[cfg(feature = "store")]
 mod checkpoint_lives;
 #[cfg(feature = "store")]
+mod checkpoint_odd_files;
+#[cfg(feature = "store")]
 mod checkpoint_parts;
 #[cfg(feature = "store")]
 mod checkpoint_restore;

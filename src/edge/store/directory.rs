@@ -2,8 +2,9 @@
 //! links (gcsfuse has none).
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirEntry, File};
-use std::io;
+use std::fs::{self, DirEntry, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -65,12 +66,37 @@ impl Directory {
             let mut directories = BTreeSet::new();
             for path in &paths {
                 let under_way = meter.writes();
-                File::open(path)?.sync_all()?;
+                open_file(path)?.sync_all()?;
                 under_way.answered(Some(200));
                 let above = path.ancestors().skip(1).take_while(|d| d.starts_with(&root));
                 directories.extend(above.map(Path::to_owned));
             }
             directories.iter().try_for_each(|d| File::open(d)?.sync_all())
+        })
+        .await
+    }
+
+    /// The size of a file, as a listing has it; `None`: no file lies there. Errors: as stat(2).
+    pub(super) async fn size(&self, key: &str) -> io::Result<Option<u64>> {
+        let path = self.root.join(key);
+        blocking(move || match fs::metadata(path) {
+            Ok(there) => Ok(there.is_file().then_some(there.len())),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        })
+        .await
+    }
+
+    /// So many bytes of a file, fewer where it ends before. Errors: as open(2), read(2); it is no file.
+    pub(super) async fn read(&self, key: &str, from: u64, length: u64) -> io::Result<Vec<u8>> {
+        let path = self.root.join(key);
+        blocking(move || {
+            let mut file = open_file(&path)?;
+            let there = file.metadata()?.len().saturating_sub(from);
+            let mut bytes = Vec::with_capacity(usize::try_from(there.min(length)).unwrap_or(0));
+            file.seek(SeekFrom::Start(from))?;
+            file.take(length).read_to_end(&mut bytes)?;
+            Ok(bytes)
         })
         .await
     }
@@ -151,6 +177,12 @@ impl Directory {
         })
         .await
     }
+}
+
+/// Opens a file for reading, and nothing else, which could keep us waiting: a pipe waits for who writes into it.
+fn open_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
 }
 
 /// Shows everything below a directory that is none itself, under its key. A link to a directory is not entered: what it

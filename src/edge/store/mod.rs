@@ -280,6 +280,10 @@ impl Store {
 
     /// A whole object of at most `limit` bytes.
     pub async fn get(&self, key: &str, limit: u64) -> Result<Bytes, StoreError> {
+        if let Some(directory) = &self.directory {
+            let read = directory.read(self.key(key)?.as_ref(), 0, limit).await;
+            return read.map(Bytes::from).map_err(|error| self.io_error("read", key, &error));
+        }
         let failed = |error: object_store::Error| self.error("read", key, &error);
         let found = self.data.get(&self.key(key)?).await.map_err(failed)?;
         let length = found.meta.size.min(limit);
@@ -307,6 +311,10 @@ impl Store {
 
     /// The size of an object; `None` when it is not there.
     pub async fn size(&self, key: &str) -> Result<Option<u64>, StoreError> {
+        if let Some(directory) = &self.directory {
+            let size = directory.size(self.key(key)?.as_ref()).await;
+            return size.map_err(|error| self.io_error("read", key, &error));
+        }
         let size = self.data.head(&self.key(key)?).await.map(|meta| meta.size);
         match size.map_err(|error| self.error("read", key, &error)) {
             Ok(size) => Ok(Some(size)),
@@ -419,19 +427,21 @@ impl Reading<'_> {
         if self.at >= self.end {
             return Ok(None);
         }
-        let bytes = match &mut self.stream {
-            Some(stream) => {
+        let (store, key) = (self.store, &self.key);
+        let bytes = match (&mut self.stream, &store.directory) {
+            (Some(stream), _) => {
                 if self.came_short && self.end - self.at > FULL {
                     tokio::time::sleep(GATHER).await;
                 }
-                stream.next().await.transpose()
+                let next = stream.next().await.transpose();
+                next.map_err(|error| store.error("read", key, &error))?.unwrap_or_default()
             }
-            None => {
-                let until = self.end.min(self.at + BLOCK);
-                self.store.data.get_range(&self.store.key(&self.key)?, self.at..until).await.map(Some)
+            (None, Some(directory)) => {
+                let read = directory.read(store.key(key)?.as_ref(), self.at, BLOCK.min(self.end - self.at)).await;
+                read.map_err(|error| store.io_error("read", key, &error))?.into()
             }
+            (None, None) => Bytes::new(),
         };
-        let bytes = bytes.map_err(|error| self.store.error("read", &self.key, &error))?.unwrap_or_default();
         self.at += bytes.len() as u64;
         self.came_short = (bytes.len() as u64) < FULL;
         if bytes.is_empty() || self.at > self.end {

@@ -1,0 +1,50 @@
+//! A store that is a directory, where something lies in a file's place that is none.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+
+use serde_json::Value;
+
+use crate::support::Trainit;
+use crate::support::checkpoints::Place;
+
+#[test]
+fn a_pipe_or_a_socket_in_a_files_place_keeps_nobody_waiting_and_its_commit_is_not_whole() {
+    for is_pipe in [true, false] {
+        let place = Place::new();
+        for step in 1..=2 {
+            place.save(step);
+            place.push();
+        }
+        let object = place.store().join("step-2/0000000002-000001/weights.bin");
+        fs::remove_file(&object).unwrap();
+        if is_pipe {
+            nix::unistd::mkfifo(&object, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        } else {
+            UnixListener::bind(&object).unwrap();
+        }
+        assert_eq!(place.steps(), [1]);
+        let text = place.checkpoint("verify").output().expect_code(1).out();
+        assert!(text.contains("1 of 2 commits are whole") && text.contains("weights.bin is missing"), "{text}");
+        let keep = ["--keep-last", "1", "--json"];
+        let pruned = place.checkpoint("prune").args(keep).output().expect_code(0).out();
+        assert_eq!(serde_json::from_str::<Value>(&pruned).unwrap()["kept"], 2, "{pruned}");
+        let there = place.pull_afresh("there");
+        assert!(there.join("step-1").exists() && !there.join("step-2").exists());
+        let run = ["run", "--checkpoint-dir", place.path("run").to_str().unwrap(), "--checkpoint-store", &place.url()]
+            .map(str::to_owned);
+        let done = Trainit::new(run).args(["--", "sh", "-c", "echo $TRAINIT_RESUME_STEP"]).output().expect_code(0);
+        assert_eq!(done.out(), "1\n", "{}", done.err());
+    }
+}
+
+#[test]
+fn a_pipe_under_the_name_of_a_claim_keeps_no_push_waiting() {
+    let place = Place::new();
+    place.save(1);
+    fs::create_dir_all(place.store().join(".trainit/attempts")).unwrap();
+    let claim = place.store().join(".trainit/attempts/0000000001.json");
+    nix::unistd::mkfifo(&claim, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let done = place.checkpoint("push").output().expect_code(204);
+    assert!(done.err().contains("0000000001.json: it is no regular file"), "{}", done.err());
+}
