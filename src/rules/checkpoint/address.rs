@@ -197,16 +197,23 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'$'))
 }
 
-/// The URL without what may be a secret in it: what stands before an `@` and after a `?`.
+/// The URL without what may be a secret in it: what stands before an `@`, and after a `?` or a `#`. In a path all of them
+/// are signs like others.
 pub fn shown(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").map_or((String::new(), url), |(s, r)| (format!("{s}://"), r));
-    let (rest, query) = rest.split_once('?').map_or((rest, ""), |(r, _)| (r, "?..."));
-    let (authority, path) = rest.split_once('/').map_or((rest, String::new()), |(a, p)| (a, format!("/{p}")));
-    let authority = match authority.rsplit_once('@') {
-        Some((user, host)) if user.contains(':') || !host.ends_with(".core.windows.net") => format!("...@{host}"),
-        _ => authority.to_owned(),
-    };
-    format!("{scheme}{authority}{path}{query}")
+    let (scheme, rest) = url.split_at(url.find("://").map_or(0, |at| at + 3));
+    if scheme == "file://" {
+        return url.to_owned();
+    }
+    // A secret may hold any of the signs that end it.
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    let at = if authority.contains(':') { rest.rfind('@') } else { authority.rfind('@') };
+    let (user, rest) = at.map_or(("", rest), |at| rest.split_at(at + 1));
+    let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    let host = rest.split('/').next().unwrap_or_default();
+    let is_container = !user.contains(':') && host.ends_with(".core.windows.net");
+    let user = if user.is_empty() || is_container { user } else { "...@" };
+    let cut = if query.is_empty() { "" } else { "..." };
+    format!("{scheme}{user}{rest}{}{cut}", query.get(..1).unwrap_or_default())
 }
 
 /// Percent-decoding; `None` when what comes out is no UTF-8.
@@ -283,7 +290,13 @@ mod tests {
             ("gs://bucket/a/b", "gs://bucket/a/b"),
             ("s3://AKIA:hunter2@bucket/x", "s3://...@bucket/x"),
             ("s3://hunter2@bucket", "s3://...@bucket"),
+            ("s3://AKIA:hun/ter2@bucket/x", "s3://...@bucket/x"),
+            ("s3://AKIA:hun#t?er2@bucket/x", "s3://...@bucket/x"),
             ("az://c/x?sig=hunter2", "az://c/x?..."),
+            ("az://c/x#sig=hunter2", "az://c/x#..."),
+            ("az://c#hunter2?x@y", "az://c#..."),
+            ("gs://b/a@b:c", "gs://b/a@b:c"),
+            ("file:///a?b#c@d", "file:///a?b#c@d"),
             ("abfss://c@acc.dfs.core.windows.net/x", "abfss://c@acc.dfs.core.windows.net/x"),
             ("abfss://c:hunter2@acc.dfs.core.windows.net/x", "abfss://...@acc.dfs.core.windows.net/x"),
         ] {
@@ -296,6 +309,8 @@ mod tests {
         for url in [
             "s3://AKIA:hunter2@bucket/x",
             "az://c/x?sv=1&sig=hunter2",
+            "az://c/x#sig=hunter2",
+            "s3://AKIA:hunter2/@bucket/x",
             "https://acc.blob.core.windows.net/c?sig=hunter2",
             "gs://user:hunter2@b",
             "az://c:hunter2@acc.dfs.core.windows.net/x",
