@@ -27,6 +27,8 @@ mod checkpoint_odd_files;
 #[cfg(feature = "store")]
 mod checkpoint_parts;
 #[cfg(feature = "store")]
+mod checkpoint_prune;
+#[cfg(feature = "store")]
 mod checkpoint_restore;
 #[cfg(feature = "store")]
 mod checkpoint_schedules;

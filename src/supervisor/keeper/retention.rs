@@ -201,18 +201,22 @@ impl Mirror {
             return Ok(Vec::new());
         }
         let mut whole = 0;
-        let (mut judged, mut best) = (Vec::new(), None);
+        let (mut judged, mut newest) = (Vec::new(), None);
         for name in names {
             let mut is_whole = false;
             if whole < keep
                 && let Ok(manifest) = judge(store, &name).await?
             {
                 is_whole = true;
-                best = if whole == 0 { manifest.best_step } else { best };
+                newest = newest.or(Some(manifest));
             }
             whole += usize::from(is_whole);
             judged.push((name, is_whole));
         }
+        // Who prunes by hand has resumed from nothing; the run whose commits these are has.
+        let resumed = newest.as_ref().and_then(|newest| Stamp::parse(newest.parent.as_deref()?));
+        let spared = self.parent.clone().or(resumed);
+        let best = newest.and_then(|newest| newest.best_step);
         let ours = match &self.attempt {
             Some(attempt) => Some(attempt.clone()),
             None => {
@@ -221,7 +225,7 @@ impl Mirror {
             }
         };
         let Some(ours) = ours else { return Ok(Vec::new()) };
-        let going = plan::expendable(&judged, retention, &ours, self.parent.as_ref(), best);
+        let going = plan::expendable(&judged, retention, &ours, spared.as_ref(), best);
         if !dry && !going.is_empty() {
             // A file that did not change lies under the key of an older commit.
             let mut needed = HashSet::new();
