@@ -27,3 +27,22 @@ fn a_prune_by_hand_spares_the_commit_that_the_newest_ones_run_resumed_from() {
     assert_eq!(place.steps(), [3, 2]);
     assert!(prune(&place, &["--keep-last", "1"]).contains("deleted 0 commits and"), "{:?}", place.steps());
 }
+
+#[test]
+fn data_of_no_commit_is_found_where_the_claims_are_gone() {
+    let place = Place::new();
+    for step in 1..=2 {
+        place.save(step);
+        place.push();
+    }
+    let (older, newest) = ("step-1/0000000001-000002", "step-2/0000000002-000002");
+    for orphan in [older, newest] {
+        fs::create_dir_all(place.store().join(orphan)).unwrap();
+        fs::write(place.store().join(orphan).join("weights.bin"), "cut").unwrap();
+    }
+    fs::remove_dir_all(place.store().join(".trainit/attempts")).unwrap();
+    let text = prune(&place, &["--orphan-age", "0s"]);
+    assert!(text.contains("1 objects that no commit names; 2 commits stay"), "{text}");
+    assert!(!place.store().join(older).exists());
+    assert!(place.store().join(newest).exists(), "that attempt may go on still");
+}

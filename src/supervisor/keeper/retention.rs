@@ -321,7 +321,9 @@ async fn orphans(store: &Store, age: Duration) -> Result<Vec<String>, StoreError
             named.extend(manifest.files.into_iter().map(|f| f.key));
         }
     }
-    let Some(newest) = attempts(store).await?.into_iter().max() else { return Ok(Vec::new()) };
+    // Claims may have been deleted.
+    let committed = kept.iter().map(|stamp| stamp.attempt.clone());
+    let Some(newest) = attempts(store).await?.into_iter().chain(committed).max() else { return Ok(Vec::new()) };
     // Never our own clock, which may be a day ahead. Of a store that does not say, the newest object's time: it was then
     // or later.
     let newest_object = objects.iter().map(|o| o.modified).max().unwrap_or_default();
