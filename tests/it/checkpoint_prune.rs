@@ -46,3 +46,18 @@ fn data_of_no_commit_is_found_where_the_claims_are_gone() {
     assert!(!place.store().join(older).exists());
     assert!(place.store().join(newest).exists(), "that attempt may go on still");
 }
+
+#[test]
+fn a_poisoned_commit_is_called_so_and_is_none_of_those_that_are_kept() {
+    let place = Place::new();
+    for step in 1..=3 {
+        place.save(step);
+        place.push();
+    }
+    fs::create_dir_all(place.store().join(".trainit/bad")).unwrap();
+    fs::write(place.store().join(".trainit/bad/0000000003-000001.json"), "{}").unwrap();
+    let list = place.checkpoint("list").output().expect_code(0).out();
+    assert!(list.contains("step-3  poisoned: a trainer failed twice"), "{list}");
+    prune(&place, &["--keep-last", "1"]);
+    assert_eq!(place.steps(), [3, 2], "it stays, as training goes on from it, beside one that is good");
+}

@@ -15,7 +15,7 @@ use crate::supervisor::keeper::survey::{Survey, Surveyed};
 const TOO_LATE: u64 = 253_402_300_800;
 
 /// Of a commit that can be restored.
-const POISONED: &str = "a trainer failed twice soon after going on from it";
+const POISONED: &str = "poisoned: a trainer failed twice soon after going on from it";
 
 pub(super) fn step_text(step: Option<u64>) -> String {
     step.map_or("no step".to_owned(), |s| format!("step {s}"))

@@ -67,7 +67,7 @@ pub fn space_needed(total: u64) -> u64 {
 /// What to keep in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Newest complete commits; at least 1 are kept whatever this says.
+    /// Newest good commits; at least 1 are kept whatever this says.
     pub last: u64,
     /// Also every commit whose step is a multiple of this.
     pub every: Option<u64>,
@@ -75,9 +75,9 @@ pub struct Retention {
     pub orphan_age: Duration,
 }
 
-/// Commits that may be deleted, oldest first. `newest_first` pairs each commit with whether all its objects were seen to
-/// be there; only the whole ones count among the last K. Nothing goes while there are not K whole ones and another, and
-/// the newest commit of the step `best` stays.
+/// Commits that may be deleted, oldest first. `newest_first` pairs each commit with whether it is good: all its objects
+/// were seen to be there, and no trainer failed from it again and again. Only the good ones count among the last K. Nothing
+/// goes while there are not K good ones and another, and the newest commit of the step `best` stays.
 pub fn expendable(
     newest_first: &[(CommitName, bool)],
     retention: Retention,
@@ -86,8 +86,8 @@ pub fn expendable(
     best: Option<u64>,
 ) -> Vec<CommitName> {
     let keep = usize::try_from(retention.last.max(1)).unwrap_or(usize::MAX);
-    let whole = newest_first.iter().enumerate().filter(|(_, (_, whole))| *whole);
-    let Some((last_kept, _)) = whole.take(keep).nth(keep - 1) else { return Vec::new() };
+    let good = newest_first.iter().enumerate().filter(|(_, (_, good))| *good);
+    let Some((last_kept, _)) = good.take(keep).nth(keep - 1) else { return Vec::new() };
     let older = newest_first[last_kept + 1..].iter().map(|(name, _)| name);
     let best = newest_first.iter().map(|(name, _)| name).find(|name| best == Some(name.step));
     // 0 is the step of those that have none, too.

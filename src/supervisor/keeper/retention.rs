@@ -15,7 +15,7 @@ use super::send::sizes;
 use crate::edge::store::{Object, Store, StoreError, Trouble};
 use crate::rules::checkpoint::manifest::{Item, LIMIT, Manifest};
 use crate::rules::checkpoint::names::{
-    COMMITS, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
+    BAD, COMMITS, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
 };
 use crate::rules::checkpoint::plan::{self, Retention};
 
@@ -200,18 +200,15 @@ impl Mirror {
         if names.len() <= keep {
             return Ok(Vec::new());
         }
-        let mut whole = 0;
-        let (mut judged, mut newest) = (Vec::new(), None);
+        let notes = store.list(BAD).await?;
+        let is_poisoned = |stamp: &Stamp| notes.iter().any(|note| note.key == stamp.bad_key());
+        let (mut good, mut judged, mut newest) = (0, Vec::new(), None);
         for name in names {
-            let mut is_whole = false;
-            if whole < keep
-                && let Ok(manifest) = judge(store, &name).await?
-            {
-                is_whole = true;
-                newest = newest.or(Some(manifest));
-            }
-            whole += usize::from(is_whole);
-            judged.push((name, is_whole));
+            let manifest = if good < keep { judge(store, &name).await?.ok() } else { None };
+            let is_good = manifest.is_some() && !is_poisoned(&name.stamp);
+            newest = newest.or(manifest);
+            good += usize::from(is_good);
+            judged.push((name, is_good));
         }
         // Who prunes by hand has resumed from nothing; the run whose commits these are has.
         let resumed = newest.as_ref().and_then(|newest| Stamp::parse(newest.parent.as_deref()?));
