@@ -38,6 +38,8 @@ mod checkpoint_shared;
 mod checkpoint_store;
 #[cfg(feature = "store")]
 mod checkpoint_trouble;
+#[cfg(feature = "store")]
+mod checkpoint_words;
 mod child_state;
 mod cluster;
 mod cluster_properties;

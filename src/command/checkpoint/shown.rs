@@ -50,7 +50,7 @@ fn problem(commit: &Audited) -> Option<String> {
 
 pub(super) fn commits_table(commits: &[Audited], store: &Address) -> String {
     if commits.is_empty() {
-        return format!("no commits in {store}\n");
+        return format!("no commits in {}\n", plain(&store.to_string()));
     }
     let mut table =
         format!("{:<18} {:>10} {:<20} {:>7} {:>15}  {}\n", "COMMIT", "STEP", "COMMITTED", "FILES", "BYTES", "UNIT");
@@ -98,7 +98,7 @@ pub(in crate::command) fn local_object(unit: &Surveyed) -> Value {
 pub(super) fn local_table(local: &Survey, dir: &Path) -> String {
     let Some(first) = local.units.first() else {
         let why = if local.absent.is_some() { ", which is not there" } else { &plain(&local.sought) };
-        return format!("no checkpoints in {}{why}\n", dir.display());
+        return format!("no checkpoints in {}{why}\n", plain(&dir.to_string_lossy()));
     };
     let mut table = format!("recognised as {}: {}\n", first.framework, first.evidence);
     table.push_str(&format!("{:<18} {:>10} {:>7} {:>15}  {}\n", "LOCAL", "STEP", "FILES", "BYTES", "UNIT"));
