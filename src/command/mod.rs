@@ -78,7 +78,7 @@ pub fn values(parsed: &Parsed, env: &Env) -> (Values, Vec<Complaint>) {
         }
     }
     left_out::refuse(&mut values, &mut complaints);
-    platform::imply(&mut values, env);
+    platform::imply(&mut values, env, parsed.command == "checkpoint");
     (values, complaints)
 }
 

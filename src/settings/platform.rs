@@ -9,10 +9,11 @@ use crate::rules::env::Env;
 const IMPLIED: [(&str, &str, Fact); 2] =
     [("checkpoint-dir", "checkpoint-store", Fact::CheckpointStore), ("model-dir", "model-store", Fact::ModelStore)];
 
-/// Fills in what follows from the environment.
-pub fn imply(values: &mut Values, env: &Env) {
+/// Fills in what follows from the environment. `by_hand`: the store is asked for its own sake, with a directory or without.
+pub fn imply(values: &mut Values, env: &Env, by_hand: bool) {
     for (with, name, fact) in IMPLIED {
-        if let Some((variable, place)) = cluster::told(fact, env).filter(|_| values.get(with).is_some()) {
+        let is_wanted = values.get(with).is_some() || by_hand && fact == Fact::CheckpointStore;
+        if let Some((variable, place)) = cluster::told(fact, env).filter(|_| is_wanted) {
             values.imply(name, url(place), variable);
         }
     }
@@ -36,7 +37,7 @@ mod tests {
     fn store(pairs: &[(&str, &str)]) -> Option<(String, Origin)> {
         let env = Env::from_pairs(pairs.iter().copied());
         let mut values = Values::gather(on::RUN, Default::default(), &env, None, &mut Vec::new());
-        imply(&mut values, &env);
+        imply(&mut values, &env, false);
         values.get("checkpoint-store").map(|given| (given.values[0].clone(), given.origin.clone()))
     }
 
