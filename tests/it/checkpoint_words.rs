@@ -1,6 +1,8 @@
 //! What `trainit checkpoint` says, and how it takes what the environment says.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use crate::support::Trainit;
 use crate::support::checkpoints::Place;
@@ -29,4 +31,27 @@ fn the_platforms_place_for_checkpoints_is_the_store_without_a_directory_too() {
     }
     let list = Trainit::new(["checkpoint", "list"]).env("AIP_CHECKPOINT_DIR", place.store()).output().expect_code(0);
     assert!(list.out().contains("step-1"), "{}", list.out());
+}
+
+#[test]
+fn a_pull_that_cannot_be_done_does_not_speak_as_if_a_run_were_to_start() {
+    let place = Place::new();
+    fs::create_dir(place.store()).unwrap();
+    let pull = |dir: &Path, args: &[&str], code: i32| {
+        let line = place.checkpoint_in("pull", dir).args(args).output().expect_code(code).err();
+        let is_of_a_run = ["started", "scratch", "start again"].iter().any(|word| line.contains(word));
+        assert!(line.contains("nothing was pulled") && !is_of_a_run, "{line}");
+        line
+    };
+    let (there, linked) = (place.path("there"), place.path("linked"));
+    let line = pull(&there, &["--restore", "required"], 204);
+    assert!(line.contains("see that this is the store that the run was given"), "{line}");
+    place.save(1);
+    place.push();
+    fs::create_dir(&linked).unwrap();
+    symlink("elsewhere", linked.join(".trainit")).unwrap();
+    assert!(pull(&linked, &[], 125).contains("move it away"));
+    fs::remove_dir_all(place.store().join("step-1")).unwrap();
+    assert!(pull(&there, &[], 204).ends_with("repair the store\n"));
+    assert!(pull(&there, &["--restore-step", "9"], 204).contains("committed are 1"));
 }

@@ -285,7 +285,8 @@ async fn unreadable(mirror: &Mirror, store: &Store, item: &Item, error: &StoreEr
     match sizes(store, std::iter::once(item)).await.map(|there| lack(item, &there)) {
         Ok(Some(why)) => Stop::Reject(why),
         Ok(None) => Stop::Fatal(MirrorError::store(format!(
-            "{error}, twice, and the store lists it whole: no older checkpoint is taken in its place; start again, or name an older step with --restore-step if it stays so"
+            "{error}, twice, and the store lists it whole: no older checkpoint is taken in its place; {} again, or name an older step with --restore-step if it stays so",
+            if mirror.is_by_hand() { "pull" } else { "start" }
         ))),
         Err(error) => Stop::Fatal(mirror.away(&error)),
     }

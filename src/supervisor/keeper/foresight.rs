@@ -97,6 +97,16 @@ impl Mirror {
         Ok(None)
     }
 
+    /// Whether somebody asks by hand: a run claims the store that it has.
+    pub(super) fn is_by_hand(&self) -> bool {
+        self.config.store.is_some() && !self.config.claim
+    }
+
+    /// What came of a restore that cannot be done.
+    pub(super) fn nothing_done(&self) -> &'static str {
+        if self.is_by_hand() { "nothing was pulled" } else { "nothing was started" }
+    }
+
     /// What the last restore did, or would do; `None`: it left alone what lies there.
     pub fn brought(&self) -> Option<Brought> {
         self.brought.get()

@@ -47,9 +47,10 @@ impl Mirror {
             listing = &again;
         }
         Err(Stop::Fatal(MirrorError::store(format!(
-            "{} in {} was taken away or put in place by another process each time this one restored it, so it may not be whole; nothing was started; see who else uses the directory",
+            "{} in {} was taken away or put in place by another process each time this one restored it, so it may not be whole; {}; see who else uses the directory",
             manifest.unit,
-            self.config.dir.display()
+            self.config.dir.display(),
+            self.nothing_done()
         ))))
     }
 
@@ -167,8 +168,9 @@ impl Mirror {
             return Ok(());
         }
         Err(Stop::Fatal(MirrorError::store(format!(
-            "no space to restore: {} has {free} bytes free and the checkpoint needs {wanted}; nothing was written and nothing started; free space there",
-            dir.path().display()
+            "no space to restore: {} has {free} bytes free and the checkpoint needs {wanted}; nothing was written, and {}; free space there",
+            dir.path().display(),
+            self.nothing_done()
         ))))
     }
 

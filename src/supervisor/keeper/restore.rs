@@ -129,6 +129,7 @@ impl Mirror {
         };
         let steps: Vec<String> = names.iter().take(NAMED).map(|name| name.step.to_string()).collect();
         let way_out = match (step, steps.is_empty()) {
+            (None, _) if self.is_by_hand() => "see that this is the store that the run was given".to_owned(),
             (None, _) => "--restore latest would start from scratch".to_owned(),
             (Some(_), true) => "without --restore-step the newest is taken, if there is any".to_owned(),
             (Some(_), false) => {
@@ -138,7 +139,7 @@ impl Mirror {
         let dir = self.config.dir.display();
         let why =
             look.passed.first().filter(|_| look.layout.is_some()).map_or(String::new(), |why| format!(" ({why})"));
-        MirrorError::store(format!("there is {what} in {dir}{place}{why}; nothing was started; {way_out}"))
+        MirrorError::store(format!("there is {what} in {dir}{place}{why}; {}; {way_out}", self.nothing_done()))
     }
 
     /// Something may not be moved from where the restore puts the path, or to there.
@@ -146,8 +147,9 @@ impl Mirror {
         let mut unusable = self.unusable(error);
         if matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) {
             unusable.message = format!(
-                "cannot restore {path} into the checkpoint directory {}: {error}; nothing was started; this user must be allowed to rename {path} there",
-                self.config.dir.display()
+                "cannot restore {path} into the checkpoint directory {}: {error}; {}; this user must be allowed to rename {path} there",
+                self.config.dir.display(),
+                self.nothing_done()
             );
         }
         unusable
@@ -165,7 +167,7 @@ impl Mirror {
         };
         let dir = self.config.dir.display();
         let message =
-            format!("cannot restore into the checkpoint directory {dir}: {error}; nothing was started; {way_out}");
+            format!("cannot restore into the checkpoint directory {dir}: {error}; {}; {way_out}", self.nothing_done());
         // A run has tried it out before it claimed its attempt.
         let is_refused = matches!(
             error.raw_os_error(),
@@ -320,12 +322,14 @@ impl Mirror {
                 format!("no commit of step {step}"),
                 "give another --restore-step, or none for the newest that can be restored",
             ),
+            _ if self.is_by_hand() => (format!("none of the {tried} commits"), "repair the store"),
             _ => {
                 (format!("none of the {tried} commits"), "repair the store, or start from scratch with --restore none")
             }
         };
+        let nothing = self.nothing_done();
         MirrorError::store(format!(
-            "{which} in {place} can be restored (the newest: {why}); nothing was started; trainit checkpoint verify says what each lacks; {way_out}"
+            "{which} in {place} can be restored (the newest: {why}); {nothing}; trainit checkpoint verify says what each lacks; {way_out}"
         ))
     }
 
