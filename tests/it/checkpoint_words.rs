@@ -1,7 +1,7 @@
 //! What `trainit checkpoint` says, and how it takes what the environment says.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 use crate::support::Trainit;
@@ -54,4 +54,45 @@ fn a_pull_that_cannot_be_done_does_not_speak_as_if_a_run_were_to_start() {
     fs::remove_dir_all(place.store().join("step-1")).unwrap();
     assert!(pull(&there, &[], 204).ends_with("repair the store\n"));
     assert!(pull(&there, &["--restore-step", "9"], 204).contains("committed are 1"));
+}
+
+#[test]
+fn a_checkpoint_without_a_step_is_none_of_step_0() {
+    let place = Place::new();
+    let unit = place.local().join("ckpt_2024_06_30");
+    fs::create_dir(&unit).unwrap();
+    fs::write(unit.join("model.safetensors"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
+    place.push();
+    let there = place.path("there");
+    let pull =
+        |step| place.checkpoint_in("pull", &there).args(["--restore-step", step]).output().expect_code(204).err();
+    let (zero, seven) = (pull("0"), pull("7"));
+    assert!(!zero.contains("committed are") && zero.contains("without --restore-step the newest is taken"), "{zero}");
+    assert!(seven.contains("committed are 0 (or without a step)"), "{seven}");
+}
+
+#[test]
+fn a_store_that_is_to_be_made_within_the_directory_is_refused_before_there_is_anything_to_push() {
+    let place = Place::new();
+    let local = place.local().display().to_string();
+    let url = format!("file://{local}/store");
+    let push = ["checkpoint", "push", "--checkpoint-dir", &local, "--checkpoint-store", &url];
+    let done = Trainit::new(push).output().expect_code(125);
+    assert!(done.err().contains("lie in each other"), "{}", done.err());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_makes_a_checkpoint_incomplete_in_the_list() {
+    let place = Place::new();
+    for step in 1..=2 {
+        place.save(step);
+    }
+    let mode = |mode| fs::Permissions::from_mode(mode);
+    fs::set_permissions(place.path(""), mode(0o755)).unwrap();
+    fs::set_permissions(place.local().join("step-2/weights.bin"), mode(0o600)).unwrap();
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let list = Trainit::through(&nobody, ["checkpoint", "list", "--checkpoint-dir"]).args([place.local()]);
+    let out = list.output().expect_code(0).out();
+    assert!(out.contains("step-2  not complete: step-2/weights.bin cannot be read: Permission denied"), "{out}");
+    assert_eq!(out.matches("not complete").count(), 1, "{out}");
 }

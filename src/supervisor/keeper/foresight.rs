@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::fetch::Stop;
 use super::in_place::{equal_files, holds, is_in_place, own};
 use super::look::{Local, Look};
-use super::mirror::{Mirror, MirrorConfig, MirrorError};
+use super::mirror::{Mirror, MirrorConfig, MirrorError, apart};
 use super::restore::{Brought, by_its_step};
 use super::retention::{commits, judge};
 use crate::edge::beneath::Beneath;
@@ -39,6 +39,9 @@ impl Mirror {
     /// an empty one. Errors: as [`Mirror::open`].
     pub async fn open_to_look(mut config: MirrorConfig) -> Result<Mirror, MirrorError> {
         config.claim = false;
+        if let Some(store) = &config.store {
+            apart(&config.dir, store)?;
+        }
         if let Some(Address::Directory(root)) = &config.store
             && !root.exists()
         {

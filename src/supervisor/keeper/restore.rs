@@ -127,13 +127,17 @@ impl Mirror {
             Some(store) if step.is_some() => commits(store).await.unwrap_or_default(),
             _ => Vec::new(),
         };
-        let steps: Vec<String> = names.iter().take(NAMED).map(|name| name.step.to_string()).collect();
+        // The name says 0 of one without a step, too.
+        let others = || names.iter().map(|name| name.step).filter(|other| Some(*other) != step);
+        let told = |step: u64| if step == 0 { "0 (or without a step)".to_owned() } else { step.to_string() };
+        let steps: Vec<String> = others().take(NAMED).map(told).collect();
         let way_out = match (step, steps.is_empty()) {
             (None, _) if self.is_by_hand() => "see that this is the store that the run was given".to_owned(),
             (None, _) => "--restore latest would start from scratch".to_owned(),
             (Some(_), true) => "without --restore-step the newest is taken, if there is any".to_owned(),
             (Some(_), false) => {
-                format!("committed are {}{}", steps.join(", "), if names.len() > NAMED { ", ..." } else { "" })
+                let more = if others().count() > NAMED { ", ..." } else { "" };
+                format!("committed are {}{more}", steps.join(", "))
             }
         };
         let dir = self.config.dir.display();

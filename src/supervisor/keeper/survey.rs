@@ -6,7 +6,7 @@ use super::in_place::half;
 use super::look::{sought, walked};
 use super::mirror::{Mirror, MirrorError, blocking};
 use crate::edge::beneath::Beneath;
-use crate::edge::links::Files;
+use crate::edge::links::{self, Files};
 use crate::rules::checkpoint::{Candidate, Layout, Scan, complete, linked, recognise};
 
 /// What lies in the directory.
@@ -70,7 +70,16 @@ impl Mirror {
             let judged = found.candidates.iter().map(|candidate| {
                 let is_half = half.contains(&candidate.unit);
                 let cut = || "a restore that was cut short may have left it half in place".to_owned();
-                let problem = complete(&found, &scan, candidate).err().or_else(|| is_half.then(cut));
+                let unread = || {
+                    candidate.files(&listing).find_map(|file| {
+                        let opened = match &file.through {
+                            Some(real) => links::open(real),
+                            None => beneath.read_file(&file.path),
+                        };
+                        Some(format!("{} cannot be read: {}", file.path, opened.err()?))
+                    })
+                };
+                let problem = complete(&found, &scan, candidate).err().or_else(|| is_half.then(cut)).or_else(unread);
                 surveyed(candidate, problem)
             });
             let linked = linked::find(&scan, &found.candidates);
