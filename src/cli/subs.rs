@@ -35,9 +35,9 @@ pull and verify too: a bar on a terminal, else a line every 10 s.
 
 Exit codes: 0 done, or nothing to do; 1 verify found a commit that is no good, push found nothing complete, or one that
 keeps changing; 125 wrong settings, or a checkpoint directory that cannot be used; 204 the store or the disk failed, or
-what must be pulled is not there; 205 a newer run has taken the store over. A --checkpoint-dir that is not there is 125 for
-push, and for list without a store; beside a store it is empty, and pull makes it. A store's directory that is not there is
-204; only push makes it."
+what must be pulled is not there; 205 a newer run has taken the store over; 128+n signal n stopped it, and a push takes back
+what it sent. A --checkpoint-dir that is not there is 125 for push, and for list without a store; beside a store it is empty,
+and pull makes it. A store's directory that is not there is 204; only push makes it."
 };
 
 pub(super) const SUBS: &[Sub] = &[

@@ -2,6 +2,7 @@
 //!
 //! `push` claims an attempt as a run does, so it takes the store over from one that is still going: that run is fenced.
 
+mod push;
 pub(super) mod shown;
 
 use std::time::Duration;
@@ -15,15 +16,15 @@ use crate::cli::Parsed;
 use crate::edge::store::StoreError;
 use crate::edge::{signals, stdio};
 use crate::rules::env::Env;
-use crate::rules::exit;
 use crate::rules::plain::plain;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::layers::hint;
 use crate::settings::{Complaint, Origin, Reader, Values};
-use crate::supervisor::keeper::commit::Outcome;
-use crate::supervisor::keeper::foresight::Next;
 use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError};
 use crate::supervisor::keeper::transfer::shown;
+
+/// What is still on its way to a disk at the end is waited for so long.
+const LAST_WORD: Duration = Duration::from_millis(500);
 
 const DEEDS: [&str; 5] = ["list", "verify", "push", "pull", "prune"];
 
@@ -58,6 +59,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     if !complaints.is_empty() {
         return refuse(&complaints);
     }
+    // Before there is a thread.
+    let held = (deed == "push").then(|| signals::hold_back(&push::STOPPING));
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&MirrorError { message: format!("cannot start: {error}"), code: 1 }),
@@ -65,21 +68,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (settle, restore, has_dir) = (settings.settle, settings.restore, settings.dir.is_some());
     let config = |claim| MirrorConfig { dry, only_sends: claim, ..mirror_config(settings.clone(), 0, claim, env) };
     let done = runtime.block_on(async {
-        if deed == "push" {
-            let mut looking = Mirror::open_to_look(config(false)).await?;
-            let next = looking.next().await?;
-            return match next {
-                Ok(next) if next.held.is_none() && !dry => {
-                    let mut mirror = Mirror::open(config(true)).await?;
-                    // Who says 0 knows that nobody writes.
-                    let settle = Some(settle).filter(|settle| !settle.is_zero());
-                    let outcome = mirror.commit_newest(settle, None, &*shown("pushing")).await;
-                    mirror.retire(Duration::MAX, true).await;
-                    tell(&mirror);
-                    Ok(pushed(&mirror, outcome, as_json))
-                }
-                next => Ok(would_push(&looking, next, as_json)),
-            };
+        if let Some(held) = held {
+            return push::push(config, settle, as_json, dry, held).await;
         }
         let mut mirror = Mirror::open(config(false)).await?;
         let done = match deed {
@@ -91,6 +81,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         tell(&mirror);
         done
     });
+    // A disk that hangs holds up no end.
+    runtime.shutdown_timeout(LAST_WORD);
     done.unwrap_or_else(|error| fail(&error))
 }
 
@@ -139,65 +131,6 @@ fn asking(error: StoreError) -> MirrorError {
 fn show(as_json: bool, value: &Value, text: &str) -> u8 {
     let line = if as_json { format!("{value}\n") } else { text.to_owned() };
     u8::from(stdio::print(&line).is_err())
-}
-
-/// What there is to push where nothing is pushed.
-fn would_push(mirror: &Mirror, next: Result<Next, String>, as_json: bool) -> u8 {
-    match next {
-        Ok(next) => {
-            tell_passed(mirror);
-            let (unit, step) = (plain(&next.unit), step_text(next.step));
-            let value = json!({"unit": next.unit, "step": next.step, "files": next.files, "bytes": next.bytes, "commit": next.held.as_ref().map(ToString::to_string)});
-            match next.held {
-                Some(held) => {
-                    let text = format!("nothing to push: the newest commit, {held}, is {unit} ({step}) already\n");
-                    show(as_json, &json!({ "up_to_date": value }), &text)
-                }
-                None => {
-                    let text = format!("would push {unit} ({step}, {} files, {} bytes)\n", next.files, next.bytes);
-                    show(as_json, &json!({ "would_push": value }), &text)
-                }
-            }
-        }
-        Err(why) => nothing_pushed(&why),
-    }
-}
-
-fn nothing_pushed(why: &str) -> u8 {
-    stdio::complain(&format!("trainit: error: nothing was pushed: {why}"));
-    1
-}
-
-fn pushed(mirror: &Mirror, outcome: Outcome, as_json: bool) -> u8 {
-    let stamp = mirror.committed().map(|(_, stamp)| stamp.to_string());
-    match outcome {
-        Outcome::Committed { step, unit, bytes, seconds, .. } => {
-            tell_passed(mirror);
-            show(
-                as_json,
-                &json!({"committed": {"unit": unit, "step": step, "bytes": bytes, "seconds": seconds, "commit": stamp}}),
-                &format!(
-                    "committed {} ({}, {bytes} bytes, {seconds:.2} s) as {}\n",
-                    plain(&unit),
-                    step_text(step),
-                    stamp.unwrap_or_default()
-                ),
-            )
-        }
-        Outcome::UpToDate { step } => show(
-            as_json,
-            &json!({"up_to_date": {"step": step, "commit": stamp}}),
-            &format!("the store holds it already ({})\n", step_text(step)),
-        ),
-        Outcome::NothingComplete { why } => nothing_pushed(&why),
-        Outcome::Changed { why } => nothing_pushed(&format!("{why}; push again when it lies still")),
-        Outcome::Fenced { by } => fail(&MirrorError {
-            message: format!("a newer run (incarnation {}) has taken over the store; nothing was pushed", by.number),
-            code: exit::FENCED,
-        }),
-        Outcome::Failed { message, code, .. } => fail(&MirrorError { message, code }),
-        Outcome::OutOfTime { why } => fail(&MirrorError { message: why, code: exit::STORE }),
-    }
 }
 
 async fn pull(mirror: &mut Mirror, restore: Resuming, as_json: bool, dry: bool) -> Result<u8, MirrorError> {

@@ -84,6 +84,37 @@ pub fn waiting() -> impl Iterator<Item = Signal> {
     (1..=64).filter(move |number| pending >> (number - 1) & 1 == 1).filter_map(Signal::new)
 }
 
+/// Signals that wait for us, and for nobody else.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldBack(u64);
+
+/// Blocks those of these signals that are neither ignored nor blocked, before there is another thread. Whoever holds them
+/// back must ask for them.
+pub fn hold_back(signals: &[Signal]) -> HeldBack {
+    let is_ignored = |signal: &&Signal| {
+        let mut now = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: nothing is changed; the structure is read only after the call has written it.
+        unsafe {
+            libc::sigaction(signal.number(), ptr::null(), now.as_mut_ptr()) == 0
+                && now.assume_init().sa_sigaction == libc::SIG_IGN
+        }
+    };
+    let held = signals.iter().filter(|signal| !is_ignored(signal)).fold(0, |set, s| set | 1 << (s.number() - 1));
+    let (new, mut old): (u64, u64) = (held, 0);
+    // SAFETY: both sets are alive and of the size that is told.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const new, &raw mut old, mem::size_of_val(&new))
+    };
+    HeldBack(held & !old)
+}
+
+impl HeldBack {
+    /// One that has arrived.
+    pub fn arrived(self) -> Option<Signal> {
+        waiting().find(|signal| self.0 >> (signal.number() - 1) & 1 == 1)
+    }
+}
+
 /// Makes a closed pipe (SIGPIPE) and a file-size limit (SIGXFSZ) errors of the write instead of deaths. For processes
 /// of ours that start no child.
 pub fn ignore_write_signals() {

@@ -29,6 +29,8 @@ mod checkpoint_parts;
 #[cfg(feature = "store")]
 mod checkpoint_prune;
 #[cfg(feature = "store")]
+mod checkpoint_push_stopped;
+#[cfg(feature = "store")]
 mod checkpoint_restore;
 #[cfg(feature = "store")]
 mod checkpoint_schedules;

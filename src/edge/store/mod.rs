@@ -117,6 +117,8 @@ pub struct Store {
     /// Whether a data object takes the place of what lies under its key.
     replaces: bool,
     access: Access,
+    /// One of them is with each upload that is being given up.
+    given_up: Arc<()>,
 }
 
 impl fmt::Debug for Store {
@@ -141,6 +143,7 @@ impl Store {
                     checks_crc32c: false,
                     replaces: false,
                     access: access.clone(),
+                    given_up: Arc::default(),
                 })
             }
             Address::Bucket(bucket) => {
@@ -161,6 +164,7 @@ impl Store {
                     checks_crc32c: bucket.cloud == Cloud::Google,
                     replaces: false,
                     access: access.clone(),
+                    given_up: Arc::default(),
                 })
             }
         }

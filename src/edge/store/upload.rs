@@ -1,6 +1,8 @@
 //! An object that is written part by part.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::{GetOptions, GetResult, MultipartUpload};
@@ -9,6 +11,8 @@ use super::{Store, StoreError};
 
 /// Bytes that are written to a directory at a time.
 const STEP: usize = 1 << 20;
+/// Between two looks whether an upload is given up.
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// A data object being written. Dropped before it is finished, nothing appears.
 pub struct Upload<'a> {
@@ -78,6 +82,15 @@ impl<'a> Upload<'a> {
     }
 }
 
+impl Store {
+    /// Waits until nothing is left of the uploads that were dropped.
+    pub async fn all_given_up(&self) {
+        while Arc::strong_count(&self.given_up) > 1 {
+            tokio::time::sleep(MOMENT).await;
+        }
+    }
+}
+
 /// In pieces that a slow file system takes one of in a few seconds: it is seen that it takes them.
 fn in_steps(blocks: Vec<Bytes>) -> Vec<Vec<Bytes>> {
     let mut pieces = Vec::new();
@@ -93,7 +106,11 @@ impl Drop for Upload<'_> {
     fn drop(&mut self) {
         // Cut off by the clock: parts that stay are paid for and not listed.
         if let (Some(mut upload), Ok(runtime)) = (self.upload.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(async move { upload.abort().await });
+            let under_way = Arc::clone(&self.store.given_up);
+            runtime.spawn(async move {
+                let _ = upload.abort().await;
+                drop(under_way);
+            });
         }
     }
 }

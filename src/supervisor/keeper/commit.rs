@@ -1,7 +1,7 @@
 //! Commits the newest complete local checkpoint: data first, the manifest last, each key written once. Killed anywhere,
 //! the store holds what it held before, or the new commit whole.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
@@ -119,9 +119,7 @@ impl Mirror {
             // Where something is missing, everything is sent next time.
             self.known = Known::default();
             // They would keep the space of what the framework deletes. Where there is no time it goes on beside.
-            let (dir, pins) = (self.config.dir.clone(), self.pins());
-            let unpinned = blocking(move || unpin(&*beneath(&dir)?, &pins));
-            let _ = tokio::time::timeout(limit.map_or(Duration::MAX, |_| LAST_WORD), unpinned).await;
+            let _ = tokio::time::timeout(limit.map_or(Duration::MAX, |_| LAST_WORD), self.let_go()).await;
         }
         let again = done.as_ref().is_err_and(Stop::may_pass);
         match done {
@@ -204,15 +202,17 @@ impl Mirror {
         // The trainer's network is spared while there is a trainer and time.
         let is_training = settle.is_some() && limit.is_none();
         self.seq += 1;
-        let made = RefCell::default();
-        let (sent, pins) = match self.upload(&local, bytes, is_training, &made, progress).await {
+        self.made.take();
+        let (sent, pins) = match self.upload(&local, bytes, is_training, progress).await {
             Err(stop) if limit.is_none() => {
                 self.restless.1 += u32::from(matches!(stop, Stop::Changed(_)));
-                self.discard(made.take()).await;
+                self.discard().await;
                 return Err(stop);
             }
             uploaded => uploaded?,
         };
+        // From here on a manifest may name them.
+        self.made.take();
         self.name(&local, &beside, bytes, sent, pins).await?;
         let seconds = self.clock.now().saturating_sub(sending).as_secs_f64();
         let is_capped = is_training && self.config.pace.lock().is_ok_and(|pace| pace.is_capped());
@@ -289,7 +289,6 @@ impl Mirror {
         local: &Local,
         bytes: u64,
         is_training: bool,
-        made: &RefCell<Vec<String>>,
         progress: &dyn Fn(u64, u64),
     ) -> Result<(Vec<Sent>, Pins), Stop> {
         let (store, stamp) = self.ours()?;
@@ -321,7 +320,7 @@ impl Mirror {
             pools: Pools::new(),
             clock: self.clock,
             told: &told,
-            made,
+            made: &self.made,
         };
         let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
             let key = data_key(&local.candidate.unit, &stamp, &entry.path);
@@ -400,11 +399,27 @@ impl Mirror {
 
     /// Deletes what was sent of a commit that is not to be: no manifest names it, and none ever will. What stays, a prune
     /// finds.
-    async fn discard(&self, made: Vec<String>) {
-        let Some(store) = &self.store else { return };
+    async fn discard(&self) {
+        let (Some(store), made) = (&self.store, self.made.take()) else { return };
         let deletions = made.iter().map(|key| store.delete(key));
         let deletions = stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>();
         let _ = unless_stuck(store, deletions).await;
+    }
+
+    /// Lets go of what is held still for a commit.
+    async fn let_go(&self) {
+        let (dir, pins) = (self.config.dir.clone(), self.pins());
+        let _ = blocking(move || unpin(&*beneath(&dir)?, &pins)).await;
+    }
+
+    /// Takes back what was sent, after a commit that was broken off. Whether its manifest may be there all the same.
+    pub async fn take_back(&self) -> bool {
+        self.let_go().await;
+        if let Some(store) = &self.store {
+            store.all_given_up().await;
+        }
+        self.discard().await;
+        self.naming.is_some()
     }
 
     fn manifest(&self, local: &Local, stamp: &Stamp, files: Vec<Item>, total_bytes: u64) -> Manifest {

@@ -155,6 +155,8 @@ pub struct Mirror {
     pub(crate) committed: Option<Committed>,
     /// A commit whose manifest was on its way: whether it stands is the store's to say.
     pub(super) naming: Option<Committed>,
+    /// Keys that were written for a commit that has no manifest yet.
+    pub(super) made: RefCell<Vec<String>>,
     /// Whether there was a commit since retention was last looked after.
     pub(super) is_to_retire: bool,
     /// How many turns retention has had without coming to its end.
@@ -245,6 +247,7 @@ impl Mirror {
             bad: Vec::new(),
             committed: None,
             naming: None,
+            made: RefCell::default(),
             is_to_retire: false,
             turns: 0,
             told_of_retention: String::new(),

@@ -1,0 +1,65 @@
+//! `trainit checkpoint push` stopped by a signal in the middle of what it sends.
+
+use std::fs::{self, File};
+use std::time::{Duration, Instant};
+
+use crate::support::bucket::{Bucket, Fault, NAME, Request};
+use crate::support::checkpoints::Place;
+use crate::support::{Trainit, eventually};
+
+fn is_second_part(request: &Request) -> bool {
+    request.query.get("partNumber").is_some_and(|number| number == "2")
+}
+
+#[test]
+fn a_push_that_is_stopped_takes_back_what_it_sent_and_leaves_with_the_signals_code() {
+    for (name, signal, code) in [("TERM", libc::SIGTERM, 143), ("INT", libc::SIGINT, 130)] {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+        place.save(1);
+        // What is larger than 64 MiB goes in parts.
+        File::create(place.local().join("step-1/huge.bin")).unwrap().set_len(70 << 20).unwrap();
+        bucket.misbehave(|request| is_second_part(request).then_some(Fault::Hang));
+        let local = place.local().display().to_string();
+        let push =
+            ["checkpoint", "push", "--checkpoint-store", &place.url(), "--checkpoint-dir", &local, "--settle", "0"];
+        // However the tests were started, the signal is not ignored.
+        let defaults = format!("--default-signal={name}");
+        let push = Trainit::through(&["env", &defaults], push);
+        let push = place.env().iter().fold(push, |push, (name, value)| push.env(name, value)).start();
+        let sent = |end: &str| bucket.keys().iter().any(|key| key.ends_with(end));
+        eventually("all but the last part are sent", || {
+            bucket.asked().iter().any(is_second_part) && sent("weights.bin") && sent("state.json") && sent("0.bin")
+        });
+        assert_eq!(bucket.uploads(), 1);
+        assert!(fs::read_dir(place.local().join(".trainit/pin")).unwrap().count() > 0);
+        let begun = Instant::now();
+        push.signal(signal);
+        let done = push.finish().expect_code(code);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        let line =
+            format!("stopped by SIG{name}: nothing was pushed, and what was sent of it is taken back; push again");
+        assert!(done.err().contains(&line), "{}", done.err());
+        assert_eq!(bucket.uploads(), 0, "parts that stay are paid for");
+        let left: Vec<String> = bucket.keys().into_iter().filter(|key| !key.contains("/.trainit/")).collect();
+        assert_eq!(left, [] as [String; 0]);
+        assert!(!place.local().join(".trainit/pin").exists());
+        bucket.behave();
+        assert!(place.push().out().starts_with("committed step-1"));
+    }
+}
+
+#[test]
+fn a_push_that_is_stopped_as_it_names_its_commit_deletes_nothing_of_it() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    place.save(1);
+    bucket.misbehave(|r| (r.method == "PUT" && r.key.contains("/commits/")).then_some(Fault::Mute));
+    let push = place.checkpoint("push").start();
+    eventually("the commit is named", || bucket.keys().iter().any(|key| key.contains("/commits/")));
+    push.signal(libc::SIGTERM);
+    let done = push.finish().expect_code(143);
+    assert!(done.err().contains("trainit checkpoint list says whether it is there"), "{}", done.err());
+    bucket.behave();
+    assert_eq!(place.steps(), [1], "it is whole");
+}
