@@ -116,7 +116,7 @@ fn states_whole(scan: &Scan, directory: &str) -> Result<(), String> {
 
 /// Whose states are there.
 #[derive(Default)]
-struct Files {
+pub(super) struct Files {
     /// Model ranks of `mp_rank_M_model_states.pt`.
     models: BTreeSet<u64>,
     /// Data and model ranks of `zero_pp_rank_D_mp_rank_M_model_states.pt` (ZeRO stage 3).
@@ -128,7 +128,7 @@ struct Files {
 }
 
 impl Files {
-    fn of(scan: &Scan, directory: &str) -> Files {
+    pub(super) fn of(scan: &Scan, directory: &str) -> Files {
         let mut files = Files::default();
         for file in scan.listing.below(directory).iter().filter(|e| e.kind == Kind::File) {
             let name = file.name();
@@ -147,6 +147,15 @@ impl Files {
             }
         }
         files
+    }
+
+    /// Whether these states are counted: a rank of the model is there, and it is known how many ranks share its data.
+    pub(super) fn count(&self, name: &str) -> bool {
+        let rank = ranks_of(name_of(name)).filter(|_| name.ends_with("_states.pt"));
+        rank.is_some_and(|(data, model)| {
+            let is_there = self.models.contains(&model) || self.shards.contains_key(&model);
+            is_there && (data.is_none() || self.data_ranks.is_some())
+        })
     }
 
     /// Every rank has its states of the model and, unless nobody has any, of the optimizer.
@@ -293,6 +302,25 @@ mod tests {
             assert!(reason(&of(ranks), "global_step20").contains("zero_pp_rank_2_mp_rank_00"), "{ranks:?}");
         }
         assert_eq!(complete_units(&of(b"?")).len(), 1, "of another version");
+    }
+
+    #[test]
+    fn where_nothing_says_how_many_ranks_there_are_the_step_before_does() {
+        let optim = "global_step20/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt";
+        let torn = saved(&[10, 20]).without(optim);
+        assert!(reason(&torn, "global_step20").contains("zero_pp_rank_1_mp_rank_00_optim_states.pt of step 10"));
+        let next = torn.with("global_step30/mp_rank_00_model_states.pt", zip_of(b"m", b""));
+        let next = next.with("global_step30/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", zip_of(b"o", b""));
+        let next = next.with("latest", "global_step30");
+        assert_eq!(complete_units(&next).len(), 3, "there are fewer ranks now");
+        let said = zip_of(b"X\x0d\0\0\0dp_world_sizeq\x04K\x01X", b"");
+        let told = saved(&[10, 20]).without(optim).with("global_step20/mp_rank_00_model_states.pt", said);
+        assert_eq!(complete_units(&told).len(), 2, "and it is said");
+        let of_two = ["mp_rank_01_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt"];
+        let of_two = of_two.iter().fold(saved(&[10, 20]).without(optim), |memory, name| {
+            memory.with(&format!("global_step10/{name}"), zip_of(b"m", b""))
+        });
+        assert!(reason(&of_two, "global_step20").contains("still being written"));
     }
 
     #[test]

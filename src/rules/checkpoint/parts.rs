@@ -1,12 +1,13 @@
 //! Which files a checkpoint must have, whatever its layout: as many as their own names count, and those of the step before.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use super::ascii::Pattern;
 use super::check::is_weights;
-use super::deepspeed::ranks_of;
-use super::listing::{Entry, Kind, join, name_of, parent_of};
+use super::deepspeed::Files;
+use super::listing::{Entry, Kind, join, parent_of};
 use super::siblings;
 use super::unit::{Candidate, Scan};
 
@@ -93,7 +94,8 @@ pub(super) fn as_before<'a>(
     if lacking.is_empty() || !theirs.lacks(&ours).is_empty() {
         return Ok(());
     }
-    lacking.retain(|name| counts(scan, name));
+    let counted = LazyCell::new(|| Files::of(scan, &candidate.unit));
+    lacking.retain(|name| counts(scan, name) && !counted.count(name));
     let mut others: BTreeMap<u64, Vec<&Candidate>> = BTreeMap::new();
     for (other, at) in all.iter().filter_map(|o| Some((o, o.step?))) {
         if !lacking.is_empty() && at != step && at != before && is_alike(other) {
@@ -151,13 +153,12 @@ fn matters(entry: &&Entry) -> bool {
         && (RECORDS.contains(&name) || is_weights(name) && !name.ends_with(".json") && counted(name).is_none())
 }
 
-/// Whether this may not be missing. Ranks that are known not to be there save nothing; DeepSpeed's are counted there.
+/// Whether this may not be missing. Ranks that are known not to be there save nothing.
 fn counts(scan: &Scan, name: &str) -> bool {
     let world = scan.options.world_size.map_or(u64::MAX, u64::from);
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let mut numbers = stem.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<u64>().ok());
-    let is_deepspeeds = name.ends_with("_states.pt") && ranks_of(name_of(name)).is_some();
-    !is_deepspeeds && !LATER.iter().any(|word| name.contains(word)) && numbers.all(|number| number < world)
+    !LATER.iter().any(|word| name.contains(word)) && numbers.all(|number| number < world)
 }
 
 #[cfg(test)]
