@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::beside::Beside;
+use super::generic::with_rest;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::unit::{Candidate, Scan, number_after, step_in, step_in_stem};
@@ -39,7 +40,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         let path = if is_lightnings(path) { parent_of(path) } else { path };
         Some(Candidate::directory(scan.listing, path, scan.step(path, step_in(name_of(path)))?))
     };
-    units.filter_map(|d| unit(&d.path)).collect()
+    with_rest(scan, units.filter_map(|d| unit(&d.path)).collect(), POINTER)
 }
 
 /// Whether states are in the directory, or its name is one that DeepSpeed gives.

@@ -2,6 +2,8 @@
 //! types. Temporary names, dot files and zero-length files are never checkpoints; nor are, beside
 //! weights, texts and pictures. Where there is nothing of the kind at the top, directories of steps further down are.
 
+use std::collections::BTreeMap;
+
 use super::aside::is_copy;
 use super::beside::Beside;
 use super::check::is_weights;
@@ -62,8 +64,39 @@ fn is_step_of_run(scan: &Scan, path: &str) -> bool {
 /// Whether a file lies in the directory of a step: it is a part of that, whatever library wrote it, and no checkpoint of its
 /// own.
 pub(super) fn is_in_step(scan: &Scan, file: &Entry) -> bool {
-    let says = |(depth, part): (usize, &str)| is_steps(part) && !is_day(part) && (depth == 0 || says_word(part));
-    scan.options.format.is_none() && parent_of(&file.path).split('/').enumerate().any(says)
+    scan.options.format.is_none() && step_around(&file.path).is_some()
+}
+
+/// The directory of a step in which this lies.
+fn step_around(path: &str) -> Option<&str> {
+    let says = |part: &str, depth| is_steps(part) && !is_day(part) && (depth == 0 || says_word(part));
+    let ends = path.match_indices('/').map(|(end, _)| &path[..end]);
+    ends.enumerate().find_map(|(depth, around)| says(name_of(around), depth).then_some(around))
+}
+
+/// Adds to a unit that is alone in the directory of a step the other files there, but for its `pointer`: they are parts,
+/// whatever library wrote them.
+pub(super) fn with_rest(scan: &Scan, mut units: Vec<Candidate>, pointer: &str) -> Vec<Candidate> {
+    let mut homes: BTreeMap<&str, usize> = BTreeMap::new();
+    for around in units.iter().filter_map(|unit| step_around(&unit.unit)) {
+        *homes.entry(around).or_default() += 1;
+    }
+    let alone: Vec<Option<String>> = units
+        .iter()
+        .map(|unit| step_around(&unit.unit).filter(|around| homes.get(around) == Some(&1)).map(str::to_owned))
+        .collect();
+    for (unit, around) in units.iter_mut().zip(alone) {
+        let Some(around) = around else { continue };
+        let pointer = join(parent_of(&unit.unit), pointer);
+        let is_rest = |f: &&Entry| {
+            f.kind == Kind::File && f.path != pointer && !is_bystander(f.name()) && !scan.is_aside(&f.path)
+        };
+        let rest = scan.listing.below(&around).iter().filter(is_rest).map(|f| f.path.clone());
+        unit.paths.extend(rest);
+        unit.paths.sort();
+        unit.paths.dedup();
+    }
+    units
 }
 
 /// Whether a word for steps is in the name. (Ranks and layers are numbered, too.)
@@ -156,6 +189,43 @@ mod tests {
             assert_eq!(newest.files(&listing).count(), 2, "{home}{name}");
             assert_eq!(complete_units(&memory).len(), 2, "{home}{name}");
         }
+    }
+
+    #[test]
+    fn what_lies_beside_a_library_of_several_files_in_a_steps_directory_goes_with_it() {
+        let tensorflow = |memory: Memory, unit: &str| {
+            let memory = memory.with(&format!("{unit}/ckpt-1.index"), table_of(b"x"));
+            let memory = memory.with(&format!("{unit}/ckpt-1.data-00000-of-00001"), "w");
+            memory.with(&format!("{unit}/checkpoint"), "all_model_checkpoint_paths: \"ckpt-1\"")
+        };
+        let deepspeed = |memory: Memory, unit: &str| {
+            let memory = memory.with(&format!("{unit}/global_step7/mp_rank_00_model_states.pt"), zip_of(b"w", b""));
+            memory.with(&format!("{unit}/latest"), "global_step7")
+        };
+        let of = |save: &dyn Fn(Memory, &str) -> Memory, names: &[&str]| {
+            let memory = [90, 100].into_iter().fold(Memory::default(), |memory, step| {
+                let unit = format!("runs/a/step-{step}");
+                let with = |memory: Memory, name: &&str| memory.with(&format!("{unit}/{name}"), safetensors_of(b"w"));
+                names.iter().fold(save(memory, &unit), with)
+            });
+            let (listing, options) = (memory.listing(), Options::default());
+            let found = recognise(&Scan { listing: &listing, peek: &memory, options: &options }).expect("is known");
+            assert_eq!(complete_units(&memory).len(), 2, "{names:?}");
+            found.candidates.iter().map(|unit| unit.files(&listing).count()).collect::<Vec<_>>()
+        };
+        let (files, others) =
+            (["ema.safetensors", "a/loader.bin"], [&["train.log"][..], &["new.safetensors.tmp"], &["a/.b.bin"]]);
+        assert_eq!(of(&tensorflow, &[]), [2, 2]);
+        assert_eq!(of(&tensorflow, &files), [4, 4]);
+        assert_eq!(of(&deepspeed, &[]), [1, 1]);
+        assert_eq!(of(&deepspeed, &files), [3, 3]);
+        for other in others {
+            assert_eq!((of(&tensorflow, other), of(&deepspeed, other)), (vec![2, 2], vec![1, 1]), "{other:?}");
+        }
+        let two = tensorflow(tensorflow(Memory::default(), "step-1/a"), "step-1/b").with("step-1/w.bin", "x");
+        let (listing, options) = (two.listing(), Options::default());
+        let found = recognise(&Scan { listing: &listing, peek: &two, options: &options }).expect("is known");
+        assert!(found.candidates.iter().all(|unit| unit.paths.len() == 2), "whose the others are nobody knows");
     }
 
     #[test]

@@ -83,8 +83,9 @@ pub(super) fn as_before<'a>(
     let of = |step: u64| all.iter().filter(|o| o.step == Some(step) && is_alike(o)).collect::<Vec<_>>();
     let saved = |step: u64, units: Vec<&'a Candidate>| {
         let files = units.into_iter().flat_map(|o| {
-            let from = if inside { o.unit.len() + 1 } else { 0 };
-            o.entries(scan.listing).filter(matters).filter_map(move |f| f.path.get(from..))
+            let within = move |path: &'a str| path.strip_prefix(o.unit.as_str())?.strip_prefix('/');
+            let name = move |f: &'a Entry| if inside { within(&f.path) } else { Some(f.path.as_str()) };
+            o.entries(scan.listing).filter(matters).filter_map(name)
         });
         Saved { names: files.filter(|name| !only_ranks || siblings::is_of_a_rank(name)).collect(), step }
     };

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::beside::Beside;
 use super::check;
+use super::generic::with_rest;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, join, name_of, parent_of};
 use super::unit::{Candidate, Scan, step_in_stem};
@@ -38,12 +39,11 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     // An index alone may be anybody's; data shards are TensorFlow's own.
     let is_ours = |paths: &Vec<String>| paths.iter().any(|p| shard(p).is_some());
     let units = units.into_iter().filter(|(prefix, paths)| is_ours(paths) && !is_exported(prefix));
-    units
-        .filter_map(|(prefix, paths)| {
-            let step = scan.step(prefix, step_in_stem(name_of(prefix)))?;
-            Some(Candidate { unit: prefix.to_owned(), step, paths })
-        })
-        .collect()
+    let units = units.filter_map(|(prefix, paths)| {
+        let step = scan.step(prefix, step_in_stem(name_of(prefix)))?;
+        Some(Candidate { unit: prefix.to_owned(), step, paths })
+    });
+    with_rest(scan, units.collect(), STATE)
 }
 
 /// Whether these are the variables of a SavedModel, which no state file ever names. Keras 2 saves checkpoints as such
