@@ -134,12 +134,7 @@ fn a_first_save_that_a_run_before_was_cut_off_in_is_out_of_the_way_and_what_lay_
     for (written, then) in [(2_000, ""), (500, " model_4.pt")] {
         let place = Place::new();
         let set = |path: &Path, seconds: u64| {
-            File::options()
-                .append(true)
-                .open(path)
-                .unwrap()
-                .set_modified(UNIX_EPOCH + Duration::from_secs(seconds))
-                .unwrap();
+            File::open(path).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
         };
         run(&place, &[], "exit 0").output().expect_code(0);
         let own = fs::read_dir(place.local().join(".trainit")).unwrap().map(|entry| entry.unwrap().path());

@@ -142,7 +142,7 @@ fn a_file_at_the_end_of_a_link_is_held_and_watched_like_any_other() {
     let push = place.checkpoint("push").args(FOLLOW).env("TRAINIT_TEST_FAULT", "3:stop").start();
     stopped(&push);
     let time = fs::metadata(&frozen).unwrap().modified().unwrap() + std::time::Duration::from_secs(1);
-    fs::File::options().append(true).open(&frozen).unwrap().set_modified(time).unwrap();
+    fs::File::open(&frozen).unwrap().set_modified(time).unwrap();
     push.signal(libc::SIGCONT);
     let done = push.finish().expect_code(1);
     assert!(done.err().contains("step-2/frozen.bin changed while it was copied"), "{}", done.err());

@@ -304,14 +304,15 @@ fn a_file_that_need_not_be_fetched_gets_the_time_of_the_commit_so_that_the_marke
     let there = place.path("elsewhere");
     fs::create_dir_all(there.join("step-1")).unwrap();
     fs::write(there.join("step-1/weights.bin"), "of the save before").unwrap();
-    let old = fs::File::create(there.join("step-1/DONE")).unwrap();
+    fs::write(there.join("step-1/DONE"), "").unwrap();
+    let old = fs::File::open(there.join("step-1/DONE")).unwrap();
     old.set_modified(UNIX_EPOCH + Duration::from_secs(1)).unwrap();
     for _ in 0..2 {
         marked("pull", &there).output().expect_code(0);
         let listed = marked("list", &there).args(["--json"]).output().expect_code(0);
         let value: Value = serde_json::from_str(&listed.out()).unwrap();
         assert_eq!(value["local"][0]["complete"], true, "{value}");
-        fs::File::options().append(true).open(there.join("step-1/DONE")).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        fs::File::open(there.join("step-1/DONE")).unwrap().set_modified(UNIX_EPOCH).unwrap();
     }
 }
 

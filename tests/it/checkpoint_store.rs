@@ -380,7 +380,7 @@ fn data_of_no_commit_is_pruned_when_it_is_a_day_old_and_no_other_stores_data_eve
     let age = |path: &std::path::Path| {
         for entry in fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_file()) {
             let day_before_yesterday = std::time::SystemTime::now() - std::time::Duration::from_secs(48 * 3600);
-            fs::File::options().append(true).open(entry).unwrap().set_modified(day_before_yesterday).unwrap();
+            fs::File::open(entry).unwrap().set_modified(day_before_yesterday).unwrap();
         }
     };
     place.checkpoint("prune").output().expect_code(0);
