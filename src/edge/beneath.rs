@@ -129,6 +129,11 @@ impl Beneath {
         self.directory(path, true).map(drop)
     }
 
+    /// Gives a directory these permission bits; whoever owns it can go on using it. Errors: as open(2), chmod(2).
+    pub fn set_mode(&self, path: &str, mode: u32) -> io::Result<()> {
+        Ok(fchmod(self.directory(path, false)?, Mode::from_bits_truncate(mode & 0o777 | 0o700))?)
+    }
+
     /// Puts these bytes at the path, whole or not at all, through a neighbour ([`FRESH`]). Errors: as open(2),
     /// write(2), rename(2).
     pub fn replace(&self, path: &str, bytes: &[u8], mode: u32) -> io::Result<()> {

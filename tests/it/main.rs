@@ -12,6 +12,8 @@ mod checkpoint_by_hand;
 #[cfg(feature = "store")]
 mod checkpoint_cut_off;
 #[cfg(feature = "store")]
+mod checkpoint_elsewhere;
+#[cfg(feature = "store")]
 mod checkpoint_faults;
 #[cfg(feature = "store")]
 mod checkpoint_fence;

@@ -13,6 +13,8 @@ use super::layout::Pointer;
 use super::listing::parent_of;
 use super::names::{Attempt, CommitName, Stamp};
 
+/// What a directory's permission bits are where nobody thought of them.
+pub const ORDINARY: u32 = 0o755;
 /// The one schema.
 pub const SCHEMA: &str = "trainit.ckpt/1";
 /// Longest manifest, bytes.
@@ -56,6 +58,9 @@ pub struct Manifest {
     /// The step that the trainer itself calls the best so far, where it says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best_step: Option<u64>,
+    /// Permission bits of the unit, where it is a directory and they are not [`ORDINARY`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit_mode: Option<u32>,
     /// Sum of the sizes.
     pub total_bytes: u64,
     /// What is to be restored.

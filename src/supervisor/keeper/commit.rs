@@ -437,6 +437,7 @@ impl Mirror {
             created_unix: clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             parent: self.parent.as_ref().map(Stamp::to_string),
             best_step: local.best,
+            unit_mode: local.mode,
             total_bytes,
             files,
             pointers: local.names.pointers.clone(),

@@ -77,17 +77,20 @@ impl Mirror {
         stream::iter(files).buffer_unordered(habits.at_once).try_collect::<()>().await?;
         let others = manifest.files.iter().filter(|f| f.kind != ItemKind::File);
         let others: Vec<_> = others
-            .map(|f| (format!("{temporary}/{}", f.path), f.kind, f.target.clone().filter(|_| whole_unit)))
+            .map(|f| (format!("{temporary}/{}", f.path), f.kind, f.mode, f.target.clone().filter(|_| whole_unit)))
             .collect();
+        let mode = manifest.unit_mode.filter(|_| whole_unit);
+        let unit = mode.map(|mode| (format!("{temporary}/{}", manifest.unit), mode));
         let dir = Arc::clone(dir);
         let flushed = blocking(move || {
-            for (to, kind, target) in &others {
+            for (to, kind, mode, target) in &others {
                 match (kind, target) {
                     (ItemKind::Symlink, Some(target)) => dir.link_symbolically(to, target)?,
-                    (ItemKind::Directory, _) => dir.create_directory(to)?,
+                    (ItemKind::Directory, _) => dir.create_directory(to).and_then(|()| dir.set_mode(to, *mode))?,
                     _ => {}
                 }
             }
+            unit.map_or(Ok(()), |(unit, mode)| dir.set_mode(&unit, mode))?;
             dir.sync_all()
         });
         flushed.await.map_err(local)

@@ -11,9 +11,10 @@ use super::names::Names;
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::edge::{links, walk};
+use crate::rules::checkpoint::manifest::ORDINARY;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Layout, Listing, Options, Scan, complete, copies, is_as_before, linked, of_the_same_save,
+    Candidate, Entry, Kind, Layout, Listing, Options, Scan, complete, copies, is_as_before, linked, of_the_same_save,
     pointers, recognise,
 };
 
@@ -23,6 +24,8 @@ pub(crate) struct Local {
     pub(crate) layout: &'static Layout,
     pub(crate) candidate: Candidate,
     pub(crate) entries: Vec<Entry>,
+    /// Permission bits of its directory, where they are not the ordinary ones.
+    pub(crate) mode: Option<u32>,
     /// What is to name it where it is put.
     pub(crate) names: Names,
     /// The step that the trainer itself calls the best.
@@ -165,9 +168,11 @@ fn look(
                 let best = (found.layout.best_step)(&scan, candidate);
                 let is_less = !is_judged && !is_as_before(&found, &scan, candidate);
                 let other = of_the_same_save(&scan, candidate, &found.candidates).map(|other| other.unit.clone());
+                let directory = look.listing.get(&candidate.unit).filter(|entry| entry.kind == Kind::Directory);
+                let mode = directory.map(|entry| entry.mode).filter(|mode| *mode != ORDINARY);
                 let candidate = candidate.clone();
                 look.newest =
-                    Some(Local { layout: found.layout, candidate, entries, names, best, age, is_less, other });
+                    Some(Local { layout: found.layout, candidate, entries, mode, names, best, age, is_less, other });
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }

@@ -23,7 +23,7 @@ use crate::edge::beneath::{Beneath, forget, read_into};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Habits, Store, StoreError, Trouble, Upload};
 use crate::rules::checkpoint::listing::parent_of;
-use crate::rules::checkpoint::manifest::{CHUNK, Item, ItemKind};
+use crate::rules::checkpoint::manifest::{CHUNK, Item, ItemKind, ORDINARY};
 use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::{Entry, Kind};
@@ -352,7 +352,7 @@ pub(super) async fn sizes(
     Ok(there)
 }
 
-/// Symbolic links, and directories that nothing in the manifest would make.
+/// Symbolic links, and directories that nothing in the manifest would make, or not so.
 pub(super) fn without_data(entries: &[Entry]) -> Vec<Item> {
     let parents: BTreeSet<&str> = entries.iter().map(|e| parent_of(&e.path)).collect();
     let item = |entry: &Entry, kind: ItemKind, target: Option<String>| Item {
@@ -373,7 +373,7 @@ pub(super) fn without_data(entries: &[Entry]) -> Vec<Item> {
     for entry in entries {
         match &entry.kind {
             Kind::Symlink(target) => items.push(item(entry, ItemKind::Symlink, Some(target.clone()))),
-            Kind::Directory if !parents.contains(entry.path.as_str()) => {
+            Kind::Directory if !parents.contains(entry.path.as_str()) || entry.mode != ORDINARY => {
                 items.push(item(entry, ItemKind::Directory, None));
             }
             _ => {}

@@ -40,6 +40,7 @@ fn good() -> Manifest {
         created_unix: 1,
         parent: None,
         best_step: None,
+        unit_mode: None,
         total_bytes: 30,
         files: vec![file("u/a", 10), file("u/b", 20), link],
         pointers: vec![Pointer { path: "latest".into(), content: "u".into(), symlink: false }],
