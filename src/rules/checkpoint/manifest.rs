@@ -69,6 +69,9 @@ pub struct Manifest {
     /// What names the newest checkpoint; restored last.
     #[serde(deserialize_with = "bounded")]
     pub pointers: Vec<Pointer>,
+    /// The checkpoint directory, where a pointer names the unit in it by its absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
     /// Paths beside the unit, one file, under which it lies as well; without bytes of their own in the store.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded")]
     pub copies: Vec<String>,

@@ -38,6 +38,17 @@ pub fn has_moved_on(said: &str, step: Option<u64>, is_there: impl Fn(u64) -> boo
     said > step || said < step && !is_there(said)
 }
 
+/// The directory in which a pointer names the unit by its absolute path.
+pub fn home<'a>(said: &'a str, unit: &str) -> Option<&'a str> {
+    let home = said.trim().trim_end_matches('/').strip_suffix(unit)?.strip_suffix('/')?;
+    (home.starts_with('/') && !home.contains('\n')).then_some(home)
+}
+
+/// What such a pointer says where the directory is another; `None`: it is none such.
+pub fn moved(said: &str, unit: &str, from: &str, to: &str) -> Option<String> {
+    home(said, unit).filter(|home| *home == from).map(|home| said.replacen(home, to, 1))
+}
+
 /// Whether something of this step lies where the unit does.
 pub fn is_there(listing: &Listing, unit: &str, step: u64) -> bool {
     listing.within(parent_of(unit)).any(|e| step_in(e.name()) == Some(step))
@@ -128,6 +139,17 @@ mod tests {
             assert!(!has_moved_on(said, Some(10)), "{said:?}");
         }
         assert!(has_moved_on("", None) && !has_moved_on("20", None));
+    }
+
+    #[test]
+    fn an_absolute_path_to_the_unit_goes_with_the_directory() {
+        let moved = |said: &str| super::moved(said, "run/step-1", "/old", "/new");
+        assert_eq!(moved("/old/run/step-1").as_deref(), Some("/new/run/step-1"));
+        assert_eq!(moved(" /old/run/step-1/\n").as_deref(), Some(" /new/run/step-1/\n"));
+        for other in ["run/step-1", "/run/step-1", "/old/run/step-12", "/older/run/step-1", "/old/step-1", "", "step-1"]
+        {
+            assert_eq!(moved(other), None, "{other}");
+        }
     }
 
     #[test]

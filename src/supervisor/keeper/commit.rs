@@ -367,7 +367,8 @@ impl Mirror {
         let mut items: Vec<Item> = sent.iter().map(|sent| sent.item.clone()).collect();
         items.extend(without_data(&local.entries));
         items.sort_by(|a, b| a.path.cmp(&b.path));
-        let manifest = self.manifest(local, &stamp, items, bytes);
+        let home = self.home(&local.names, &local.candidate.unit).await;
+        let manifest = Manifest { home, ..self.manifest(local, &stamp, items, bytes) };
         let cannot = |why: String| Stop::Failed(format!("cannot commit {}: {why}", local.candidate.unit));
         let text = manifest.bytes().map_err(cannot)?;
         let name = CommitName::of(stamp.clone(), local.age.step, &text);
@@ -438,6 +439,7 @@ impl Mirror {
             parent: self.parent.as_ref().map(Stamp::to_string),
             best_step: local.best,
             unit_mode: local.mode,
+            home: None,
             total_bytes,
             files,
             pointers: local.names.pointers.clone(),

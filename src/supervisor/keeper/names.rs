@@ -2,6 +2,7 @@
 //! may look for under another name (`last.ckpt`). The store holds its bytes once; copies are made on this disk.
 
 use std::io;
+use std::path::Path;
 use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,10 +13,10 @@ use super::nook::Nook;
 use super::place::{Aside, point};
 use crate::edge::beneath::Beneath;
 use crate::edge::fault::Faults;
-use crate::edge::{clock, writers};
+use crate::edge::{clock, places, writers};
 use crate::rules::checkpoint::listing::{join, parent_of};
 use crate::rules::checkpoint::manifest::Manifest;
-use crate::rules::checkpoint::{Entry, Kind, Pointer, There, plan, there};
+use crate::rules::checkpoint::{Entry, Kind, Pointer, There, plan, pointing, there};
 
 /// What was written less than this ago may be another's, who writes on.
 const FRESH: Duration = Duration::from_secs(2);
@@ -29,7 +30,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    pub(super) fn committed(manifest: &Manifest) -> Names {
+    fn committed(manifest: &Manifest) -> Names {
         Names { pointers: manifest.pointers.clone(), copies: manifest.copies.clone() }
     }
 
@@ -44,6 +45,42 @@ impl Names {
 }
 
 impl Mirror {
+    /// The checkpoint directory, as a pointer spells it that names the unit in it by its absolute path. One that names it
+    /// elsewhere, where perhaps only its trainer sees it, is none of ours.
+    pub(super) async fn home(&self, names: &Names, unit: &str) -> Option<String> {
+        let files = names.pointers.iter().filter(|pointer| !pointer.symlink);
+        let homes: Vec<String> =
+            files.filter_map(|file| pointing::home(&file.content, unit)).map(str::to_owned).collect();
+        self.first_that_is_ours(homes).await
+    }
+
+    /// What names a commit in this directory.
+    pub(super) async fn names_of_commit(&self, manifest: &Manifest) -> Names {
+        let mut names = Names::committed(manifest);
+        let path = std::path::absolute(&self.config.dir).unwrap_or_default();
+        let (Some(from), Some(to)) = (&manifest.home, path.to_str()) else { return names };
+        if self.first_that_is_ours(vec![from.clone()]).await.is_none() {
+            for pointer in names.pointers.iter_mut().filter(|pointer| !pointer.symlink) {
+                let moved = pointing::moved(&pointer.content, &manifest.unit, from, to.trim_end_matches('/'));
+                pointer.content = moved.unwrap_or_else(|| pointer.content.clone());
+            }
+        }
+        names
+    }
+
+    /// The first of these paths that leads to the checkpoint directory.
+    async fn first_that_is_ours(&self, paths: Vec<String>) -> Option<String> {
+        if paths.is_empty() {
+            return None;
+        }
+        let dir = self.config.dir.clone();
+        let found = blocking(move || {
+            let dir = places::real(&dir);
+            Ok(paths.into_iter().find(|path| places::real(Path::new(path)) == dir))
+        });
+        found.await.ok().flatten()
+    }
+
     /// Lets everything name the unit, which is in place. A copy that cannot be made is told of. Errors: as open(2),
     /// rename(2).
     pub(super) async fn put_names(&self, dir: &Arc<Beneath>, unit: &str, names: &Names) -> Result<(), Stop> {

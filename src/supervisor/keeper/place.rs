@@ -8,7 +8,6 @@ use super::fetch::Stop;
 use super::in_place::{equal_files, half, is_half, is_in_place, mark, own, settle};
 use super::look::{Look, walked};
 use super::mirror::{Mirror, MirrorError, TEMPORARY, blocking};
-use super::names::Names;
 use super::nook::{Nook, turn};
 use super::restore::Brought;
 use super::retention::lacks;
@@ -138,7 +137,18 @@ impl Mirror {
             return Ok(None);
         }
         faults.point(26);
-        self.put_names(&dir, &manifest.unit, &Names::committed(manifest)).await?;
+        let names = self.names_of_commit(manifest).await;
+        self.put_names(&dir, &manifest.unit, &names).await?;
+        for (now, _) in names.pointers.iter().zip(&manifest.pointers).filter(|(now, then)| now.content != then.content)
+        {
+            self.note(format!(
+                "{} named {} by its path in {}, where it was saved, and names it in {} now",
+                now.path,
+                manifest.unit,
+                manifest.home.as_deref().unwrap_or_default(),
+                self.config.dir.display()
+            ));
+        }
         self.finish(&dir, name, manifest).await.map_err(local)?;
         Ok(Some(brought))
     }

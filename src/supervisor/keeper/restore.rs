@@ -14,7 +14,6 @@ use super::guard::tell_of_standstill;
 use super::in_place::{half, holds, mark};
 use super::look::Look;
 use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume, beneath, blocking};
-use super::names::Names;
 use super::nook::turn;
 use super::retention::{commits, judge, read};
 use crate::edge::beneath::Beneath;
@@ -386,7 +385,7 @@ impl Mirror {
             entries = look.listing.entries().iter().filter(|e| is_ours(&e.path)).cloned().collect();
         }
         let (unit, stamp) = (manifest.unit.clone(), name.stamp.clone());
-        let names = Names::committed(manifest);
+        let names = self.names_of_commit(manifest).await;
         self.committed = Some(Committed { unit, beside, entries, names, age: age(manifest), stamp });
     }
 

@@ -41,6 +41,7 @@ fn good() -> Manifest {
         parent: None,
         best_step: None,
         unit_mode: None,
+        home: None,
         total_bytes: 30,
         files: vec![file("u/a", 10), file("u/b", 20), link],
         pointers: vec![Pointer { path: "latest".into(), content: "u".into(), symlink: false }],
