@@ -89,7 +89,8 @@ pub(super) fn with_rest(scan: &Scan, mut units: Vec<Candidate>, pointer: &str) -
         let Some(around) = around else { continue };
         let pointer = join(parent_of(&unit.unit), pointer);
         let is_rest = |f: &&Entry| {
-            f.kind == Kind::File && f.path != pointer && !is_bystander(f.name()) && !scan.is_aside(&f.path)
+            let is_nobodys = is_bystander(f.name()) || is_copy(&f.path) || scan.is_aside(&f.path);
+            f.kind == Kind::File && f.path != pointer && !is_nobodys
         };
         let rest = scan.listing.below(&around).iter().filter(is_rest).map(|f| f.path.clone());
         unit.paths.extend(rest);
@@ -213,8 +214,10 @@ mod tests {
             assert_eq!(complete_units(&memory).len(), 2, "{names:?}");
             found.candidates.iter().map(|unit| unit.files(&listing).count()).collect::<Vec<_>>()
         };
-        let (files, others) =
-            (["ema.safetensors", "a/loader.bin"], [&["train.log"][..], &["new.safetensors.tmp"], &["a/.b.bin"]]);
+        let (files, others) = (
+            ["ema.safetensors", "a/loader.bin"],
+            [&["train.log"][..], &["new.safetensors.tmp"], &["a/.b.bin"], &["wandb/run-1/w.bin"]],
+        );
         assert_eq!(of(&tensorflow, &[]), [2, 2]);
         assert_eq!(of(&tensorflow, &files), [4, 4]);
         assert_eq!(of(&deepspeed, &[]), [1, 1]);
