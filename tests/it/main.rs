@@ -8,6 +8,8 @@
 mod support;
 
 #[cfg(feature = "store")]
+mod checkpoint_beside_later;
+#[cfg(feature = "store")]
 mod checkpoint_by_hand;
 #[cfg(feature = "store")]
 mod checkpoint_cut_off;

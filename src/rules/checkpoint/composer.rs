@@ -11,8 +11,11 @@ use super::layout::{Layout, Pointer};
 use super::listing::{Entry, Kind, name_of, parent_of};
 use super::unit::{Candidate, Scan, number_after};
 
-pub(super) const COMPOSER: Layout =
-    Layout { pointers, ..Layout::of("composer", "files named epE-baB-rankR.pt", find, complete) };
+pub(super) const COMPOSER: Layout = Layout {
+    pointers,
+    fails_beside_later: true,
+    ..Layout::of("composer", "files named epE-baB-rankR.pt", find, complete)
+};
 
 /// Prefix, batch and rank.
 fn parts(path: &str) -> Option<(&str, u64, u64)> {

@@ -32,6 +32,9 @@ pub struct Layout {
     pub makeup: Makeup,
     /// Whether others hand finished models out in this form, to begin from.
     pub is_handed_out: bool,
+    /// Whether its trainer does not start, or cannot save, where a save that was cut off lies above what it goes on from, whatever
+    /// a pointer names.
+    pub fails_beside_later: bool,
     /// The pointers that shall name this unit.
     pub pointers: fn(&Scan, &Candidate) -> Vec<Pointer>,
     /// What a state file says of the order of those found, which come newest first.
@@ -77,6 +80,7 @@ impl Layout {
             complete,
             makeup: Makeup::Free,
             is_handed_out: false,
+            fails_beside_later: false,
             pointers: |_, _| Vec::new(),
             order: |_, _| {},
             best_step: |_, _| None,

@@ -14,7 +14,10 @@ use super::layout::Layout;
 use super::listing::{join, name_of, parent_of};
 use super::unit::{Candidate, Scan};
 
-pub(super) const NVRX: Layout = Layout::of("nvrx", "files named RANK/iter_NNNNNNN_R_local.pt", find, complete);
+pub(super) const NVRX: Layout = Layout {
+    fails_beside_later: true,
+    ..Layout::of("nvrx", "files named RANK/iter_NNNNNNN_R_local.pt", find, complete)
+};
 
 /// One file of an iteration.
 struct Part<'a> {

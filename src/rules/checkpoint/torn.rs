@@ -70,30 +70,31 @@ fn empty(found: &Found, scan: &Scan, resumed: Age) -> Option<Torn> {
     };
     let mut all = listing.directories().filter(is_one);
     let (one, another) = (all.next()?, all.next());
-    let is_pointed_at = !(found.layout.pointers)(scan, from).is_empty();
-    let is_it = another.is_none() && !is_pointed_at && one.mtime_ns > resumed.newest_ns;
+    let is_it = another.is_none() && !is_pointed_at(found, scan, from) && one.mtime_ns > resumed.newest_ns;
     is_it.then(|| Torn::empty(one, scan))
 }
 
 /// The only unit there is, where nothing whole is, if it was written after this time. With none to compare it with, how it
 /// is written is not known, and one that seems to lack something may be all that its trainer needs: it must be empty, or
-/// hold a file that ends before its own end.
+/// hold a file that ends before its own end, unless its trainer can do nothing beside it.
 pub fn first(found: &Found, scan: &Scan, since_ns: i64) -> Option<Torn> {
     let [only] = &found.candidates[..] else { return None };
-    let is_pointed_at = !(found.layout.pointers)(scan, only).is_empty();
     let own = scan.listing.get(&only.unit).filter(|entry| entry.kind == Kind::Directory);
     // One that is called otherwise (`exp_1`) may be a run's, with all that it writes.
     let is_a_step = only.step.is_some() && own.is_none_or(|directory| is_steps(directory.name()));
-    if scan.options.has_other_nodes || is_pointed_at || !is_a_step {
+    if scan.options.has_other_nodes || is_pointed_at(found, scan, only) || !is_a_step {
         return None;
     }
     if let Some(directory) = own.filter(|directory| is_hollow(directory, scan)) {
         return (directory.mtime_ns > since_ns).then(|| Torn::empty(directory, scan));
     }
-    complete(found, scan, only).err()?;
-    let cut = only.files(scan.listing).find(|file| check::is_cut(scan.peek, file))?;
+    let mut why = complete(found, scan, only).err()?;
+    if !found.layout.fails_beside_later {
+        let cut = only.files(scan.listing).find(|file| check::is_cut(scan.peek, file))?;
+        why = format!("{} is cut short", cut.path);
+    }
     let is_ours = only.newest_ns(scan.listing) > since_ns && is_all_here(only, scan);
-    is_ours.then(|| Torn::of(only, scan, format!("{} is cut short", cut.path)))
+    is_ours.then(|| Torn::of(only, scan, why))
 }
 
 /// Whether one that was cut off at a step and moved is of no use any more: another of that step has been moved, or a whole one
@@ -119,13 +120,18 @@ fn is_all_here(unit: &Candidate, scan: &Scan) -> bool {
 }
 
 /// The unit of the highest step, where it is above and written after what is gone on from, and not whole; and why it is not.
-/// Where a pointer says what to load, nobody takes the highest, and a whole one that it does not name passes for torn.
 pub fn newest<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<(&'a Candidate, String)> {
     let step = resumed.step?;
     let highest = found.candidates.iter().filter(|unit| unit.step > Some(step)).max_by_key(|unit| unit.step)?;
     let why = complete(found, scan, highest).err()?;
-    let is_pointed_at = !(found.layout.pointers)(scan, highest).is_empty();
-    (!is_pointed_at && highest.newest_ns(scan.listing) > resumed.newest_ns).then_some((highest, why))
+    (!is_pointed_at(found, scan, highest) && highest.newest_ns(scan.listing) > resumed.newest_ns)
+        .then_some((highest, why))
+}
+
+/// Where a pointer says what to load, nobody takes the highest, and a whole one that it does not name passes for torn; but for
+/// trainers that look at what lies above it.
+fn is_pointed_at(found: &Found, scan: &Scan, unit: &Candidate) -> bool {
+    !found.layout.fails_beside_later && !(found.layout.pointers)(scan, unit).is_empty()
 }
 
 /// What is to be moved, so that it is out of the way: a directory, or each file of one that has none for itself.
@@ -183,6 +189,25 @@ mod tests {
         assert_eq!(moved(&memory, 8), ["ckpt-12.data-00000-of-00001"]);
         let told = "model_checkpoint_path: \"ckpt-8\"\nall_model_checkpoint_paths: \"ckpt-8\"\n";
         assert_eq!(moved(&memory.with("checkpoint", told), 8), [""; 0], "TensorFlow reads it");
+    }
+
+    #[test]
+    fn what_a_trainer_does_not_start_or_cannot_save_beside_is_in_the_way_whatever_a_pointer_names() {
+        let zip = zip_of(b"weights", b"");
+        let of = |name: &str, bytes: &[u8], at: i64| Memory::default().with(name, bytes).at(name, at * 1_000);
+        for torn in [&zip[..40], b""] {
+            let composer = of("c/ep0-ba12-rank0.pt", torn, 12);
+            assert_eq!(moved_first(&composer), ["c/ep0-ba12-rank0.pt"]);
+            let linked = composer.clone().with("c/latest-rank0.pt", "-> ep0-ba12-rank0.pt");
+            assert_eq!(moved_first(&linked), ["c/ep0-ba12-rank0.pt"]);
+            let whole = linked.with("c/ep0-ba8-rank0.pt", &*zip).at("c/ep0-ba8-rank0.pt", 8_000);
+            assert_eq!(moved(&whole, 8), ["c/ep0-ba12-rank0.pt"]);
+            assert_eq!(moved(&whole.with("c/ep0-ba12-rank0.pt", &*zip), 8), [""; 0], "it is whole");
+        }
+        let dirty = of("s/0/iter_0000012_0_local.dirty.pt", &zip, 12);
+        assert_eq!(moved_first(&dirty), ["s/0/iter_0000012_0_local.dirty.pt"], "written, and not renamed");
+        let path = "s/0/iter_0000008_0_local.pt";
+        assert_eq!(moved(&dirty.with(path, &*zip).at(path, 8_000), 8), ["s/0/iter_0000012_0_local.dirty.pt"]);
     }
 
     #[test]

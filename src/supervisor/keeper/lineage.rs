@@ -60,8 +60,8 @@ impl Mirror {
         });
         let (text, written) = read.await.unwrap_or_default();
         if let Ok(lineage) = serde_json::from_slice::<Lineage>(&text) {
-            self.used_ns = written.unwrap_or(i64::MAX);
             self.lineage = Attempt::parse(&lineage.attempt);
+            self.used_ns = written.filter(|_| self.lineage.is_some()).unwrap_or(i64::MAX);
             self.ignored = lineage.ignored;
         }
     }

@@ -37,7 +37,8 @@ impl Mirror {
             return;
         }
         let age = resume.map(|resume| Age { step: resume.step, newest_ns: resume.written_ns });
-        let since_ns = if self.is_first { self.used_ns } else { self.config.options.begun_ns };
+        let begun_ns = if self.is_first { i64::MAX } else { self.config.options.begun_ns };
+        let since_ns = begun_ns.min(self.used_ns);
         let torn = self.asked(move |found, scan| match age {
             Some(age) => torn::in_the_way(found, scan, age),
             None => torn::first(found, scan, since_ns),

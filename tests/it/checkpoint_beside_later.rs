@@ -1,0 +1,89 @@
+//! Trainers that do not start, or cannot save, beside what a save that was cut off has left: Composer, which goes on from where
+//! its link leads, and NVIDIA's resiliency extension.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::support::Trainit;
+use crate::support::checkpoints::Place;
+
+/// `whole` and `half` are what `torch.save` writes, and half of it.
+const FILES: &str = r#"cd "$D"; die() { kill -9 $$; }; half() { printf 'PK\003\004 and no end'; }
+    whole() { printf 'PK\003\004PK\005\006\0\0\0\0\0\0\0\0\0\0\0\0\004\0\0\0\0\0'; }"#;
+
+const COMPOSER: &str = r#"
+    link() { ln -sfn ep0-ba$1-rank0.pt latest-rank0.pt; }
+    save() { whole >ep0-ba$1-rank0.pt; touch -d @$1 ep0-ba$1-rank0.pt; link $1; }
+    batch() { sed 's/.*ep0-ba\([0-9]*\)-.*/\1/'; }
+    from=0; [ ! -e latest-rank0.pt ] || from=$(readlink latest-rank0.pt | batch)
+    echo $TRAINIT_ATTEMPT from ${from:-a file}
+    for b in $(ls | batch | grep '^[0-9]*$'); do
+        [ $b -le ${from:-99} ] || { echo ep0-ba$b-rank0.pt may conflict; exit 1; }
+    done"#;
+
+const NVRX: &str = r#"
+    mkdir -p s/0; path() { echo s/0/iter_000000$1_0_local$2.pt; }
+    save() { (set -C; whole >$(path $1 .dirty)) || exit 1; touch -d @$1 $(path $1 .dirty); mv $(path $1 .dirty) $(path $1); }
+    echo $TRAINIT_ATTEMPT from $(ls s/0 | grep -v dirty | tr -dc 0-9_ | cut -d_ -f2)"#;
+
+fn run(place: &Place, args: &[&str], trainer: &str, attempts: &str) -> Trainit {
+    let script = format!("{FILES}{trainer}\ncase $TRAINIT_ATTEMPT in {attempts} esac");
+    let local = place.local();
+    let run = ["run", "--checkpoint-dir", local.to_str().unwrap(), "--restart-backoff", "1ms"];
+    Trainit::new(run).args(args).args(["--", "sh", "-c", &script]).env("D", &local)
+}
+
+#[track_caller]
+fn expect(place: &Place, trainer: &str, attempts: &str, seen: &str) {
+    let done = run(place, &[], trainer, attempts).output();
+    assert_eq!(done.out(), seen, "{attempts}: {}", done.err());
+    done.expect_code(0);
+}
+
+#[test]
+fn a_save_that_was_cut_off_is_out_of_the_way_of_who_does_not_start_beside_it_although_a_link_names_the_whole_one() {
+    for torn in ["half", ":"] {
+        let torn = |batch: u64| format!("{torn} >ep0-ba{batch}-rank0.pt; die ;;");
+        expect(&Place::new(), COMPOSER, &format!("1) {} 2) save 4 ;;", torn(4)), "1 from 0\n2 from 0\n");
+        let place = Place::new();
+        let attempts = format!("1) save 4; save 8; {} 2) save 12 ;;", torn(12));
+        expect(&place, COMPOSER, &attempts, "1 from 0\n2 from 8\n");
+        assert!(place.local().join(".trainit/torn/12-1/ep0-ba12-rank0.pt").exists());
+    }
+}
+
+fn seconds_ago(path: &Path, seconds: u64) {
+    let file = File::options().append(true).open(path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+}
+
+#[test]
+fn so_it_is_at_the_start_of_a_run_of_the_same_job_or_once_it_surely_is_not_written_any_more() {
+    for (saved, from) in [("", 0), ("save 4", 4)] {
+        for (age, refused) in [(10, ""), (0, "ep0-ba8-rank0.pt may conflict\n2 from ")] {
+            let place = Place::new();
+            let args = ["--checkpoint-store", &place.url()];
+            run(&place, &args, COMPOSER, &format!("1) {saved} ;;")).output().expect_code(0);
+            let own = fs::read_dir(place.local().join(".trainit")).unwrap().map(|entry| entry.unwrap().path());
+            own.filter(|path| path.to_string_lossy().contains("/attempt-")).for_each(|path| seconds_ago(&path, 60));
+            let torn = place.local().join("ep0-ba8-rank0.pt");
+            fs::write(&torn, b"PK\x03\x04 and no end").unwrap();
+            seconds_ago(&torn, age);
+            let done = run(&place, &args, COMPOSER, "*) save 8 ;;").output();
+            let again = if refused.is_empty() { String::new() } else { format!("{refused}{from}\n") };
+            assert_eq!(done.out(), format!("1 from {from}\n{again}"), "{saved} {age}: {}", done.err());
+            assert!(place.local().join(".trainit/torn/8-1/ep0-ba8-rank0.pt").exists());
+        }
+    }
+}
+
+#[test]
+fn what_lies_under_a_name_that_is_only_saved_to_once_is_moved_away() {
+    for torn in ["half", "whole"] {
+        let torn = |step: u64| format!("{torn} >$(path {step} .dirty); die ;;");
+        expect(&Place::new(), NVRX, &format!("1) {} 2) save 4 ;;", torn(4)), "1 from\n2 from\n");
+        let attempts = format!("1) save 4; {} 2) save 8 ;;", torn(8));
+        expect(&Place::new(), NVRX, &attempts, "1 from\n2 from 0000004\n");
+    }
+}
