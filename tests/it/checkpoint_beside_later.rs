@@ -87,3 +87,49 @@ fn what_lies_under_a_name_that_is_only_saved_to_once_is_moved_away() {
         expect(&Place::new(), NVRX, &attempts, "1 from\n2 from 0000004\n");
     }
 }
+
+#[test]
+fn composers_link_leads_to_what_is_gone_on_from_wherever_the_crash_left_it() {
+    for left in ["rm latest-rank0.pt", "link 4", "link 12"] {
+        let attempts = format!("1) save 4; save 8; {left}; die ;; 2) save 12 ;;");
+        expect(&Place::new(), COMPOSER, &attempts, "1 from 0\n2 from 8\n");
+    }
+    let place = Place::new();
+    expect(
+        &place,
+        COMPOSER,
+        "1) save 4; save 8; exit 3 ;; 2) exit 4 ;; 3) exit 5 ;;",
+        "1 from 0\n2 from 8\n3 from 8\n4 from 4\n",
+    );
+}
+
+#[test]
+fn a_file_that_is_called_as_composers_link_is_left_alone() {
+    let attempts = "1) save 4; rm latest-rank0.pt; whole >latest-rank0.pt; die ;; 2) [ ! -L latest-rank0.pt ] ;;";
+    expect(&Place::new(), COMPOSER, attempts, "1 from 0\n2 from a file\n");
+}
+
+#[test]
+fn composers_link_is_a_part_of_every_commit() {
+    let place = Place::new();
+    let args = ["--checkpoint-store", &place.url()];
+    run(&place, &args, COMPOSER, "1) save 4; rm latest-rank0.pt ;;").output().expect_code(0);
+    assert!(fs::read_link(place.local().join("latest-rank0.pt")).is_err());
+    let pulled = place.pull_afresh("elsewhere");
+    assert_eq!(fs::read_link(pulled.join("latest-rank0.pt")).unwrap().to_str(), Some("ep0-ba4-rank0.pt"));
+    assert!(pulled.join("latest-rank0.pt").exists());
+}
+
+#[test]
+fn a_file_that_lies_where_a_restore_puts_a_link_is_kept_aside() {
+    let place = Place::new();
+    let args = ["--checkpoint-store", &place.url()];
+    run(&place, &args, COMPOSER, "1) save 4 ;;").output().expect_code(0);
+    fs::remove_dir_all(place.local()).unwrap();
+    fs::create_dir(place.local()).unwrap();
+    fs::write(place.local().join("latest-rank0.pt"), "somebody's").unwrap();
+    let done = run(&place, &args, COMPOSER, "1) ;;").output().expect_code(0);
+    assert_eq!(done.out(), "1 from 4\n", "{}", done.err());
+    let kept = fs::read_dir(place.local().join(".trainit/aside")).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read(kept.join("latest-rank0.pt")).unwrap(), b"somebody's");
+}

@@ -8,7 +8,7 @@ use super::ascii::Pattern;
 use super::beside::{Beside, under};
 use super::deepspeed::gapless;
 use super::layout::{Layout, Pointer};
-use super::listing::{Entry, Kind, name_of, parent_of};
+use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::unit::{Candidate, Scan, number_after};
 
 pub(super) const COMPOSER: Layout = Layout {
@@ -70,23 +70,40 @@ fn none_lacking(scan: &Scan, candidate: &Candidate, beside: &Beside, ranks: &BTr
     }
 }
 
-/// The links to the newest in this directory, with their ranks.
-pub(super) fn links<'a>(scan: &Scan<'a>, home: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
-    scan.listing.within(home).filter_map(|e| Some((e.path.as_str(), rank_of_link(e)?)))
+/// The rank of a link to the newest.
+fn rank_of_link(entry: &Entry) -> Option<u64> {
+    rank_of(entry.name()).filter(|_| matches!(entry.kind, Kind::Symlink(_)))
 }
 
-fn rank_of_link(entry: &Entry) -> Option<u64> {
-    let is_link = matches!(entry.kind, Kind::Symlink(_));
-    number_after("latest-rank", entry.name().strip_suffix(".pt").filter(|_| is_link)?)
+fn rank_of(name: &str) -> Option<u64> {
+    number_after("latest-rank", name.strip_suffix(".pt")?)
+}
+
+/// Whether this is the name of a link that must lead to what is gone on from: where it is not there Composer begins at 0, and
+/// where it leads to an older one, it does not start beside the newer.
+pub fn is_link(path: &str) -> bool {
+    rank_of(name_of(path)).is_some()
+}
+
+/// The rank's link, whether it is there or not, unless a file is called so: that holds a checkpoint.
+fn link(scan: &Scan, rank: u64, to: &str) -> Option<Pointer> {
+    let path = join(parent_of(to), &format!("latest-rank{rank}.pt"));
+    let is_free = scan.listing.get(&path).is_none_or(|there| matches!(there.kind, Kind::Symlink(_)));
+    is_free.then(|| Pointer { path, content: name_of(to).to_owned(), symlink: true })
 }
 
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
-    let home = parent_of(&candidate.unit);
-    let file = |rank| candidate.paths.iter().find(|path| parts(path).is_some_and(|(_, _, r)| r == rank));
-    let pointers = links(scan, home).filter_map(|(link, rank)| {
-        Some(Pointer { path: link.to_owned(), content: name_of(file(rank)?).to_owned(), symlink: true })
-    });
-    pointers.collect()
+    candidate.paths.iter().filter_map(|path| link(scan, parts(path)?.2, path)).collect()
+}
+
+/// Those that lead to a directory, which is a sharded one.
+pub(super) fn links_to_sharded(scan: &Scan, unit: &str) -> Vec<Pointer> {
+    let numbers = name_of(unit).strip_prefix("ep").and_then(|name| name.split_once("-ba"));
+    let is_composers =
+        numbers.is_some_and(|(epoch, batch)| [epoch, batch].iter().all(|n| number_after("", n).is_some()));
+    let there = scan.listing.within(parent_of(unit)).filter_map(rank_of_link);
+    let ranks: BTreeSet<u64> = there.chain(is_composers.then_some(0)).collect();
+    ranks.into_iter().filter_map(|rank| link(scan, rank, unit)).collect()
 }
 
 #[cfg(test)]

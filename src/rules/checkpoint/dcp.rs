@@ -149,10 +149,8 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
 
 /// Lightning's link, and Composer's.
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
-    let link =
-        |path: &str| Pointer { path: path.to_owned(), content: name_of(&candidate.unit).to_owned(), symlink: true };
     let mut all = torch_file::pointers(scan, candidate);
-    all.extend(composer::links(scan, parent_of(&candidate.unit)).map(|(path, _)| link(path)));
+    all.extend(composer::links_to_sharded(scan, &candidate.unit));
     all
 }
 
@@ -303,12 +301,21 @@ mod tests {
 
     #[test]
     fn composers_links_to_the_newest_lead_to_it() {
-        let memory = Memory::of(&[("run/ep1-ba20/__0_0.distcp", "x"), ("run/ep1-ba20/.metadata", "__0_0.distcp")])
-            .with("run/latest-rank0.pt", "-> ep1-ba10");
-        assert_eq!(complete_units(&memory), [("run/ep1-ba20".into(), Some(20))]);
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = Scan { listing: &listing, peek: &memory, options: &options };
-        let link = Pointer { path: "run/latest-rank0.pt".into(), content: "ep1-ba20".into(), symlink: true };
-        assert_eq!((super::DCP.pointers)(&scan, &super::find(&scan)[0]), [link]);
+        let of = |unit: &str| {
+            Memory::of(&[(&format!("{unit}/__0_0.distcp"), "x"), (&format!("{unit}/.metadata"), "__0_0.distcp")])
+        };
+        let pointers = |memory: &Memory| {
+            let (listing, options) = (memory.listing(), Options::default());
+            let scan = Scan { listing: &listing, peek: memory, options: &options };
+            (super::DCP.pointers)(&scan, &super::find(&scan)[0])
+        };
+        let link = |to: &str| Pointer { path: "run/latest-rank0.pt".into(), content: to.into(), symlink: true };
+        let linked = of("run/ep1-ba20").with("run/latest-rank0.pt", "-> ep1-ba10");
+        assert_eq!(complete_units(&linked), [("run/ep1-ba20".into(), Some(20))]);
+        assert_eq!(pointers(&linked), [link("ep1-ba20")]);
+        assert_eq!(pointers(&of("run/ep1-ba20")), [link("ep1-ba20")], "it begins at 0 without one");
+        assert_eq!(pointers(&of("run/ep1-ba20").with("run/latest-rank0.pt", "w")), [], "a checkpoint, and no link");
+        assert_eq!(pointers(&of("run/step-20")), [], "another's");
+        assert_eq!(pointers(&of("run/step-20").with("run/latest-rank0.pt", "-> step-10")), [link("step-20")]);
     }
 }

@@ -50,6 +50,7 @@ mod xgboost;
 use std::collections::BTreeMap;
 
 pub use beside::Beside;
+pub use composer::is_link as is_composers_link;
 pub use fixed_name::{There, copies, there};
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
@@ -417,6 +418,9 @@ mod tests {
         let ranks =
             ["0", "1"].map(|rank| pointer(&format!("latest-rank{rank}.pt"), &format!("ep0-ba10-rank{rank}.pt"), true));
         assert_eq!(of(&composers, "ep0-ba10"), ranks);
+        assert_eq!(of(&composers[..2], "ep0-ba10"), ranks, "it is needed");
+        let with_a_file = [composers[0], ("latest-rank0.pt", "weights")];
+        assert_eq!(of(&with_a_file, "ep0-ba10-rank0.pt"), [], "a checkpoint, and no link");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::mirror::{Mirror, MirrorError, Resume, SMALL, beneath, blocking};
 use super::names::Names;
 use crate::edge::beneath::Beneath;
 use crate::rules::checkpoint::listing::parent_of;
-use crate::rules::checkpoint::{Kind, Pointer, pointing};
+use crate::rules::checkpoint::{Kind, Pointer, is_composers_link, pointing};
 
 impl Mirror {
     /// Where the store cannot be reached: the newest local checkpoint, which this run made after what it has committed.
@@ -36,8 +36,8 @@ impl Mirror {
         is_it.then(|| self.resume(&local.candidate.unit, local.age, Some(committed.stamp.clone())))
     }
 
-    /// Lets pointers that moved on, are empty or gone, or lead nowhere name the newest local checkpoint, and puts it under its
-    /// other names, those too that it had when it was committed. Where that cannot be, the trainer is started all the same.
+    /// Lets pointers that moved on, are empty or gone, or lead nowhere name the newest local checkpoint (Composer's whatever they
+    /// say), and puts it under its other names, those too that it had when it was committed. Where that cannot be, the trainer is started all the same.
     pub(super) async fn name_newest(&self, look: &Look) {
         let Some(local) = &look.newest else { return };
         let mut names = self.names_of(local);
@@ -48,7 +48,10 @@ impl Mirror {
             let said = said.get(&pointer.path).map_or("", String::as_str);
             let is_elsewhere = parent_of(&pointer.path) != parent_of(unit);
             let is_there = |step| is_elsewhere || pointing::is_there(&look.listing, unit, step);
-            pointing::has_moved_on(said, step, is_there)
+            match is_composers_link(&pointer.path) {
+                true => look.listing.file(&pointer.path).is_none(),
+                false => pointing::has_moved_on(said, step, is_there),
+            }
         });
         if let Err(error) = self.name_unit(unit, &names).await {
             self.note(format!("what names the newest checkpoint may name another than {unit}: {error}"));

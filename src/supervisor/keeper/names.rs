@@ -124,7 +124,8 @@ struct Naming {
 
 impl Naming {
     fn point(&mut self, pointer: &Pointer) -> io::Result<()> {
-        if self.dir.look(&pointer.path)?.is_some_and(|there| there.kind == Kind::Directory) {
+        let is_lost = |there: Kind| there == Kind::Directory || pointer.symlink && there == Kind::File;
+        if self.dir.look(&pointer.path)?.is_some_and(|there| is_lost(there.kind)) {
             self.aside.clear(&self.dir, &pointer.path)?;
         }
         point(&self.dir, &pointer.path, &pointer.content, pointer.symlink)
