@@ -18,7 +18,8 @@ const PASSES: [u8; 2] = [75, 130];
 /// ILL, BUS and FPE come from the program or from a full disk; a second time they come from the program.
 const ONCE: [u8; 3] = [132, 135, 136];
 const BUS: u8 = 135;
-const KILLED: u8 = 137;
+/// By SIGKILL: as a shell says it, and as Composer's launcher does, which leaves with Python's -9.
+const KILLED: [u8; 2] = [137, 247];
 /// A trainer that ran for so long before it failed is started again at once.
 const HEALTHY: Duration = Duration::from_secs(600);
 /// Dead so soon after going on from a checkpoint, it may be the checkpoint's fault.
@@ -54,7 +55,7 @@ impl Failure {
 
     /// By its exit code: a shell around the trainer passes the signal on as a code.
     fn is_killed_from_outside(&self) -> bool {
-        self.end.code() == KILLED && !self.oom && !self.hung
+        KILLED.contains(&self.end.code()) && !self.oom && !self.hung
     }
 
     /// Whether another try is asked for, or may end otherwise, however often it came at this step.

@@ -31,11 +31,13 @@ const LAUNCHERS_DELAY: Duration = Duration::from_secs(3);
 /// So much older than it is may a file look: its time is that of the kernel's last tick, or of a share's server.
 const FILES_CLOCK: Duration = Duration::from_millis(100);
 
-/// A shell's or launcher's word for the signal that killed the trainer; MPICH's mpiexec has the bare number of SIGKILL. HUP,
-/// INT and TERM are answered rather than died of.
+/// A shell's or launcher's word for the signal that killed the trainer; MPICH's mpiexec has the bare number of SIGKILL, and who
+/// leaves with Python's number for a death (Composer's launcher) 256 less it, from SEGV to ILL. HUP, INT and TERM are answered
+/// rather than died of.
 fn tells_of_a_kill(code: u8) -> bool {
     i32::from(code) == Signal::KILL.number()
         || code > 128 && ![129, 130, 143].contains(&code) && Signal::new(i32::from(code) - 128).is_some()
+        || (245..=252).contains(&code)
 }
 
 impl Machine {
@@ -249,7 +251,7 @@ mod tests {
     #[test]
     fn what_a_trainer_wrote_as_it_was_killed_is_in_doubt_and_not_what_it_left_behind() {
         let signalled = |signal| Event::MainEnded { local_rank: 0, end: End::Signal(signal), oom: Some(false) };
-        for code in [0, 1, 143, 201] {
+        for code in [0, 1, 143, 201, 241, 244, 253, 255] {
             assert_eq!(dies(&mut keeps(), 4.0, ended(code), 5.0), []);
         }
         // As far back as the attempt goes, whose trainer found what is older.
@@ -257,7 +259,7 @@ mod tests {
         let since_its_start = |machine: &Machine, at: f64| (secs(at), secs(at) - started(machine));
         let start = since_its_start(&keeps(), 4.0);
         assert_eq!(dies(&mut keeps(), 4.0, signalled(Signal::KILL), 5.0), [start]);
-        for of_a_launcher in [137, 139, 9] {
+        for of_a_launcher in [137, 139, 9, 245, 247, 252] {
             assert_eq!(dies(&mut keeps(), 4.0, ended(of_a_launcher), 5.0), [since_its_start(&keeps(), 1.0)]);
             assert_eq!(dies(&mut keeps(), 2.0, ended(of_a_launcher), 2.5), [(started(&keeps()), Duration::ZERO)]);
         }

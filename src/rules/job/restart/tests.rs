@@ -88,13 +88,15 @@ fn being_killed_from_outside_twice_at_one_step_is_no_failure_of_the_program() {
     let killed = Failure { end: End::Signal(Signal::KILL), ..crash(0, Some(10), 100) };
     after(memory.judge(&policy, killed));
     after(memory.judge(&policy, killed));
-    let through_a_shell = crash(137, Some(10), 100);
-    let mut memory = Memory::default();
-    after(memory.judge(&policy, through_a_shell));
-    after(memory.judge(&policy, through_a_shell));
-    let hung = Failure { hung: true, ..through_a_shell };
-    after(memory.judge(&policy, hung));
-    assert!(matches!(memory.judge(&policy, hung), Answer::No(why) if why.contains("twice at step 10")));
+    for of_a_shell_or_a_launcher in [137, 247] {
+        let passed_on = crash(of_a_shell_or_a_launcher, Some(10), 100);
+        let mut memory = Memory::default();
+        after(memory.judge(&policy, passed_on));
+        after(memory.judge(&policy, passed_on));
+        let hung = Failure { hung: true, ..passed_on };
+        after(memory.judge(&policy, hung));
+        assert!(matches!(memory.judge(&policy, hung), Answer::No(why) if why.contains("twice at step 10")));
+    }
 }
 
 #[test]
@@ -232,8 +234,8 @@ fn a_late_death_or_one_from_outside_does_not_blame_the_checkpoint() {
     let (policy, mut memory) = (policy(9), Memory::default());
     let late = Failure { stuck: true, ..crash(1, Some(20), 301) };
     let killed = Failure { end: End::Signal(Signal::KILL), lasted: Duration::from_secs(1), ..late };
-    let through_a_shell = Failure { end: End::Code(137), ..killed };
-    for failure in [late, killed, through_a_shell, Failure { end: End::Code(3), ..late }] {
+    let [by_a_shell, by_a_launcher] = [137, 247].map(|code| Failure { end: End::Code(code), ..killed });
+    for failure in [late, killed, by_a_shell, late, by_a_launcher, Failure { end: End::Code(3), ..late }] {
         after(memory.judge(&policy, failure));
     }
 }
