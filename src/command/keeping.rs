@@ -16,6 +16,7 @@ use crate::edge::store::Access;
 use crate::rules::checkpoint::Options;
 use crate::rules::checkpoint::address::{Address, Nearness, shown};
 use crate::rules::checkpoint::pace::Pace;
+use crate::rules::checkpoint::plan::TICK;
 use crate::rules::cluster::{
     self,
     spec::{ClusterSpec, Fact},
@@ -122,7 +123,7 @@ fn beside(options: Options, resolved: &Resolved) -> Options {
     let (launches, nodes) = (resolved.launches.len(), resolved.spec.said.num_nodes);
     let launched = resolved.spec.said.process.as_ref().map(|process| process.world);
     let world_size = launched.or(u32::try_from(launches).ok()).filter(|count| nodes == Some(1) && *count > 1);
-    let since_1970 = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since_1970 = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(TICK);
     let begun_ns = i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX);
     Options { world_size, begun_ns, has_other_nodes: nodes.is_some_and(|nodes| nodes > 1), ..options }
 }

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::names::{Attempt, CommitName, Stamp};
 
+/// So much older than it is may a file look: its time is that of the kernel's last tick.
+pub const TICK: Duration = Duration::from_millis(10);
+
 /// How new a checkpoint is, where two can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Age {

@@ -9,7 +9,7 @@ use super::look::walked;
 use super::mirror::{Mirror, beneath, blocking};
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
-use crate::rules::checkpoint::{Scan, complete, is_sure, recognise};
+use crate::rules::checkpoint::{Scan, complete, is_sure, plan, recognise};
 
 /// When the trainer was cut off, nanoseconds since 1970; zero: it was not, or what it left was looked at since.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Mirror {
     /// be whole. Errors: as stat(2), and of the note about it in the directory.
     pub(super) async fn doubt(&mut self, settle: Duration, most: Duration) -> io::Result<()> {
         let at = self.cut_off.0.swap(0, Ordering::Relaxed);
-        let since = at.saturating_sub(i64::try_from(settle.min(most).as_nanos()).unwrap_or(i64::MAX));
+        let since = at.saturating_sub(i64::try_from((settle + plan::TICK).min(most).as_nanos()).unwrap_or(i64::MAX));
         // Who says 0 knows that nobody writes.
         if at == 0 || settle.is_zero() {
             return Ok(());
@@ -63,5 +63,31 @@ impl Mirror {
             self.write_lineage(&dir, self.lineage.clone()).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::time::UNIX_EPOCH;
+
+    use super::super::tests::config;
+    use super::*;
+
+    #[tokio::test]
+    async fn what_looks_older_than_it_is_by_a_tick_of_the_kernel_is_in_doubt_too() {
+        let (written, settle) = (Duration::from_secs(1_000), Duration::from_secs(2));
+        for (later, is_doubtful) in [(5, true), (15, false)] {
+            let place = tempfile::tempdir().expect("temporary directory");
+            let unit = place.path().join("checkpoints/step-1");
+            fs::create_dir_all(&unit).expect("mkdir");
+            fs::write(unit.join("weights.bin"), "maybe whole").expect("writes");
+            let file = File::options().append(true).open(unit.join("weights.bin")).expect("opens");
+            file.set_modified(UNIX_EPOCH + written).expect("sets the time");
+            let mut mirror = Mirror::open(config(place.path())).await.expect("opens");
+            mirror.cut_off.note((written + settle + Duration::from_millis(later)).as_nanos() as i64);
+            mirror.doubt(settle, Duration::MAX).await.expect("it can be looked at");
+            assert_eq!(mirror.ignored.contains_key("step-1"), is_doubtful, "{later} ms later");
+        }
     }
 }
