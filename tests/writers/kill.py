@@ -598,6 +598,158 @@ class XGBoost(Writer):
         return trees - 1
 
 
+class Composer(TorchFile):
+    """Composer's Trainer: a checkpoint each batch, three kept, and its link to the newest."""
+
+    keep = 3
+    sharded = None
+
+    def prepare(self):
+        # Nothing is sent to its makers.
+        os.environ.update(MOSAICML_PLATFORM="false", GLOO_SOCKET_IFNAME="lo")
+        super().prepare()
+        import composer
+        self.composer = composer
+
+    def unit(self, step):
+        return "ep0-ba%d-rank0.pt" % step
+
+    def save(self, directory, rank, say):
+        self.train(directory, rank, say)
+
+    def train(self, directory, rank, say):
+        torch, numpy, composer = self.torch, self.numpy, self.composer
+        torch.set_num_threads(1)
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                for name, value in filled(numpy, 0).items():
+                    self.register_parameter(name, torch.nn.Parameter(torch.from_numpy(value)))
+
+            def forward(self, x):
+                return sum(w[0] for w in self.parameters()) * x.sum()
+
+        class Model(composer.ComposerModel):
+            def __init__(self):
+                super().__init__()
+                self.net = Net()
+
+            def forward(self, batch):
+                return self.net(batch[0])
+
+            def loss(self, outputs, batch):
+                return outputs
+
+        class Say(composer.Callback):
+            def batch_start(self, state, logger):
+                if int(state.timestamp.batch) > 0:
+                    say("done", int(state.timestamp.batch))
+
+            def batch_end(self, state, logger):
+                step = int(state.timestamp.batch)
+                arrays = filled(numpy, step)
+                for name, parameter in state.model.named_parameters():
+                    own(parameter).data.copy_(shard(torch.from_numpy(arrays[name.split(".")[-1]])))
+
+            def batch_checkpoint(self, state, logger):
+                # Composer's own callback for it comes last.
+                say("begin", int(state.timestamp.batch))
+
+        def own(parameter):
+            return parameter.to_local() if self.sharded else parameter
+
+        def shard(array):
+            return array.chunk(self.processes)[rank]
+
+        model = Model()
+        data = torch.utils.data.TensorDataset(torch.ones(10000, 1))
+        sampler = torch.utils.data.DistributedSampler(data, num_replicas=self.processes, rank=rank)
+        loader = torch.utils.data.DataLoader(data, sampler=sampler)
+        trainer = composer.Trainer(
+            model=model, train_dataloader=loader, max_duration="1ep", device="cpu",
+            optimizers=torch.optim.SGD(model.parameters(), lr=0.0), run_name="run", save_folder=directory,
+            save_interval="1ba", save_num_checkpoints_to_keep=self.keep, autoresume=True, progress_bar=False,
+            parallelism_config=self.sharded and {"fsdp": self.sharded()}, callbacks=[Say()])
+        trainer.fit()
+
+    def load(self, directory, unit):
+        state = self.torch.load(os.path.join(directory, unit), weights_only=False)
+        if "rng" not in state:
+            raise ValueError("it has no random states")
+        return step_of(self.numpy, {k.split(".")[-1]: v.numpy() for k, v in state["state"]["model"].items()})
+
+
+class ComposerSharded(Composer):
+    """The same of two processes, each of which saves its shards."""
+
+    processes = 2
+
+    def prepare(self):
+        super().prepare()
+        import torch.distributed.checkpoint
+        from composer.utils.parallelism import FSDP2Config
+        self.dcp, self.sharded = torch.distributed.checkpoint, FSDP2Config
+
+    def unit(self, step):
+        return "ep0-ba%d" % step
+
+    def save(self, directory, rank, say):
+        count = str(self.processes)
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=count, LOCAL_WORLD_SIZE=count, NODE_RANK="0")
+        self.torch.distributed.init_process_group(
+            "gloo", init_method="file://%s.rendezvous" % directory, rank=rank, world_size=self.processes)
+        self.train(directory, rank, say)
+
+    def load(self, directory, unit):
+        state = {"state": {"model": {"net.w%d" % n: self.torch.zeros(1 << 20) for n in range(4)}}}
+        self.dcp.load(state, checkpoint_id=os.path.join(directory, unit), no_dist=True)
+        return step_of(self.numpy, {k.split(".")[-1]: v.numpy() for k, v in state["state"]["model"].items()})
+
+
+class Nvrx(TorchFile):
+    """The local checkpoints of NVIDIA's resiliency extension, of two processes."""
+
+    processes = 2
+    keep = 1
+
+    def prepare(self):
+        super().prepare()
+        import torch.distributed
+        from nvidia_resiliency_ext.checkpointing.local import basic_state_dict
+        from nvidia_resiliency_ext.checkpointing.local.ckpt_managers import local_manager
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        self.states, self.managers = basic_state_dict, local_manager
+
+    def unit(self, step):
+        return "s/0/iter_%07d" % step
+
+    def save(self, directory, rank, say):
+        self.torch.distributed.init_process_group(
+            "gloo", init_method="file://%s.rendezvous" % directory, rank=rank, world_size=self.processes)
+        manager = self.managers.LocalCheckpointManager(directory, session_id="s")
+        step = 0
+        while True:
+            step += 1
+            # Made of tensors it asks for a GPU.
+            state = self.states.BasicTensorAwareStateDict({})
+            state.state_dict = {k: self.torch.from_numpy(v) for k, v in filled(self.numpy, step).items()}
+            self.torch.distributed.barrier()
+            say("begin", step)
+            manager.save(state, step)
+            say("done", step)
+
+    def load(self, directory, unit):
+        steps = set()
+        for rank in range(self.processes):
+            home, name = os.path.split(os.path.join(directory, unit))
+            path = os.path.join(os.path.dirname(home), str(rank), "%s_%d_local.pt" % (name, rank))
+            state = self.torch.load(path, weights_only=False).state_dict
+            steps.add(step_of(self.numpy, {k: v.numpy() for k, v in state.items()}))
+        [step] = steps
+        return step
+
+
 class Numpy(Writer):
     """numpy.save, as many an own trainer does."""
 
@@ -650,7 +802,7 @@ WRITERS = {
     "torch-file": TorchFile, "torch-same": TorchSame, "safetensors": Safetensors, "dcp": Distributed, "dcp-lopsided": DistributedLopsided, "dcp-same": DistributedSame,
     "deepspeed": DeepSpeed, "huggingface": HuggingFace, "accelerate": Accelerate, "accelerate-same": AccelerateSame, "lightning": Lightning, "flax": Flax,
     "tensorflow": TensorFlow, "keras": Keras, "orbax": Orbax,
-    "orbax-async": OrbaxAsync, "xgboost": XGBoost, "numpy": Numpy, "pickle": Pickle,
+    "orbax-async": OrbaxAsync, "composer": Composer, "composer-sharded": ComposerSharded, "nvrx": Nvrx, "xgboost": XGBoost, "numpy": Numpy, "pickle": Pickle,
 }
 
 
