@@ -133,3 +133,15 @@ fn a_file_that_lies_where_a_restore_puts_a_link_is_kept_aside() {
     let kept = fs::read_dir(place.local().join(".trainit/aside")).unwrap().next().unwrap().unwrap().path();
     assert_eq!(fs::read(kept.join("latest-rank0.pt")).unwrap(), b"somebody's");
 }
+
+#[test]
+fn what_is_passed_over_for_an_older_step_is_kept_aside_from_who_does_not_start_beside_it() {
+    let place = Place::new();
+    let args = ["--checkpoint-store", &place.url()];
+    run(&place, &args, COMPOSER, "1) save 4; save 8; save 12 ;;").output().expect_code(0);
+    let back = [&args[..], &["--restore-step", "8"]].concat();
+    run(&place, &back, COMPOSER, "1) ;;").output().expect_code(0);
+    assert!(place.local().join("ep0-ba4-rank0.pt").exists() && place.local().join("ep0-ba8-rank0.pt").exists());
+    let kept = fs::read_dir(place.local().join(".trainit/aside")).unwrap().next().unwrap().unwrap().path();
+    assert!(kept.join("ep0-ba12-rank0.pt").exists());
+}

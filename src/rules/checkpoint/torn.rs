@@ -1,5 +1,7 @@
 //! The save that was cut off, where it lies in the way of a trainer that goes on from the highest number it finds.
 
+use std::collections::BTreeMap;
+
 use super::contest::kind;
 use super::listing::{name_of, parent_of};
 use super::plan::Age;
@@ -95,6 +97,27 @@ pub fn first(found: &Found, scan: &Scan, since_ns: i64) -> Option<Torn> {
     }
     let is_ours = only.newest_ns(scan.listing) > since_ns && is_all_here(only, scan);
     is_ours.then(|| Torn::of(only, scan, why))
+}
+
+/// What is whole and was passed over for an older step (by name and time), where its trainer does not start beside it: what is
+/// to be moved, and what somebody may still be writing. `None`: nothing.
+pub fn left_behind(
+    found: &Found,
+    scan: &Scan,
+    resumed: u64,
+    passed_over: &BTreeMap<String, i64>,
+) -> Option<(Vec<String>, Vec<Entry>)> {
+    let is_left = |unit: &&Candidate| {
+        unit.step > Some(resumed)
+            && passed_over.get(&unit.unit) == Some(&unit.newest_ns(scan.listing))
+            && is_all_here(unit, scan)
+            && complete(found, scan, unit).is_ok()
+    };
+    let is_known = found.layout.fails_beside_later && !scan.options.has_other_nodes;
+    let left: Vec<&Candidate> = found.candidates.iter().filter(|_| is_known).filter(is_left).collect();
+    let paths = left.iter().flat_map(|unit| parts(unit, scan)).map(str::to_owned).collect();
+    let entries = left.iter().flat_map(|unit| unit.files(scan.listing)).cloned().collect();
+    (!left.is_empty()).then_some((paths, entries))
 }
 
 /// Whether one that was cut off at a step and moved is of no use any more: another of that step has been moved, or a whole one
@@ -220,6 +243,25 @@ mod tests {
         let nodes = Options { has_other_nodes: true, ..Options::default() };
         assert_eq!(moved_with(&saved(&[4, 8], &[12]), 8, &nodes), [""; 0], "the rest may be another node's");
         assert_eq!(moved(&saved(&[4, 8], &[12]).with("step_12/x", "-> /elsewhere"), 8), [""; 0]);
+    }
+
+    #[test]
+    fn what_was_passed_over_for_an_older_step_is_in_the_way_of_who_does_not_start_beside_it() {
+        let passed_over =
+            BTreeMap::from([("ep0-ba8-rank0.pt", 8), ("ep0-ba12-rank0.pt", 12), ("ep0-ba16-rank0.pt", 1)]);
+        let passed_over = passed_over.into_iter().map(|(unit, at)| (unit.to_owned(), at)).collect();
+        let left = |names: [&str; 4], options: &Options| {
+            let saved = |memory: Memory, (name, at): (&str, i64)| memory.with(name, zip_of(b"w", b"")).at(name, at);
+            let memory = names.into_iter().zip([4, 8, 12, 16]).fold(Memory::default(), saved);
+            let listing = memory.listing();
+            let scan = Scan { listing: &listing, peek: &memory, options };
+            let found = recognise(&scan).expect("something is recognised");
+            left_behind(&found, &scan, 8, &passed_over).map(|(paths, _)| paths)
+        };
+        let composers = ["ep0-ba4-rank0.pt", "ep0-ba8-rank0.pt", "ep0-ba12-rank0.pt", "ep0-ba16-rank0.pt"];
+        assert_eq!(left(composers, &Options::default()), Some(vec!["ep0-ba12-rank0.pt".to_owned()]));
+        assert_eq!(left(composers, &Options { has_other_nodes: true, ..Options::default() }), None);
+        assert_eq!(left(composers, &Options { format: Some("torch".into()), ..Options::default() }), None);
     }
 
     /// The same where nothing whole is there, and the job has used the directory since 500.

@@ -36,6 +36,9 @@ impl Mirror {
         if resume.is_none() && self.is_first && self.config.restore == Restore::Never {
             return;
         }
+        if let Some(resume) = resume {
+            self.clear_of_what_was_left_behind(resume).await;
+        }
         let age = resume.map(|resume| Age { step: resume.step, newest_ns: resume.written_ns });
         let begun_ns = if self.is_first { i64::MAX } else { self.config.options.begun_ns };
         let since_ns = begun_ns.min(self.used_ns);
@@ -64,6 +67,32 @@ impl Mirror {
                 self.config.dir.display()
             ),
         });
+    }
+
+    /// The same of what was passed over for what is gone on from.
+    async fn clear_of_what_was_left_behind(&self, resume: &Resume) {
+        let Some(step) = resume.step.filter(|_| !self.ignored.is_empty()) else { return };
+        let passed_over = self.ignored.clone();
+        let left = self.asked(move |found, scan| torn::left_behind(found, scan, step, &passed_over)).await;
+        let Ok(Some((paths, entries))) = left else { return };
+        let (at, has_others, mut aside) = (self.config.dir.clone(), self.has_other_writers(), self.aside());
+        let first = paths[0].clone();
+        let cleared = blocking(move || {
+            if !is_being_written(has_others, &entries) {
+                let dir = beneath(&at)?;
+                paths.iter().try_for_each(|path| aside.clear(&dir, path))?;
+            }
+            Ok(aside)
+        });
+        match cleared.await {
+            Ok(aside) => self.note_all(aside),
+            Err(error) => self.note(format!(
+                "{first} lies above {}, which is gone on from, and cannot be moved away: {error}; a trainer that starts beside no \
+                 later one fails on it; move it out of {}",
+                resume.unit,
+                self.config.dir.display()
+            )),
+        }
     }
 
     /// Tells of one that was left where it is, as the trainer failed twice: it, not the whole one, may be to blame.
