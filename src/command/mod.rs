@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::cli::{self, Parsed, Refusal};
 use crate::edge::signals::{self, Mask};
-use crate::edge::stdio;
+use crate::edge::{limits, stdio};
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 use crate::rules::exit;
@@ -113,7 +113,7 @@ fn config_file(parsed: &Parsed, env: &Env) -> Result<Option<ConfigFile>, Complai
                     ErrorKind::IsADirectory => "name the file in it",
                     ErrorKind::PermissionDenied => "let the user that runs this read it",
                     ErrorKind::InvalidData => "it must be TOML, in UTF-8",
-                    _ => "see what it lies on, or name another file",
+                    _ => limits::way_out(&error, "see what it lies on, or name another file"),
                 };
                 Err(Complaint { place, message: format!("cannot read {}: {error}; {way_out}", path.display()) })
             }

@@ -170,7 +170,10 @@ fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: 
     let collects = job.metrics.is_some();
     let ended = match supervisor::run(job, work, clock) {
         Ok(ended) => ended,
-        Err(error) => return not_started(&[format!("the supervisor cannot start: {error}")], settings, &[]),
+        Err(error) => {
+            let way_out = limits::way_out(&error, "see that this kernel, or the sandbox, allows what an init needs");
+            return not_started(&[format!("the supervisor cannot start: {error}; {way_out}")], settings, &[]);
+        }
     };
     let facts = Facts {
         peak_memory_bytes: ended.peak_memory_bytes,

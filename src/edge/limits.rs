@@ -1,6 +1,6 @@
 //! What this process may use of the machine: processors, memory, open files; and the machine's name.
 
-use std::fs;
+use std::{fs, io};
 
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
@@ -39,6 +39,16 @@ pub fn memory_room() -> Option<u64> {
 fn machine() -> Option<System> {
     let memory = MemoryRefreshKind::nothing().with_ram();
     System::new_with_specifics(RefreshKind::nothing().with_memory(memory)).ok()
+}
+
+/// What to do about an error: a limit that was reached is to be raised, whatever was tried.
+pub fn way_out(error: &io::Error, otherwise: &'static str) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => "raise the limit on open files (ulimit -n, docker run --ulimit nofile=65536)",
+        Some(libc::ENFILE) => "all open files that the machine allows are in use (sysctl fs.file-max)",
+        Some(libc::EAGAIN) => "raise the limit on processes and threads (ulimit -u, docker run --pids-limit)",
+        _ => otherwise,
+    }
 }
 
 /// Processors, by affinity and the cgroup's quota.

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 
+use crate::edge::limits;
 use crate::edge::process::NotLaunched;
 use crate::edge::program;
 use crate::rules::exit;
@@ -15,7 +16,8 @@ pub(super) fn event(argv: &[OsString], path: Option<&[u8]>, why: &NotLaunched, o
     let (error, (code, detail)) = match why {
         NotLaunched::NoExec(error) => (error, cannot_execute(argv, path, error)),
         NotLaunched::NoProcess(error) => {
-            let detail = format!("cannot start a process: {error}; check the limits on processes and memory");
+            let way_out = limits::way_out(error, "check the limits on processes and memory");
+            let detail = format!("cannot start a process: {error}; {way_out}");
             (error, (exit::NOT_STARTED, detail))
         }
     };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::effects::Effects;
 use crate::edge::clock;
 use crate::edge::control::{Caller, Listener};
-use crate::edge::process;
 use crate::edge::run_dir::{RunDir, SOCKET};
+use crate::edge::{limits, process};
 use crate::rules::job::{Event, Machine, Uptime};
 use crate::rules::status::tally::Tally;
 use crate::rules::status::{self, Facts};
@@ -41,7 +41,11 @@ impl StatusDesk {
         let path = dir.path(SOCKET);
         let listener = Listener::bind(&path)
             .inspect_err(|error| {
-                tracing::warn!("trainit status cannot ask this run, {} could not be made: {error}", path.display());
+                let way_out = limits::way_out(error, "see that sockets can be made there");
+                tracing::warn!(
+                    "trainit status cannot ask this run, {} could not be made: {error}; {way_out}",
+                    path.display()
+                );
             })
             .ok();
         StatusDesk { listener, ..StatusDesk::default() }

@@ -66,6 +66,8 @@ mod inspect;
 #[cfg(feature = "store")]
 mod launched_ranks;
 #[cfg(feature = "store")]
+mod limits;
+#[cfg(feature = "store")]
 mod manifests;
 mod metrics_file;
 #[cfg(feature = "store")]

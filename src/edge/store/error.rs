@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 
 use super::access::Access;
+use crate::edge::limits;
 
 /// Its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub enum Trouble {
     Unsupported,
     /// Nobody answers, or the answer is "later".
     Unreachable,
+    /// This process or machine has reached a limit of its own; what to do about it.
+    Limit(&'static str),
     /// Anything else.
     Other,
 }
@@ -43,6 +46,7 @@ impl Trouble {
             Trouble::NotBelieved => "not_believed",
             Trouble::Unsupported => "unsupported",
             Trouble::Unreachable => "unreachable",
+            Trouble::Limit(_) => "limit",
             Trouble::Other => "other",
         }
     }
@@ -67,7 +71,10 @@ impl StoreError {
     /// Whether it was said of the object and not of the store, as an answer that is spoilt on its way may be too: to be
     /// asked once more.
     pub fn is_doubtful(&self) -> bool {
-        matches!(self.trouble, Trouble::Absent | Trouble::Unsupported | Trouble::NoDirectory | Trouble::Other)
+        matches!(
+            self.trouble,
+            Trouble::Absent | Trouble::Unsupported | Trouble::NoDirectory | Trouble::Limit(_) | Trouble::Other
+        )
     }
 
     /// Whether the object is not there; nothing lies below a file.
@@ -220,6 +227,7 @@ pub(super) fn kind_of(error: &io::Error) -> Trouble {
         Some(libc::ENOTCONN | libc::ESTALE | libc::ETIMEDOUT | libc::EHOSTDOWN | libc::EHOSTUNREACH) => {
             Trouble::Unreachable
         }
+        Some(libc::EMFILE | libc::ENFILE) => Trouble::Limit(limits::way_out(error, "")),
         _ => Trouble::Other,
     }
 }

@@ -17,8 +17,8 @@ use super::pins::{Pins, pin, unchanged, unpin};
 use super::retention::{commits, unless_stuck};
 use super::send::{Pools, Sending, Stop, verify, without_data};
 use super::transfer::make_durable;
-use crate::edge::clock;
 use crate::edge::store::{Created, Store, Trouble};
+use crate::edge::{clock, limits};
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, SCHEMA};
 use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key};
@@ -280,7 +280,8 @@ impl Mirror {
     }
 
     pub(super) fn unreadable(&self, error: &io::Error) -> Stop {
-        Stop::Failed(format!("cannot read the checkpoint directory {}: {error}", self.config.dir.display()))
+        let way_out = limits::way_out(error, "see that trainit's user can read it, and that its disk is sound");
+        Stop::Failed(format!("cannot read the checkpoint directory {}: {error}; {way_out}", self.config.dir.display()))
     }
 
     /// Copies the unit's files, each under a key that no manifest names yet.

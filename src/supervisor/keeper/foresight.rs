@@ -12,6 +12,7 @@ use super::mirror::{Mirror, MirrorConfig, MirrorError, apart};
 use super::restore::{Brought, by_its_step};
 use super::retention::{commits, judge};
 use crate::edge::beneath::Beneath;
+use crate::edge::limits;
 use crate::edge::store::{Store, StoreError};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::manifest::Manifest;
@@ -162,10 +163,9 @@ impl Mirror {
     /// Of a checkpoint directory that is of no use.
     pub fn no_directory(&self, error: &io::Error) -> MirrorError {
         let dir = self.config.dir.display();
+        let way_out = limits::way_out(error, "give a --checkpoint-dir that can be read");
         MirrorError {
-            message: format!(
-                "cannot read the checkpoint directory {dir}: {error}; give a --checkpoint-dir that can be read"
-            ),
+            message: format!("cannot read the checkpoint directory {dir}: {error}; {way_out}"),
             code: exit::NOT_STARTED,
         }
     }

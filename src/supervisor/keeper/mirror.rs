@@ -23,6 +23,7 @@ use crate::edge::beneath::Beneath;
 pub(crate) use crate::edge::blocking::blocking;
 use crate::edge::clock::Clock;
 use crate::edge::fault::Faults;
+use crate::edge::limits;
 use crate::edge::places;
 use crate::edge::store::{Access, Store, StoreError, Trouble};
 use crate::rules::checkpoint::address::{Address, Nearness};
@@ -312,7 +313,7 @@ impl Mirror {
                 dir.display(),
                 match error.raw_os_error() {
                     Some(libc::ENOTDIR | libc::ELOOP) => IN_THE_WAY,
-                    _ => "give a --checkpoint-dir that can be written",
+                    _ => limits::way_out(&error, "give a --checkpoint-dir that can be written"),
                 }
             ),
         };
@@ -433,6 +434,7 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
         Trouble::NoCredentials => "then start again",
         Trouble::Unreachable => "see that it is well and can be reached from here, then start again",
         Trouble::NoDirectory => "name a directory, or one to be made",
+        Trouble::Limit(way_out) => way_out,
         Trouble::Absent | Trouble::Unsupported => "see that the store is there, then start again",
         Trouble::Other => "see that the store, and what is between here and there, is well, then start again",
     }

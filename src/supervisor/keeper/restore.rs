@@ -17,6 +17,7 @@ use super::mirror::{Committed, Mirror, MirrorError, Restore, Resume, beneath, bl
 use super::nook::turn;
 use super::retention::{commits, judge, read};
 use crate::edge::beneath::Beneath;
+use crate::edge::limits;
 use crate::edge::store::Store;
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{CommitName, Stamp};
@@ -166,7 +167,7 @@ impl Mirror {
                 "something is mounted within it, and nothing is put in place across a mount; name that as the checkpoint directory"
             }
             Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => "it must be there for this user to write",
-            _ => "see that its disk is sound",
+            _ => limits::way_out(error, "see that its disk is sound"),
         };
         let dir = self.config.dir.display();
         let message =

@@ -51,7 +51,11 @@ pub(super) enum Stop {
 impl Stop {
     /// Whether what was sent came damaged or was not kept, or the answer means nothing to us: sent again it may be through.
     pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Stop::Lost(_) | Stop::Store(StoreError { trouble: Trouble::Other | Trouble::Absent, .. }))
+        matches!(
+            self,
+            Stop::Lost(_)
+                | Stop::Store(StoreError { trouble: Trouble::Other | Trouble::Limit(_) | Trouble::Absent, .. })
+        )
     }
 }
 
