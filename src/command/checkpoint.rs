@@ -14,7 +14,7 @@ use super::keeping::mirror_config;
 use super::{refuse, values};
 use crate::cli::Parsed;
 use crate::edge::store::StoreError;
-use crate::edge::{signals, stdio};
+use crate::edge::{blocking, signals, stdio};
 use crate::rules::env::Env;
 use crate::rules::plain::plain;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
@@ -61,7 +61,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     }
     // Before there is a thread.
     let held = (deed == "push").then(|| signals::hold_back(&push::STOPPING));
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match blocking::runtime(true) {
         Ok(runtime) => runtime,
         Err(error) => return fail(&MirrorError { message: format!("cannot start: {error}"), code: 1 }),
     };

@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 use serde_json::{Value, json};
 
 use super::checkpoint::shown::local_object;
+use crate::edge::blocking;
 use crate::edge::clock;
 use crate::edge::fault::Faults;
 use crate::edge::places;
@@ -204,7 +205,7 @@ fn left_model(model: Option<Model>, node_rank: Option<u32>, settings: &Checkpoin
 
 /// Every checkpoint that lies in the directory.
 fn surveyed(config: MirrorConfig) -> Result<Vec<Surveyed>, MirrorError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = blocking::runtime(true);
     let runtime = runtime.map_err(|error| MirrorError { message: format!("cannot start: {error}"), code: 1 })?;
     runtime.block_on(async { Ok(Mirror::open_to_look(config).await?.survey().await?.units) })
 }

@@ -5,11 +5,14 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::signals;
+use tokio::runtime::{Builder, Runtime};
+
+use super::clock::Clock;
+use super::{process, signals};
 
 /// A thread without work ends after this long. The runtime panics where it has none and the system gives it none, so one
 /// is always there: it has something to do twice as often.
-pub const LINGER: Duration = Duration::from_secs(120);
+const LINGER: Duration = Duration::from_secs(120);
 const BEAT: Duration = Duration::from_secs(60);
 /// A thread that was given begins at once.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,7 +39,36 @@ pub async fn keep_a_thread() -> Infallible {
     }
 }
 
-/// Whether the system gives us a thread now. Errors: as pthread_create(3).
-pub fn has_a_thread() -> io::Result<()> {
-    signals::in_time("files", PATIENCE, || Ok(()))
+/// A runtime for this thread; `files`: with a thread for [`blocking`], or else nobody may call that. Errors: as
+/// epoll_create(2) and pthread_create(3).
+pub fn runtime(files: bool) -> io::Result<Runtime> {
+    let mut builder = Builder::new_current_thread();
+    let builder = builder.enable_all().thread_keep_alive(LINGER).on_thread_start(|| {
+        signals::block_all();
+    });
+    let runtime = builder.build()?;
+    if files {
+        two_at_once()?;
+        runtime.block_on(blocking(|| Ok(())))?;
+    }
+    Ok(runtime)
+}
+
+/// Whether the system gives us two threads: the runtime is to have one, and another process may take one meanwhile. Those that
+/// tried it out are waited for, as they count until they are gone.
+fn two_at_once() -> io::Result<()> {
+    let mask = signals::block_all();
+    let tried = signals::in_time("files", PATIENCE, || {
+        let other = signals::in_time("files", PATIENCE, || Ok(process::own_thread()))?;
+        Ok([process::own_thread(), other])
+    });
+    mask.restore();
+    let (tried, since) = (tried?, Clock::start());
+    while tried.iter().any(|thread| process::has_thread(*thread)) {
+        if since.now() > PATIENCE {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
 }

@@ -1,11 +1,15 @@
-//! One try at a TCP connection to a name and a port. The name is looked up by the C library's resolver, on a thread of the
-//! runtime's that may block; an answer that the name does not exist (yet) is an ordinary one.
+//! One try at a TCP connection to a name and a port. The name is looked up by the C library's resolver, on a thread that may
+//! block; an answer that the name does not exist (yet) is an ordinary one.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
+
+use super::signals;
 
 /// A name server or a machine that says nothing for this long has not answered.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,7 +26,7 @@ pub enum NoAnswer {
 /// Connects and hangs up. Errors: see [`NoAnswer`].
 pub async fn dial(host: &str, port: u16) -> Result<(), NoAnswer> {
     let other = |what: String| Err(NoAnswer::Other(what));
-    let addresses = match timeout(PATIENCE, lookup_host((host, port))).await {
+    let addresses = match timeout(PATIENCE, addresses(host, port)).await {
         Err(_) => return other(format!("the name servers have not answered for {} s", PATIENCE.as_secs())),
         Ok(Err(error)) => return other(format!("the name does not resolve ({error})")),
         Ok(Ok(addresses)) => addresses,
@@ -37,4 +41,18 @@ pub async fn dial(host: &str, port: u16) -> Result<(), NoAnswer> {
         };
     }
     Err(last)
+}
+
+/// What the name stands for. Errors: as getaddrinfo(3) and pthread_create(3); where there is no thread to be had, the runtime's
+/// own way to look it up would be a panic.
+pub(super) async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let (told, hears) = oneshot::channel();
+    let host = host.to_owned();
+    signals::deaf_thread("names", move || {
+        let _ = told.send((host.as_str(), port).to_socket_addrs().map(Iterator::collect));
+    })?;
+    hears.await.unwrap_or_else(|_| Err(ErrorKind::Other.into()))
 }

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::clock;
+use super::dial::addresses;
 use crate::rules::preempt::{Answer, Method, Question};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -27,7 +28,12 @@ pub async fn ask(endpoint: &str, question: &Question) -> Result<Answer, String> 
 async fn exchange(endpoint: &str, question: &Question) -> Result<Answer, String> {
     let text = |error: io::Error| error.to_string();
     let (host, base) = endpoint.split_once('/').map_or((endpoint, String::new()), |(h, b)| (h, format!("/{b}")));
-    let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(host))
+    let connected = async {
+        let (name, port) = host.rsplit_once(':').unwrap_or((host, "80"));
+        let port = port.parse().map_err(io::Error::other)?;
+        TcpStream::connect(&addresses(name.trim_matches(['[', ']']), port).await?[..]).await
+    };
+    let stream = timeout(CONNECT_TIMEOUT, connected)
         .await
         .map_err(|_| format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()))?
         .map_err(text)?;

@@ -197,6 +197,18 @@ pub fn kill(pid: i32, signal: Signal) -> io::Result<()> {
     Ok(())
 }
 
+/// The calling thread's id.
+pub(super) fn own_thread() -> i32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::gettid() }
+}
+
+/// Whether a thread of this process is there still; when it is not, it counts to no limit any more.
+pub(super) fn has_thread(id: i32) -> bool {
+    // SAFETY: nothing is sent.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, 0) == 0 }
+}
+
 /// Our own process id.
 pub fn own_pid() -> i32 {
     // SAFETY: cannot fail.

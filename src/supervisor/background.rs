@@ -140,19 +140,18 @@ impl Background {
         };
         let gather = Arc::new(Notify::new());
         let gathered = Arc::clone(&gather);
-        if work.keep.is_some() {
-            blocking::has_a_thread()?;
-        }
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_all().thread_keep_alive(blocking::LINGER).on_thread_start(|| {
-            signals::block_all();
-        });
-        let runtime = runtime.build()?;
         let (farewell, clock) = (Farewell(bell.clone()), Clock::start());
+        let (told, begins) = mpsc::channel();
         signals::deaf_thread("background", move || {
             let _farewell = farewell;
-            runtime.block_on(carry_out(work, order_receiver, gathered, teller, clock));
+            let runtime = blocking::runtime(work.keep.is_some());
+            let (runtime, begun) = runtime.map_or_else(|e| (None, Err(e)), |runtime| (Some(runtime), Ok(())));
+            let _ = told.send(begun);
+            if let Some(runtime) = runtime {
+                runtime.block_on(carry_out(work, order_receiver, gathered, teller, clock));
+            }
         })?;
+        begins.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         let thread = Thread {
             orders: order_sender,
             events,

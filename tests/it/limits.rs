@@ -1,8 +1,47 @@
 //! What a run does where it may have few processes, threads or open files: it ends with a code and a line of its own, and the
 //! line names the limit.
 
-use crate::support::Trainit;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
 use crate::support::checkpoints::Place;
+use crate::support::{Finished, Trainit, is_root};
+
+/// A user of whom nobody else has a process.
+const USER: &str = "--reuid=53713";
+
+/// `trainit run` as that user, with so many processes and threads at most.
+fn with_processes(count: u32, args: &[&str]) -> Finished {
+    let limit = format!("--nproc={count}");
+    let prefix = ["setpriv", USER, "--regid=53713", "--clear-groups", "prlimit", &limit];
+    Trainit::through(&prefix, ["run", "--max-restarts", "0"]).args(args).args(["--", "true"]).output()
+}
+
+#[test]
+fn whatever_the_limit_on_processes_no_thread_is_missed_with_a_panic() {
+    if !is_root() {
+        eprintln!("skipped: needs root to run as a user who has no other process");
+        return;
+    }
+    let peers = ["--nnodes", "2", "--node-rank", "1", "--leader", "localhost:1", "--wait-for-peers", "100ms"];
+    // Several times: one thread may end before the next one begins, or not. How many there are at once is up to the files.
+    for count in (1..=7).chain(3..=5).chain(3..=5).chain([64]) {
+        let place = Place::new();
+        for path in [place.path(""), place.local(), place.store()] {
+            fs::create_dir_all(&path).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let (local, url) = (place.local(), place.url());
+        let store = ["--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &url];
+        for (args, enough, least, most) in [(&store[..], 0, 4, 64), (&peers, 203, 2, 2)] {
+            let done = with_processes(count, args);
+            let (code, detail) = (done.code(), done.verdict()["detail"].as_str().unwrap().to_owned());
+            assert!(!done.err().contains("panicked"), "{count}: {}", done.err());
+            assert!(code == enough && count >= least || code == 125 && count < most, "{count}, {code}: {}", done.err());
+            assert_eq!(code == 125, detail.contains("raise the limit on processes"), "{count}, {code}: {detail}");
+        }
+    }
+}
 
 #[test]
 fn where_too_few_files_may_be_open_the_line_says_so_and_blames_nothing_else() {
