@@ -163,6 +163,13 @@ impl Effects {
         Done::Nothing
     }
 
+    /// Tells of whom no signal reaches; whether the main children are among them.
+    pub(super) fn complain(&mut self) -> bool {
+        self.sweep.complain();
+        let alive = self.leaders.alive();
+        !alive.is_empty() && alive.iter().all(|main| self.sweep.is_refused(*main))
+    }
+
     /// The main children that live, by local rank.
     pub(super) fn children(&self) -> Vec<i32> {
         self.leaders.alive().to_vec()
@@ -386,12 +393,7 @@ impl Effects {
             if signal == Signal::CONT {
                 self.job_control.wake(*main);
             }
-            if let Err(error) = process::kill(to, signal) {
-                tracing::warn!(
-                    pid = main,
-                    "{signal} could not be sent to the command: {error}; it ends by itself, or lasts until the container ends"
-                );
-            }
+            self.sweep.send(to, signal);
             // What is stopped hears nothing, and nobody would continue it before the deadline.
             if asks_to_leave && descendants::is_stopped(*main) {
                 self.sweep.send(to, Signal::CONT);

@@ -110,7 +110,8 @@ impl Supervisor {
             }
         }
         // Last: a log that is slow to read must not hold up a signal.
-        view::tell(&self.command, now, &before, &event, &self.machine, &actions);
+        let is_out_of_reach = self.effects.complain();
+        view::tell(&self.command, now, &before, &event, &self.machine, &actions, is_out_of_reach);
     }
 
     /// Lets go of start-up's code when it is time; else the time until then.

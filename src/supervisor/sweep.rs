@@ -1,6 +1,7 @@
 //! Who is told to leave, and that nobody is told twice.
 
 use std::collections::HashSet;
+use std::io;
 
 use super::leaders::Leaders;
 use crate::edge::descendants::{self, Descendant, Moment};
@@ -15,15 +16,17 @@ const EVERYBODY: Descendant = Descendant { pid: -1, group: 0, started: 0, is_sto
 pub(super) struct Sweep {
     /// Who has had a SIGTERM from us.
     told: HashSet<Descendant>,
-    /// Who we may not signal: that is said once of each.
+    /// Who we may not signal.
     refused: HashSet<i32>,
+    /// The first refusal, until it is told.
+    why: Option<(Signal, io::Error)>,
+    complained: bool,
 }
 
 impl Sweep {
     /// For an attempt of which nobody has been told anything.
     pub(super) fn begin(&mut self) {
-        self.told.clear();
-        self.refused.clear();
+        *self = Sweep::default();
     }
 
     /// SIGTERM to each member of the command's groups that is there at this moment.
@@ -102,16 +105,32 @@ impl Sweep {
         ours.for_each(|group| self.send(-group, signal));
     }
 
-    /// kill(2); what could not be sent is a warning, the first time.
+    /// kill(2); who could not be reached is kept for [`Sweep::complain`].
     pub(super) fn send(&mut self, pid: i32, signal: Signal) {
         if let Err(error) = process::kill(pid, signal)
-            && self.refused.insert(pid)
+            && self.refused.insert(pid.abs())
         {
-            tracing::warn!(
-                pid,
-                "{signal} could not be sent to a process of the command's: {error}; it may last until the container ends"
-            );
+            self.why.get_or_insert((signal, error));
         }
+    }
+
+    /// Whether it was not to be reached.
+    pub(super) fn is_refused(&self, pid: i32) -> bool {
+        self.refused.contains(&pid)
+    }
+
+    /// One warning of all who could not be reached at first; of who is left in the end there is a line anyway.
+    pub(super) fn complain(&mut self) {
+        let Some((signal, error)) = self.why.take().filter(|_| !self.complained) else { return };
+        self.complained = true;
+        let who = match self.refused.len() {
+            1 => "a process".to_owned(),
+            count => format!("{count} processes"),
+        };
+        tracing::warn!(
+            "{signal} could not be sent to {who} of the command's: {error}; what does not end by itself may last until the \
+             container ends; let trainit run as the user of what it starts, or as root with CAP_KILL"
+        );
     }
 
     /// Why these have outlived SIGKILL.

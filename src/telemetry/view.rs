@@ -6,8 +6,17 @@ use crate::rules::exit::End;
 use crate::rules::job::{Action, Event, Flushed, KILLED_FOR_MEMORY, Machine, State, Target, Timer, Uptime};
 use crate::rules::signal::Signal;
 
-/// Logs one step of the machine, after the fact. `command` is the command's name, without its arguments.
-pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: &Machine, actions: &[Action]) {
+/// Logs one step of the machine, after the fact. `command` is the command's name, without its arguments; `is_out_of_reach`: we
+/// may not signal it.
+pub fn tell(
+    command: &str,
+    now: Uptime,
+    before: &State,
+    event: &Event,
+    machine: &Machine,
+    actions: &[Action],
+    is_out_of_reach: bool,
+) {
     match event {
         Event::Restored { resume: Some(resume), .. } if *before == State::Restoring => {
             tracing::info!(step = resume.step, "resuming from {}", resume.from);
@@ -34,7 +43,10 @@ pub fn tell(command: &str, now: Uptime, before: &State, event: &Event, machine: 
             let left = machine.leaves_by().unwrap_or_default().saturating_sub(now).as_secs();
             tracing::warn!(sender, "preempted (signal {signal}): the machine goes away in {left} s");
         }
-        Event::Signal { signal, sender } => told_signal(*signal, *sender, now, actions, machine.ranks().is_some()),
+        Event::Signal { signal, sender } => {
+            let to = if is_out_of_reach { None } else { Some(machine.ranks().is_some()) };
+            told_signal(*signal, *sender, now, actions, to);
+        }
         Event::Preempted { source, lead, .. } if lead.is_zero() => {
             tracing::warn!("preempted ({source}): its time is past, the machine may go away at any moment");
         }
@@ -133,20 +145,22 @@ fn told_end(who: &str, end: End, oom: Option<bool>, expected: bool) {
     }
 }
 
-fn told_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Action], several: bool) {
+/// `several`: whether there are several main children; `None`: none of them may be signalled.
+fn told_signal(signal: Signal, sender: Option<u32>, now: Uptime, actions: &[Action], several: Option<bool>) {
     let forwarded = actions.iter().find_map(|action| match action {
         Action::Signal { target, signal } => Some((*target, *signal)),
         _ => None,
     });
-    let to = match forwarded {
-        Some((Target::Leader, sent)) => {
+    let to = match (forwarded, several) {
+        (Some((_, sent)), None) => format!("the command may not be sent {sent}"),
+        (Some((Target::Leader, sent)), Some(several)) => {
             format!("{sent} sent to {}", if several { "each rank" } else { "the main child" })
         }
-        Some((Target::Group, sent)) => format!(
+        (Some((Target::Group, sent)), Some(several)) => format!(
             "{sent} sent to {}",
             if several { "each rank's process group" } else { "the child's process group" }
         ),
-        None => "not forwarded now".to_owned(),
+        (None, _) => "not forwarded now".to_owned(),
     };
     let grace = actions.iter().find_map(|action| match action {
         Action::Arm(Timer::Grace, at) => {

@@ -223,3 +223,29 @@ fn who_may_not_be_killed_is_said_once_and_not_called_stuck() {
     assert!(log.contains("may not be killed by trainit's user") && log.contains(&format!("pid {pid} (sleep")), "{log}");
     assert!(!log.contains("stuck in the kernel"), "{log}");
 }
+
+#[test]
+fn where_nobody_may_be_signalled_one_warning_says_so_of_all_and_nothing_says_that_it_was() {
+    if !is_root() {
+        eprintln!("skipped: needs root to start processes of another user");
+        return;
+    }
+    let trainer = "trap '' TERM; sleep 1000 >/dev/null 2>&1 & sleep 1000 >/dev/null 2>&1 & echo group $$; exec >/dev/null 2>&1; wait";
+    for target in ["leader", "group"] {
+        let options = ["run", "--stop-grace", "100ms", "--signal-target", target, "--"];
+        let running = Trainit::through(&["setpriv", "--bounding-set", "-kill"], options)
+            .args(["setpriv", "--reuid", "65534", "sh", "-c", trainer])
+            .start();
+        let group: i32 = running.after_line("group").rsplit(' ').next().unwrap().trim().parse().unwrap();
+        assert!(group > 1);
+        let done = running.stop();
+        nix::sys::signal::killpg(nix::unistd::Pid::from_raw(group), nix::sys::signal::SIGKILL).unwrap();
+        let log = done.expect_code(143).err();
+        let count = if target == "group" { "3 processes" } else { "a process" };
+        assert!(log.contains(&format!("SIGTERM could not be sent to {count} of the command's: ")), "{log}");
+        assert_eq!(log.matches("could not be sent").count(), 1, "{log}");
+        assert!(log.contains("SIGTERM received; the command may not be sent SIGTERM; SIGKILL in"), "{log}");
+        assert!(!log.contains(" sent to the "), "{log}");
+        assert_eq!(log.matches("may not be killed by trainit's user").count(), 1, "{log}");
+    }
+}
