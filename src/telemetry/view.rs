@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use crate::edge::clock;
 use crate::rules::exit::End;
 use crate::rules::job::{Action, Event, Flushed, KILLED_FOR_MEMORY, Machine, State, Target, Timer, Uptime};
 use crate::rules::signal::Signal;
+
+/// There is no date for what is further away.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Logs one step of the machine, after the fact. `command` is the command's name, without its arguments; `is_out_of_reach`: we
 /// may not signal it.
@@ -39,20 +43,15 @@ pub fn tell(
             told_end(&who, *end, *oom, machine.is_stopping() || *before == State::Draining);
         }
         Event::Reaped { pid, end } => tracing::debug!(pid, "reaped a process of the tree: {end}"),
-        Event::Signal { signal, sender } if machine.announces(*signal) => {
-            let left = machine.leaves_by().unwrap_or_default().saturating_sub(now).as_secs();
-            tracing::warn!(sender, "preempted (signal {signal}): the machine goes away in {left} s");
+        Event::Signal { signal, .. } if machine.announces(*signal) => {
+            let left = machine.leaves_by().unwrap_or_default().saturating_sub(now);
+            told_notice(&format!("signal {signal}"), left, machine);
         }
         Event::Signal { signal, sender } => {
             let to = if is_out_of_reach { None } else { Some(machine.ranks().is_some()) };
             told_signal(*signal, *sender, now, actions, to);
         }
-        Event::Preempted { source, lead, .. } if lead.is_zero() => {
-            tracing::warn!("preempted ({source}): its time is past, the machine may go away at any moment");
-        }
-        Event::Preempted { source, lead, .. } => {
-            tracing::warn!("preempted ({source}): the machine goes away in {} s", lead.as_secs());
-        }
+        Event::Preempted { source, lead, .. } => told_notice(source, *lead, machine),
         Event::Withdrawn { source, .. } => told_withdrawal(source, now, machine),
         Event::Warned { why } => {
             tracing::warn!(code = "preemption_hint", "{why}; training goes on; save a checkpoint soon")
@@ -112,6 +111,22 @@ fn says_so(actions: &[Action], why: &str) -> bool {
         Action::Exit(end) => end.reason.is_failure() && end.detail.contains(why),
         _ => false,
     })
+}
+
+fn told_notice(source: &str, lead: Duration, machine: &Machine) {
+    if lead.is_zero() {
+        tracing::warn!("preempted ({source}): its time is past, the machine may go away at any moment");
+    } else if machine.is_stopping() || machine.is_leaving() || lead > FOREVER {
+        tracing::warn!("preempted ({source}): the machine goes away in {} s", lead.as_secs());
+    } else {
+        let at = humantime::format_rfc3339_seconds(clock::wall() + lead);
+        let lead = humantime::format_duration(Duration::from_secs(lead.as_secs()));
+        tracing::warn!(
+            code = "preemption_hint",
+            "announced ({source}): the machine goes away at {at}, in {lead}; the job goes on until a commit in the last hour \
+             before that, or its last two minutes"
+        );
+    }
 }
 
 fn told_withdrawal(source: &str, now: Uptime, machine: &Machine) {

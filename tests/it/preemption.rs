@@ -266,7 +266,8 @@ fn an_end_far_away_that_is_withdrawn_lets_the_trainer_finish() {
         .args([&go, &store])
         .env("TRAINIT_AZURE_METADATA_ENDPOINT", &server.at)
         .start();
-    running.after_log("preempted (azure reboot): the machine goes away in 900 s");
+    let announced = running.after_log("announced (azure reboot): the machine goes away at ");
+    assert!(announced.contains("Z, in 15m; the job goes on"), "{announced}");
     server.turn();
     running.after_log("the notice (azure reboot) was withdrawn; training goes on");
     std::fs::write(go, "").unwrap();

@@ -31,8 +31,12 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(130);
 const ROUND: Duration = Duration::from_secs(1);
 /// The least warning of an event without a time (it has begun, or none is given), and all that a preemption has.
 const LEAST_LEAD: Duration = Duration::from_secs(30);
-/// The most warning that is documented for any.
-const MOST_LEAD: Duration = Duration::from_secs(60 * 60);
+/// The most warning that is believed: a host that is to fail is told of days before.
+const MOST_LEAD: Duration = Duration::from_secs(60 * 24 * 3600);
+/// A date that moves by less than this is the same one.
+const SAME_DATE_SECS: i64 = 60;
+/// So long before its date a freeze is waited for.
+const FREEZE_LEAD: Duration = Duration::from_secs(60 * 60);
 /// A freeze is over some time after its own length.
 const AFTER_FREEZE: Duration = Duration::from_secs(30);
 /// Where a freeze's length is not known.
@@ -173,8 +177,7 @@ impl Events {
             is_there
         });
         for event in ours {
-            let is_same = |told: &Event| (&told.status, &told.not_before) == (&event.status, &event.not_before);
-            if !self.told.iter().any(|told| told.id == event.id && is_same(told)) {
+            if !self.told.iter().any(|told| told.id == event.id && is_same(told, &event)) {
                 words.extend(word(&event, answer));
                 self.told.retain(|told| told.id != event.id);
                 self.told.push(event);
@@ -182,6 +185,15 @@ impl Events {
         }
         Some(words)
     }
+}
+
+/// Whether there is nothing new in it. A later date than was told changes nothing of what is done.
+fn is_same(told: &Event, now: &Event) -> bool {
+    let is_date_same = match (when::any(&told.not_before), when::any(&now.not_before)) {
+        (Some(told), Some(now)) => now > told - SAME_DATE_SECS,
+        _ => told.not_before == now.not_before,
+    };
+    told.status == now.status && is_date_same
 }
 
 /// It disappeared before it began.
@@ -211,7 +223,7 @@ fn word(event: &Event, answer: &Answer) -> Option<Word> {
         "Freeze" => {
             let length = event.seconds.map_or(SOME_FREEZE, |s| Duration::from_secs(s.min(3600)));
             Some(Word::Frozen {
-                length: lead + length + AFTER_FREEZE,
+                length: lead.min(FREEZE_LEAD) + length + AFTER_FREEZE,
                 text: format!(
                     "Azure will freeze this machine for some {} s; training goes on after it",
                     length.as_secs()

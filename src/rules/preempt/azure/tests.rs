@@ -104,6 +104,22 @@ fn reboot_redeploy_and_terminate_are_notices_and_freeze_is_a_pause() {
 }
 
 #[test]
+fn an_event_is_told_with_its_date_once_unless_that_comes_notably_nearer_or_it_begins() {
+    let mut events = events();
+    let mut hear = |incarnation, status: &str, day: u32, minute: u32| {
+        let at = format!("{day} Apr 2022 08:{minute:02}:28 GMT");
+        let heard = hear(&mut events, &document(incarnation, &[event("e1", "Redeploy", "vm_0", status, &at)]));
+        notices(&heard).into_iter().map(|(_, lead)| lead).collect::<Vec<_>>()
+    };
+    assert_eq!(hear(2, "Scheduled", 14, 26), [2 * 86_400 + 10 * 3600]);
+    assert_eq!(hear(3, "Scheduled", 14, 26), [0; 0]);
+    assert_eq!(hear(4, "Scheduled", 14, 27), [0; 0], "a later one is as good as none");
+    assert_eq!(hear(5, "Scheduled", 14, 25), [2 * 86_400 + 10 * 3600 - 60]);
+    assert_eq!(hear(6, "Scheduled", 13, 26), [86_400 + 10 * 3600]);
+    assert_eq!(hear(7, "Started", 13, 26), [30]);
+}
+
+#[test]
 fn an_event_that_vanishes_before_it_began_was_withdrawn() {
     let mut events = events();
     hear(&mut events, &document(2, &[event("e1", "Reboot", "vm_0", "Scheduled", AT)]));
