@@ -45,6 +45,19 @@ fn a_hung_trainer_is_dumped_aborted_and_in_the_end_killed_and_the_job_leaves_wit
 }
 
 #[test]
+fn a_hang_is_told_as_leaving_only_where_no_other_attempt_follows() {
+    let mut last = running(watched(0));
+    silence(&mut last, 0.1);
+    assert!(last.told().leaving.is_some_and(|why| why.starts_with("the command hung: ")));
+    let mut machine = running(watched(1));
+    let (now, _) = silence(&mut machine, 0.1);
+    assert_eq!(machine.told().leaving, None);
+    let aborted = || Event::MainEnded { local_rank: 0, end: End::Signal(Signal::ABRT), oom: Some(false) };
+    feed(&mut machine, now, [aborted(), Event::TreeEmpty]);
+    assert_eq!((machine.told().state, machine.told().leaving), ("waiting", None));
+}
+
+#[test]
 fn a_hang_after_a_kill_for_memory_is_a_hang_and_the_kill_is_told() {
     let mut machine = running(watched(0));
     let (now, _) = silence(&mut machine, 0.1);

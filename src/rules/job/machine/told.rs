@@ -40,7 +40,7 @@ pub struct Told {
     pub committed_step: Option<u64>,
     /// Whether checkpoints are committed to a store at all.
     pub has_store: bool,
-    /// Why it (or a hung attempt of it) is being stopped, or will be.
+    /// Why it is being stopped, or will be; a hung attempt only where no other follows.
     pub leaving: Option<String>,
     /// That is no wish from outside but a failure: a GPU, or a newer run that owns the store.
     pub is_failing: bool,
@@ -74,6 +74,12 @@ impl Machine {
             Cause::Notice { source } => format!("preempted ({source})"),
             Cause::Gpu { detail } | Cause::Fenced { detail, .. } => detail.clone(),
         });
+        let may_follow = match self.state {
+            State::Waiting => true,
+            State::Flushing | State::Done => false,
+            _ => self.memory.used() < self.policy.max_restarts,
+        };
+        let hung = self.hung.as_ref().filter(|_| !may_follow).map(|why| format!("the command hung: {why}"));
         Told {
             state,
             is_running,
@@ -85,7 +91,7 @@ impl Machine {
             resumed_step: resumed.as_ref().and_then(|r| r.step),
             committed_step: self.committed,
             has_store: self.policy.store,
-            leaving: leaving.or(self.hung.as_ref().map(|why| format!("the command hung: {why}"))).or(late),
+            leaving: leaving.or(hung).or(late),
             is_failing: self
                 .stop
                 .as_ref()
