@@ -35,6 +35,8 @@ pub use told::{STATES, Told};
 
 /// How long a process may resist SIGKILL before it is named and left behind.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
+/// Why there is no other attempt then.
+const STUCK: &str = "it is not started again beside processes of it that could not be ended";
 /// Between two looks for new descendants while SIGTERM is at work.
 const TERM_SWEEP: Duration = Duration::from_millis(200);
 /// The same after a death, and while SIGKILL is at work.
@@ -408,6 +410,9 @@ impl Machine {
                 let mut actions = vec![Action::NameStuck, Action::Disarm(Timer::Sweep)];
                 actions.extend(self.doubt(now));
                 // Whatever is stuck cannot write a checkpoint any more: go on as if it were gone, but never restart.
+                if self.would_restart(now) {
+                    self.gave_up = STUCK.to_owned();
+                }
                 actions.extend(if self.not_started.is_some() { self.not_begun(now) } else { self.flush(now) });
                 actions
             }

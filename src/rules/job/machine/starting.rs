@@ -1,7 +1,7 @@
 //! How an attempt begins, and what follows where it cannot: another try while the cause may pass, or the end. Once an attempt
 //! has run, that one is the story, and never that nothing began.
 
-use super::{Leaders, Machine, State};
+use super::{Leaders, Machine, STUCK, State};
 use crate::rules::exit::End;
 use crate::rules::job::event::{Action, Resume, Timer, Uptime};
 use crate::rules::job::restart::Answer;
@@ -82,6 +82,9 @@ impl Machine {
                     return vec![Action::Arm(Timer::Backoff, now + pause)];
                 }
             }
+        }
+        if self.killing.is_some() && self.policy.max_restarts > 0 && self.stop.is_none() {
+            detail = format!("{detail}; {STUCK}");
         }
         if self.ended.is_none() && self.stop.is_none() {
             return self.exit(Reason::NotStarted, code, detail);
@@ -227,6 +230,7 @@ mod tests {
         feed(&mut machine, 101.0, [refused(true), Event::Due(Timer::Grace)]);
         let end = outcome(machine.step(secs(103.0), Event::Due(Timer::Stuck)));
         assert_eq!((end.reason, end.exit_code), (Reason::Failed, 9));
-        assert!(end.detail.ends_with("attempt 2 could not be started: no process"), "{}", end.detail);
+        let told = format!("attempt 2 could not be started: no process; {STUCK}");
+        assert!(end.detail.ends_with(&told), "{}", end.detail);
     }
 }

@@ -261,6 +261,21 @@ fn what_resists_sigkill_is_named_and_left_behind() {
 }
 
 #[test]
+fn a_crash_whose_tree_cannot_be_ended_is_not_restarted_and_the_verdict_says_why() {
+    for (max_restarts, why) in [(3, "; it is not started again beside processes"), (0, "failed with exit code 7")] {
+        let mut machine = running(Policy { max_restarts, ..Policy::default() });
+        feed(&mut machine, 1.0, [ended(7), Event::Due(Timer::Grace)]);
+        let end = outcome(machine.step(secs(28.0), Event::Due(Timer::Stuck)));
+        assert_eq!((end.reason, end.exit_code), (Reason::Failed, 7));
+        assert_eq!(
+            (end.detail.contains(why), end.detail.contains("started again")),
+            (true, max_restarts > 0),
+            "{end:?}"
+        );
+    }
+}
+
+#[test]
 fn a_finished_job_keeps_its_code_when_a_straggler_is_stuck_in_the_kernel() {
     let mut machine = running(Policy { max_restarts: 3, ..Policy::default() });
     machine.step(secs(1.0), ended(0));

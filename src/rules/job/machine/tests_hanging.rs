@@ -58,6 +58,16 @@ fn a_hang_is_told_as_leaving_only_where_no_other_attempt_follows() {
 }
 
 #[test]
+fn a_hung_trainer_that_cannot_be_ended_is_not_restarted_and_the_verdict_says_why() {
+    let mut machine = running(watched(3));
+    let (now, _) = silence(&mut machine, 0.1);
+    machine.step(secs(now + 10.0), Event::Due(Timer::Grace));
+    let end = outcome(machine.step(secs(now + 12.0), Event::Due(Timer::Stuck)));
+    assert_eq!((end.reason, end.exit_code), (Reason::Hung, 201));
+    assert!(end.detail.contains("it could not be ended; it is not started again"), "{}", end.detail);
+}
+
+#[test]
 fn a_hang_after_a_kill_for_memory_is_a_hang_and_the_kill_is_told() {
     let mut machine = running(watched(0));
     let (now, _) = silence(&mut machine, 0.1);
