@@ -58,7 +58,7 @@ impl Failure {
         KILLED.contains(&self.end.code()) && !self.oom && !self.hung
     }
 
-    /// Whether another try is asked for, or may end otherwise, however often it came at this step.
+    /// Whether another try is asked for, or may end otherwise, however often it came at this step: no checkpoint is to blame.
     fn is_passing(&self) -> bool {
         let code = self.end.code();
         !self.oom && !self.hung && (ASKS_FOR_RESTART.contains(&code) || PASSES.contains(&code))
@@ -165,7 +165,7 @@ impl Memory {
         }
         let outside = failure.is_killed_from_outside();
         let asks = matches!(failure.end, End::Code(code) if ASKS_FOR_RESTART.contains(&code));
-        let is_suspect = failure.stuck && failure.lasted < POISONED && !outside;
+        let is_suspect = failure.stuck && failure.lasted < POISONED && !outside && !failure.is_passing();
         self.poisoned = if is_suspect { self.poisoned + 1 } else { 0 };
         let may_fall_back = !self.fell_back && self.used < policy.max_restarts;
         let falls_back = self.poisoned >= POISONED_LIMIT && may_fall_back;

@@ -230,6 +230,21 @@ fn who_hung_is_restarted_whatever_code_it_left_with() {
 }
 
 #[test]
+fn who_asks_for_a_restart_or_fails_of_what_passes_does_not_blame_the_checkpoint() {
+    for end in [42, 75, 130, 143].map(End::Code).into_iter().chain([End::Signal(Signal::TERM)]) {
+        let (policy, mut memory) = (policy(9), Memory::default());
+        let stuck = Failure { end, stuck: true, ..crash(0, Some(20), 100) };
+        for _ in 0..4 {
+            after(memory.judge(&policy, stuck));
+        }
+        // A hung one did not ask for anything.
+        let hung = Failure { hung: true, ..stuck };
+        after(memory.judge(&policy, hung));
+        assert!(matches!(memory.judge(&policy, hung), Answer::Older(_)), "{end:?}");
+    }
+}
+
+#[test]
 fn a_late_death_or_one_from_outside_does_not_blame_the_checkpoint() {
     let (policy, mut memory) = (policy(9), Memory::default());
     let late = Failure { stuck: true, ..crash(1, Some(20), 301) };
