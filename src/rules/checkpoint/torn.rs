@@ -234,6 +234,16 @@ mod tests {
     }
 
     #[test]
+    fn a_pointer_that_the_format_knows_nothing_of_keeps_what_is_torn_in_nobodys_way() {
+        for latest in ["-> ckpt-8", "-> ckpt-12", "ckpt-12"] {
+            let zip = zip_of(b"w", b"");
+            let memory = Memory::of(&[("latest", latest)]).with("ckpt-8/m.pt", &zip).at("ckpt-8/m.pt", 8_000);
+            let memory = memory.with("ckpt-12/m.pt", &zip[..40]).at("ckpt-12/m.pt", 9_000);
+            assert_eq!(moved(&memory, 8), ["ckpt-12"], "{latest}");
+        }
+    }
+
+    #[test]
     fn in_doubt_everything_stays() {
         assert_eq!(moved(&saved(&[4, 8], &[]), 8), [""; 0], "nothing is torn");
         assert_eq!(moved(&saved(&[4, 8], &[6]), 8), [""; 0], "nobody takes it for the newest");
