@@ -280,18 +280,22 @@ fn crashing(place: &Place, args: &[&str], last: &str) -> Running {
 }
 
 #[test]
-fn a_crash_while_the_store_is_away_goes_on_from_the_newer_local_checkpoint() {
-    let bucket = Bucket::start();
-    let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
-    let going = crashing(&place, &[], "echo '{}' >tmp; mv tmp ckpt-20.json");
-    going.after_log("checkpoint committed");
-    bucket.misbehave(|_| Some(Fault::Refuse("503 Slow Down", "SlowDown")));
-    fs::write(place.path("go"), "").unwrap();
-    going.after_line("from 20");
-    bucket.behave();
-    let done = going.finish().expect_code(0);
-    assert!(done.err().contains("cannot be reached: the next attempt goes on from ckpt-20.json"), "{}", done.err());
-    assert!(commits(&bucket, 20));
+fn a_crash_while_the_store_is_away_goes_on_from_the_newest_local_checkpoint_and_says_whether_it_is_committed() {
+    let saves = "echo '{}' >tmp; mv tmp ckpt-20.json";
+    for (last, step, is) in [(saves, 20, "is not yet committed"), (":", 10, "is committed")] {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("gs://{NAME}/job"), bucket.as_google());
+        let going = crashing(&place, &[], last);
+        going.after_log("checkpoint committed");
+        bucket.misbehave(|_| Some(Fault::Refuse("503 Slow Down", "SlowDown")));
+        fs::write(place.path("go"), "").unwrap();
+        going.after_line(&format!("from {step}"));
+        bucket.behave();
+        let done = going.finish().expect_code(0);
+        let told = format!("cannot be reached: the next attempt goes on from ckpt-{step}.json, which {is}");
+        assert!(done.err().contains(&told), "{}", done.err());
+        assert!(commits(&bucket, step));
+    }
 }
 
 #[test]

@@ -12,21 +12,21 @@ use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::{Kind, Pointer, is_composers_link, pointing};
 
 impl Mirror {
-    /// Where the store cannot be reached: the newest local checkpoint, which this run made after what it has committed.
-    /// `None`: there is none, and the store must be asked.
+    /// Where the store cannot be reached: the newest local checkpoint, which this run has committed or made since. `None`:
+    /// there is none, and the store must be asked.
     pub async fn restore_without_store(&mut self) -> Option<Resume> {
         let look = self.look(None).await.ok()?;
         let local = look.newest.as_ref().filter(|_| self.begun)?;
         let unit = &local.candidate.unit;
-        if !self.committed.as_ref().is_none_or(|committed| committed.is_before(unit, local.age)) {
-            return None;
-        }
+        let (commit, is) = match &self.committed {
+            Some(committed) if same_bytes(&local.entries, &committed.entries) => (Some(committed.stamp.clone()), "is"),
+            Some(committed) if !committed.is_before(unit, local.age) => return None,
+            _ => (None, "is not yet"),
+        };
         let place = self.config.store.as_ref()?;
-        self.note(format!(
-            "{place} cannot be reached: the next attempt goes on from {unit}, which is not committed yet"
-        ));
+        self.note(format!("{place} cannot be reached: the next attempt goes on from {unit}, which {is} committed"));
         self.name_newest(&look).await;
-        Some(self.resume(unit, local.age, None))
+        Some(self.resume(unit, local.age, commit))
     }
 
     /// The newest local checkpoint, where the store is known to hold just that.
