@@ -230,6 +230,21 @@ fn without_a_store_too_the_checkpoint_directory_is_made_and_where_it_cannot_be_t
 }
 
 #[test]
+fn a_checkpoint_directory_that_cannot_be_one_is_refused_with_a_store_and_without_in_one_line() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), "").unwrap();
+    let url = format!("file://{}/store", root.path().display());
+    for store in [&[][..], &["--checkpoint-store", url.as_str()]] {
+        for dir in ["file", "file/below", &"long".repeat(99)] {
+            let run = Trainit::new(["run", "--max-restarts", "0", "--checkpoint-dir", dir]).args(store);
+            let done = run.args(["--", "echo", "ran"]).dir(root.path()).output();
+            assert_eq!((done.code(), done.out().as_str()), (125, ""), "{}", done.err());
+            assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+        }
+    }
+}
+
+#[test]
 fn without_a_store_too_an_attempt_after_going_back_goes_on_from_there() {
     let root = tempfile::tempdir().unwrap();
     let script = "echo at=$TRAINIT_RESUME_STEP; [ $TRAINIT_ATTEMPT = 2 ] && exit 0; echo '{}' > model-8.json; exit 1";

@@ -162,6 +162,7 @@ impl Mirror {
     pub(super) fn unusable(&self, error: &io::Error) -> MirrorError {
         let way_out = match error.raw_os_error() {
             Some(libc::ENOTDIR | libc::ELOOP) => IN_THE_WAY,
+            Some(libc::ENAMETOOLONG) => "give it a shorter name",
             Some(libc::ENOSPC | libc::EDQUOT) => "free space there",
             Some(libc::EXDEV) => {
                 "something is mounted within it, and nothing is put in place across a mount; name that as the checkpoint directory"
@@ -175,7 +176,7 @@ impl Mirror {
         // A run has tried it out before it claimed its attempt.
         let is_refused = matches!(
             error.raw_os_error(),
-            Some(libc::ENOTDIR | libc::ELOOP | libc::EACCES | libc::EPERM | libc::EROFS)
+            Some(libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG | libc::EACCES | libc::EPERM | libc::EROFS)
         );
         let code = if is_refused && self.attempt.is_none() { exit::NOT_STARTED } else { exit::STORE };
         MirrorError { message, code }

@@ -203,10 +203,8 @@ fn let_go(dir: &Beneath, is_kept: impl Fn(&str, u64) -> bool) -> io::Result<Vec<
 
 /// Errors: of the first that stays; the others are removed.
 fn remove_all(dir: &Path) -> io::Result<()> {
-    let dir = match Beneath::open(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened?,
-    };
+    // Of a directory that is not there, or is none, the restore tells.
+    let Ok(dir) = Beneath::open(dir) else { return Ok(()) };
     // The directory itself stays: somebody may be about to put the next one there.
     let removed: Vec<_> = dir.names(GONE)?.iter().map(|name| dir.remove_tree(&format!("{GONE}/{name}"))).collect();
     removed.into_iter().collect()
