@@ -51,6 +51,11 @@ pub fn way_out(error: &io::Error, otherwise: &'static str) -> &'static str {
     }
 }
 
+/// Whether no more files may be open.
+pub fn of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// Processors, by affinity and the cgroup's quota.
 pub fn cpus() -> Option<usize> {
     std::thread::available_parallelism().ok().map(Into::into)

@@ -46,7 +46,7 @@ fn whatever_the_limit_on_processes_no_thread_is_missed_with_a_panic() {
 #[test]
 fn where_too_few_files_may_be_open_the_line_says_so_and_blames_nothing_else() {
     let mut codes = Vec::new();
-    for limit in 6..18 {
+    for limit in 6..24 {
         let (place, limit) = (Place::new(), format!("--nofile={limit}"));
         let (local, url) = (place.local(), place.url());
         let store = ["--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &url, "--", "true"];
@@ -57,4 +57,20 @@ fn where_too_few_files_may_be_open_the_line_says_so_and_blames_nothing_else() {
         codes.push(done.code());
     }
     assert!(codes[0] == 125 && codes.last() == Some(&0), "{codes:?}");
+}
+
+#[test]
+fn a_job_that_may_open_too_few_files_does_not_leave_with_0_and_its_last_checkpoint_uncommitted() {
+    let mut codes = Vec::new();
+    for limit in 16..30 {
+        let (place, limit) = (Place::new(), format!("--nofile={limit}"));
+        let (local, url) = (place.local(), place.url());
+        let store = ["--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &url, "--nproc", "4"];
+        let script = "[ $LOCAL_RANK != 0 ] || { cd $TRAINIT_CHECKPOINT_DIR; mkdir step-1; echo {} >step-1/w.json; }";
+        let run = Trainit::through(&["prlimit", &limit], ["run", "--max-restarts", "0"]).args(store);
+        let done = run.args(["--", "sh", "-c", script]).output();
+        assert!(done.code() != 0 || place.steps() == [1], "{limit}: {}", done.err());
+        codes.push(done.code());
+    }
+    assert!(codes.contains(&204) && codes.last() == Some(&0), "{codes:?}");
 }

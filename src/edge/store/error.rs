@@ -227,7 +227,7 @@ pub(super) fn kind_of(error: &io::Error) -> Trouble {
         Some(libc::ENOTCONN | libc::ESTALE | libc::ETIMEDOUT | libc::EHOSTDOWN | libc::EHOSTUNREACH) => {
             Trouble::Unreachable
         }
-        Some(libc::EMFILE | libc::ENFILE) => Trouble::Limit(limits::way_out(error, "")),
+        _ if limits::of_files(error) => Trouble::Limit(limits::way_out(error, "")),
         _ => Trouble::Other,
     }
 }

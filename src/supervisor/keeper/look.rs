@@ -1,6 +1,7 @@
 //! One look at the checkpoint directory: what lies there, and which complete checkpoint is the newest.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::mirror::{Mirror, blocking};
 use super::names::Names;
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
-use crate::edge::{links, walk};
+use crate::edge::{limits, links, walk};
 use crate::rules::checkpoint::manifest::ORDINARY;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
@@ -61,10 +62,23 @@ impl Mirror {
         let judged = self.committed.as_ref().map_or(Vec::new(), |committed| committed.entries.clone());
         blocking(move || {
             let half = Beneath::open(&dir).map(|dir| half(&dir)).unwrap_or_default();
-            Ok(look(&dir, walked(&dir, &options)?, half, &options, &Before { passed_over, judged }, step))
+            let look = look(&dir, walked(&dir, &options)?, half, &options, &Before { passed_over, judged }, step);
+            if !look.passed.is_empty() {
+                has_files_to_see_with(&dir)?;
+            }
+            Ok(look)
         })
         .await
     }
+}
+
+/// So many are open at once to judge one.
+const OPEN_FILES: usize = 4;
+
+/// Where no more files can be opened, what is whole seems to lack something. Errors: that it is so.
+fn has_files_to_see_with(dir: &Path) -> io::Result<()> {
+    let all: io::Result<Vec<File>> = (0..OPEN_FILES).map(|_| File::open(dir)).collect();
+    all.map_or_else(|error| if limits::of_files(&error) { Err(error) } else { Ok(()) }, |_| Ok(()))
 }
 
 /// What was decided about units, which holds as long as they are as they were.
