@@ -19,6 +19,7 @@ use crate::rules::framework::Launch;
 use crate::rules::gpu::{Discovery, Health};
 use crate::rules::job::{Action, ChildFacts, Event, Machine, Outcome, Policy, Processes, Reason};
 use crate::rules::metric::contract;
+use crate::rules::metric::ledger::Ledger;
 use crate::rules::preempt;
 use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings};
@@ -167,7 +168,8 @@ fn measured(collected: Option<Collected>, local_rank: Option<u32>, env: &Env) ->
 
 /// Runs the job to its end and publishes that; the exit code.
 fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: &Tuner) -> u8 {
-    let collects = job.metrics.is_some();
+    let looked_for: Option<Vec<String>> =
+        job.metrics.as_ref().map(|metrics| metrics.tags().into_iter().map(str::to_owned).collect());
     let ended = match supervisor::run(job, work, clock) {
         Ok(ended) => ended,
         Err(error) => {
@@ -178,11 +180,16 @@ fn supervise(job: Job, work: Work, clock: Clock, settings: &RunSettings, tuner: 
     let facts = Facts {
         peak_memory_bytes: ended.peak_memory_bytes,
         seconds: clock.now().as_secs_f64(),
-        metrics: ended.metrics,
+        metrics: ended.metrics.last_values(),
         xids: ended.xids,
     };
     if !matches!(ended.outcome.reason, Reason::NotStarted | Reason::Stopped | Reason::Preempted) {
-        look_at_the_trial(tuner, collects);
+        look_at_the_trial(tuner, looked_for.is_some());
+    }
+    if ended.outcome.reason == Reason::Finished
+        && let Some(looked_for) = looked_for
+    {
+        miss(&looked_for, &ended.metrics, tuner);
     }
     verdict::publish(&ended.outcome, &facts, settings.verdict_file.as_deref(), None);
     if ended.takes_others_along {
@@ -243,6 +250,15 @@ fn look_at_the_trial(tuner: &Tuner, collects: bool) {
     };
     let trial = contract::Trial { id: trial, tag: tuner.tag.as_deref(), path: &path, collects };
     for warning in trial.at_end(&file) {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// Warns of what was looked for and never came. Of a trial without any metric it is told already.
+fn miss(looked_for: &[String], measured: &Ledger, tuner: &Tuner) {
+    let missing: Vec<&str> = looked_for.iter().map(String::as_str).filter(|tag| !measured.has(tag)).collect();
+    let is_told = measured.is_empty() && tuner.trial.is_some();
+    if let Some(warning) = contract::never_came(!measured.is_empty(), &missing).filter(|_| !is_told) {
         tracing::warn!("{warning}");
     }
 }

@@ -27,7 +27,6 @@ mod status_desk;
 mod sweep;
 mod timers;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 
@@ -37,6 +36,7 @@ use crate::edge::{descendants, process, terminal};
 use crate::rules::env::{Changes, Env};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{ChildFacts, Outcome, Policy};
+use crate::rules::metric::ledger::Ledger;
 use crate::rules::signal::Signal;
 use crate::rules::status::sibling::Kept;
 use background::Background;
@@ -86,8 +86,8 @@ pub struct Ended {
     pub outcome: Outcome,
     /// The job's highest memory use in bytes.
     pub peak_memory_bytes: Option<u64>,
-    /// The last value of each metric, as it was reported.
-    pub metrics: BTreeMap<String, String>,
+    /// What was measured.
+    pub metrics: Ledger,
     /// The XIDs that came while GPUs were watched; `None`: none were.
     pub xids: Option<Vec<XidCount>>,
     /// Who was there before the job dies with us, as PID 1.

@@ -163,9 +163,9 @@ impl Collectors {
         self.reporter.as_ref().map(Reporter::last_values).unwrap_or_default()
     }
 
-    /// The run is over: writes the last metrics and gives the last value of each tag.
-    pub fn finish(self) -> BTreeMap<String, String> {
-        self.reporter.map(|reporter| reporter.finish(PATIENCE).last_values()).unwrap_or_default()
+    /// The run is over: writes the last metrics and gives what was measured.
+    pub fn finish(self) -> Ledger {
+        self.reporter.map(|reporter| reporter.finish(PATIENCE)).unwrap_or_default()
     }
 }
 
@@ -291,7 +291,7 @@ mod tests {
         rig.child_end.write_all(b"loss: 0.5\nloss: 0.25").expect("room");
         pass_on_all(&mut rig.pumps);
         assert_eq!(all(&mut rig.ours), b"loss: 0.5\nloss: 0.25");
-        assert_eq!(rig.collectors.finish()["loss"], "0.25");
+        assert_eq!(rig.collectors.finish().last_values()["loss"], "0.25");
         drop(rig.child_end);
     }
 
@@ -316,7 +316,7 @@ mod tests {
         pass_on_all(&mut rig.pumps);
         assert!(seen == text.as_bytes());
         let path = rig._dir.path().join("m");
-        assert_eq!(rig.collectors.finish()["loss"], "0.19999");
+        assert_eq!(rig.collectors.finish().last_values()["loss"], "0.19999");
         let mut written = String::new();
         File::open(path).and_then(|mut file| file.read_to_string(&mut written)).expect("the file");
         assert_eq!(written.lines().count(), 20_000);

@@ -290,6 +290,29 @@ fn what_a_tuner_waits_for_in_vain_is_warned_of() {
 }
 
 #[test]
+fn a_metric_that_was_looked_for_and_never_came_is_named_at_the_end() {
+    let (dir, file) = folder();
+    let patterns = [LOSS, "acc=acc: (\\S+)"];
+    let missed = |run: Trainit| {
+        let done = run.output();
+        (warnings(&done, "looked for came"), warnings(&done, "no value of acc came"))
+    };
+    assert_eq!(missed(trainer(&file, &patterns, "echo Loss 0.5")), (1, 0));
+    assert_eq!(missed(trainer(&file, &patterns, "echo loss: 0.5")), (0, 1));
+    assert_eq!(missed(trainer(&file, &patterns, "echo loss: 0.5 acc: 0.75")), (0, 0));
+    assert_eq!(missed(trainer(&file, &patterns, "exit 3")), (0, 0), "why is plain to see");
+    let unnamed = |source: &str| {
+        let found = dir.path().join("found");
+        trainer(&file, &[], "echo step,loss >\"$FOUND\"; echo 1,0.5 >>\"$FOUND\"")
+            .env("FOUND", &found)
+            .env(source, &found)
+    };
+    assert_eq!(missed(unnamed("TRAINIT_METRIC_FILE")), (1, 0));
+    assert_eq!(missed(trainer(&file, &[], "true").env("TRAINIT_TENSORBOARD_DIR", dir.path())), (1, 0));
+    assert_eq!(missed(trainer(&file, &[], "true")), (0, 0), "nothing was asked for");
+}
+
+#[test]
 fn what_a_trainer_that_reports_by_itself_owes_its_tuner_is_warned_of() {
     let (_dir, file) = folder();
     let report = |args: &str| format!("{} report-metric {args}", crate::support::binary().display());

@@ -28,6 +28,20 @@ pub fn steps_go_back(tag: &str, from: impl std::fmt::Display, to: impl std::fmt:
     )
 }
 
+/// What to do where a metric was looked for in vain.
+const COMPARE: &str = "compare --metric, --tensorboard-tag or --metric-file with what the trainer writes";
+
+/// A warning for a run that finished, of what it was to collect and did not: anything at all, or the tags of `missing`.
+pub fn never_came(came_any: bool, missing: &[&str]) -> Option<String> {
+    match missing {
+        _ if !came_any => {
+            Some(format!("nothing that was looked for came, so no metric of this run is reported; {COMPARE}"))
+        }
+        [] => None,
+        tags => Some(format!("no value of {} came, so the metrics file has none; {COMPARE}", tags.join(", "))),
+    }
+}
+
 /// A trial that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Trial<'a> {
@@ -47,14 +61,14 @@ impl Trial<'_> {
         let tags = self.tags(file);
         if tags.is_empty() {
             let advice = match self.collects {
-                true => {
-                    "nothing that was looked for came; compare --metric, --tensorboard-tag or --metric-file with what the trainer writes"
-                }
-                false => "let the trainer report one, call trainit report-metric, or name one with run --metric",
+                true => ["nothing that was looked for came; ", COMPARE],
+                false => ["let the trainer report one, ", "call trainit report-metric, or name one with run --metric"],
             };
             return vec![format!(
-                "trial {} ended without one report in {}, so it may become INFEASIBLE: {advice}",
-                self.id, self.path
+                "trial {} ended without one report in {}, so it may become INFEASIBLE: {}",
+                self.id,
+                self.path,
+                advice.concat()
             )];
         }
         let mut warnings = Vec::new();
@@ -118,6 +132,13 @@ mod tests {
         assert!(differs(Some("acc"), &["loss", "f1"]).is_some_and(|w| w.contains("\"acc\"") && w.contains("loss, f1")));
         assert_eq!(differs(Some("acc"), &["loss", "acc"]).or(differs(None, &["loss"])), None);
         assert_eq!(differs(Some(""), &["loss"]).or(differs(Some("acc"), &[])), None);
+    }
+
+    #[test]
+    fn what_was_looked_for_and_never_came_is_named() {
+        assert!(never_came(false, &["acc"]).is_some_and(|w| w.starts_with("nothing that was looked for came")));
+        assert!(never_came(true, &["acc", "f1"]).is_some_and(|w| w.starts_with("no value of acc, f1 came")));
+        assert_eq!(never_came(true, &[]), None);
     }
 
     #[test]

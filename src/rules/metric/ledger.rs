@@ -107,6 +107,16 @@ impl Ledger {
         self.selected.iter().any(|selected| selected == tag)
     }
 
+    /// Nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.tags.is_empty()
+    }
+
+    /// The tag was measured.
+    pub fn has(&self, tag: &str) -> bool {
+        self.tags.contains_key(tag)
+    }
+
     /// The last value of each tag, as it was reported; of too many, those of the selected first.
     pub fn last_values(&self) -> BTreeMap<String, String> {
         let selected = self.selected.iter().filter_map(|tag| self.tags.get_key_value(tag.as_str()));
