@@ -141,9 +141,9 @@ impl Imds {
     }
 
     /// Begins again with a new token, after a pause. `is_lost`: the token did not come in time.
-    fn failed(&mut self, random: f64, is_lost: bool) -> Heard {
+    fn failed(&mut self, answer: Option<&Answer>, random: f64, is_lost: bool) -> Heard {
         self.step = Step::Token;
-        let (pause, is_the_one) = self.failures.another(random);
+        let (pause, is_the_one) = self.failures.another(answer, random);
         let hint = "; in a container the answer may get lost on the way: raise HttpPutResponseHopLimit to 2";
         let words = is_the_one.then(|| match unheard("aws", "spot/instance-action") {
             Word::Remark(text) if is_lost => Word::Remark(format!("{text}{hint}")),
@@ -308,13 +308,13 @@ impl Watch for Imds {
         if self.step == Step::Token {
             if !answer.is_some_and(|answer| self.take_token(answer)) {
                 // A refused connection takes no time, and is no answer that got lost.
-                return self.failed(random, answer.is_none() && took >= PLAIN_TIMEOUT);
+                return self.failed(answer, random, answer.is_none() && took >= PLAIN_TIMEOUT);
             }
             return Heard::nothing(self.next());
         }
         if answer.is_some_and(|answer| answer.status == 401) {
             if self.was_refused {
-                return self.failed(random, false);
+                return self.failed(answer, random, false);
             }
             self.was_refused = true;
             self.step = Step::Token;
@@ -324,7 +324,7 @@ impl Watch for Imds {
             Some(read) => read,
             // The others may be well all the same.
             None => {
-                let is_the_one = self.step == Step::SpotAction && self.actionless.another(random).1;
+                let is_the_one = self.step == Step::SpotAction && self.actionless.another(answer, random).1;
                 let words = is_the_one.then(|| unheard("aws", "spot/instance-action")).into_iter().collect();
                 return Heard { words, pause: self.next() };
             }

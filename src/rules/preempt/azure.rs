@@ -256,7 +256,7 @@ impl Watch for Events {
             return Heard::nothing(Duration::ZERO);
         }
         let Some(words) = answer.and_then(|answer| self.read(answer)) else {
-            let (pause, is_the_one) = self.failures.another(random);
+            let (pause, is_the_one) = self.failures.another(answer, random);
             return Heard {
                 words: is_the_one.then(|| unheard("azure", "scheduledevents")).into_iter().collect(),
                 pause,
