@@ -37,7 +37,8 @@ async fn follow(mut key: Box<dyn Watch>, endpoint: String, tell: impl Fn(Event))
                 Word::Soon(why) => Event::Warned { why },
                 Word::Frozen { length, text } => Event::Frozen { length, why: text },
                 Word::Remark(remark) => {
-                    tracing::warn!(code = "preemption_watch", "{remark}");
+                    let error = answer.as_ref().err().map_or(String::new(), |error| format!(" ({error})"));
+                    tracing::warn!(code = "preemption_watch", "{remark}{error}");
                     continue;
                 }
             });

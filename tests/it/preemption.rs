@@ -104,7 +104,17 @@ fn a_refused_metadata_server_is_said_once_and_training_goes_on() {
         let done = running.stop().expect_code(143);
         assert_eq!(done.verdict()["reason"], "stopped");
         assert_eq!(done.err().matches(&text).count(), 1, "{}", done.err());
+        let line = done.err().lines().find(|line| line.contains(&text)).unwrap().to_owned();
+        assert!(line.contains("refused") && line.contains("--preemption off"), "{line}");
     }
+}
+
+#[test]
+fn a_metadata_server_that_answers_and_does_not_tell_is_said_with_what_it_answers() {
+    let server = Metadata::start(|_, _| status("403 Forbidden"));
+    let running = waiting("GCE_METADATA_HOST", &server.at);
+    assert!(running.after_log("does not tell preempted").contains("preempted (HTTP 403): "));
+    running.stop().expect_code(143);
 }
 
 #[test]

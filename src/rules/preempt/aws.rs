@@ -145,7 +145,7 @@ impl Imds {
         self.step = Step::Token;
         let (pause, is_the_one) = self.failures.another(answer, random);
         let hint = "; in a container the answer may get lost on the way: raise HttpPutResponseHopLimit to 2";
-        let words = is_the_one.then(|| match unheard("aws", "spot/instance-action") {
+        let words = is_the_one.then(|| match unheard("aws", "spot/instance-action", answer) {
             Word::Remark(text) if is_lost => Word::Remark(format!("{text}{hint}")),
             other => other,
         });
@@ -325,7 +325,7 @@ impl Watch for Imds {
             // The others may be well all the same.
             None => {
                 let is_the_one = self.step == Step::SpotAction && self.actionless.another(answer, random).1;
-                let words = is_the_one.then(|| unheard("aws", "spot/instance-action")).into_iter().collect();
+                let words = is_the_one.then(|| unheard("aws", "spot/instance-action", answer)).into_iter().collect();
                 return Heard { words, pause: self.next() };
             }
         };

@@ -258,7 +258,7 @@ impl Watch for Events {
         let Some(words) = answer.and_then(|answer| self.read(answer)) else {
             let (pause, is_the_one) = self.failures.another(answer, random);
             return Heard {
-                words: is_the_one.then(|| unheard("azure", "scheduledevents")).into_iter().collect(),
+                words: is_the_one.then(|| unheard("azure", "scheduledevents", answer)).into_iter().collect(),
                 pause,
             };
         };

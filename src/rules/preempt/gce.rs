@@ -177,7 +177,10 @@ impl Watch for Key {
             self.etag = None;
             let (pause, is_the_one) = self.failures.another(answer, random);
             let is_said = is_the_one && self.meaning.is_owed;
-            return Heard { words: is_said.then(|| unheard("gce", self.meaning.key)).into_iter().collect(), pause };
+            return Heard {
+                words: is_said.then(|| unheard("gce", self.meaning.key, answer)).into_iter().collect(),
+                pause,
+            };
         };
         self.failures.over();
         self.etag = etag;

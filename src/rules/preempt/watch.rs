@@ -148,10 +148,16 @@ impl Failures {
     }
 }
 
-/// The one line about a server that does not tell.
-pub(super) fn unheard(cloud: &str, what: &str) -> Word {
+/// The one line about a server that does not tell. Why there was no answer is not known here.
+pub(super) fn unheard(cloud: &str, what: &str, answer: Option<&Answer>) -> Word {
+    let why = match answer {
+        Some(answer) if answer.status != 200 => format!(" (HTTP {})", answer.status),
+        Some(_) => " (its answer cannot be read)".to_owned(),
+        None => String::new(),
+    };
     Word::Remark(format!(
-        "the metadata server of {cloud} does not tell {what}: until it does, only SIGTERM announces a preemption"
+        "the metadata server of {cloud} does not tell {what}{why}: until it does, only SIGTERM announces a preemption; see \
+         whether it can be asked from here, or have nobody asked by --preemption off"
     ))
 }
 
