@@ -115,8 +115,8 @@ where
         async move { Ok::<_, Infallible>(answer(request.method(), request.uri().path(), show).await) }
     });
     let mut http = http1::Builder::new();
-    // The whole connection has a limit: none of its parts needs one.
-    http.keep_alive(false).header_read_timeout(None).max_buf_size(HEAD_BYTES);
+    // The whole connection has a limit: none of its parts needs one. Who has asked may say that this was all (`nc -N`).
+    http.half_close(true).keep_alive(false).header_read_timeout(None).max_buf_size(HEAD_BYTES);
     // Who hangs up or talks rubbish is no concern of ours: the latter has been told 400.
     tokio::select! {
         _ = http.serve_connection(TokioIo::new(stream), service) => {}

@@ -53,6 +53,18 @@ fn get(at: SocketAddr, path: &str) -> (u16, String) {
     (code, text.to_owned())
 }
 
+#[test]
+fn who_has_said_all_that_it_will_still_gets_its_answer() {
+    let (running, at) = run(&[], LOOP);
+    let mut stream = connect(at);
+    stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains(" 200 OK") && answer.contains("healthy: running"), "{answer:?}");
+    running.stop().expect_code(143);
+}
+
 /// Scrapes until a line is this.
 #[track_caller]
 fn until(at: SocketAddr, line: &str) -> String {
