@@ -29,18 +29,20 @@ fn shared(a: &str, b: &str) -> usize {
     parts(a).filter(|part| parts(b).any(|other| other == *part)).count()
 }
 
-/// Levenshtein distance, in characters.
+/// Levenshtein distance, in characters; two neighbours that are swapped are one mistake.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let (mut before, mut row): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
+    for (i, x) in a.iter().enumerate() {
+        let mut next = vec![i + 1];
         for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+            let mut least = (row[j] + usize::from(x != y)).min(row[j + 1] + 1).min(next[j] + 1);
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                least = least.min(before[j - 1] + 1);
+            }
+            next.push(least);
         }
+        (before, row) = (row, next);
     }
     row[b.len()]
 }
@@ -68,6 +70,7 @@ mod tests {
             nearest("TRAINIT_GRACE", &["TRAINIT_GPU_TIMEOUT", "TRAINIT_STOP_GRACE"]),
             Some("TRAINIT_STOP_GRACE")
         );
+        assert_eq!(nearest("rnu", &["env", "run"]), Some("run"), "a slip of the fingers");
         assert_eq!(nearest("TRAINIT_FOO", &["TRAINIT_STOP_GRACE"]), None);
     }
 }
