@@ -36,7 +36,13 @@ impl ConfigFile {
             let name = key.get_ref().replace('_', "-");
             let Some(setting) = find(&name) else {
                 let known: Vec<&str> = all().map(|s| s.name).collect();
-                let message = format!("unknown key {:?}{}", key.get_ref(), hint(&name, &known));
+                let hint = match value.get_ref() {
+                    toml::Value::Table(_) => {
+                        "; every setting stands at the top, in no table: take its [line] out".to_owned()
+                    }
+                    _ => hint(&name, &known),
+                };
+                let message = format!("unknown key {:?}{hint}", key.get_ref());
                 complaints.push(Complaint { place: place(line), message });
                 continue;
             };
@@ -102,6 +108,16 @@ mod tests {
     fn an_unknown_key_is_named_with_its_line_and_the_nearest_key() {
         let complaints = complaints_of("\n# hi\nstop_gracee = \"2s\"\n");
         assert_eq!(complaints[0], "c.toml:3: unknown key \"stop_gracee\"; did you mean stop-grace?");
+    }
+
+    #[test]
+    fn settings_in_a_table_are_told_where_they_belong() {
+        let complaints = complaints_of("keep = 5\n[run]\nstop-grace = \"2s\"\n");
+        assert!(
+            complaints.len() == 1
+                && complaints[0].starts_with("c.toml:2: unknown key \"run\"; every setting stands at the top"),
+            "{complaints:?}"
+        );
     }
 
     #[test]
