@@ -126,6 +126,8 @@ fn write_in_time(path: &Path, text: String) -> io::Result<()> {
         if let Some(output) = stdio::output_into(&path) {
             return stdio::write_all(output.as_raw_fd(), text.as_bytes());
         }
+        // If it cannot be made, opening the file says why.
+        let _ = path.parent().map(fs::create_dir_all);
         let mut open = fs::OpenOptions::new();
         let file = open.write(true).create(true).truncate(true).custom_flags(libc::O_NONBLOCK).open(path);
         file.and_then(|mut file| file.write_all(text.as_bytes()))

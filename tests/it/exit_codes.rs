@@ -198,6 +198,15 @@ fn the_verdict_has_every_key_and_goes_to_the_file_too() {
 }
 
 #[test]
+fn the_folder_of_a_verdict_file_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out/of/it.json");
+    let done = Trainit::run(["true"]).env("TRAINIT_VERDICT_FILE", &path).output().expect_code(0);
+    let written: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!(written, done.verdict());
+}
+
+#[test]
 fn a_verdict_file_that_cannot_be_written_is_a_warning_and_changes_no_code() {
     let done = Trainit::new(["run", "--verdict-file", "/proc/nowhere", "--", "sh", "-c", "exit 4"]).output();
     assert!(done.expect_code(4).err().contains("/proc/nowhere"));

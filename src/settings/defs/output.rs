@@ -23,7 +23,14 @@ pub(super) const SETTINGS: &[Setting] = &[
         "rank",
         "Before each line of the output of several processes (--nproc): their rank, or nothing",
     ),
-    one("verdict-file", "PATH", TOPIC, on::RUN, "", "Also write the verdict, one JSON object, to this file"),
+    one(
+        "verdict-file",
+        "PATH",
+        TOPIC,
+        on::RUN,
+        "",
+        "Also write the verdict, one JSON object, to this file; its folder is made where there is none",
+    ),
     one(
         "status-addr",
         "ADDR:PORT",
