@@ -63,7 +63,7 @@ pub fn parse(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
 #[inline(never)]
 fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
-    let mut mistakes = wanted.map_or_else(Vec::new, |sub| without_values(sub, &mut argv));
+    let mut mistakes = wanted.map_or_else(Vec::new, |sub| misplaced_values(sub, &mut argv));
     let mut parsed = loop {
         let error = match read(wanted, &argv) {
             Ok(parsed) => break parsed,
@@ -90,27 +90,42 @@ fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
     }
 }
 
-/// Takes out what was given to switches, which would be the command: `--strong-hash true -- python` ran `true`.
-fn without_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
+/// Takes out what was given to switches, which would be the command (`--strong-hash true -- python` ran `true`), and flags
+/// whose value is missing, for which the next word would be taken: of `--checkpoint-dir $DIR -- python` without a DIR, `--`.
+fn misplaced_values(sub: &Sub, argv: &mut Vec<OsString>) -> Vec<Complaint> {
     let mut mistakes = Vec::new();
-    let is_switch = |flag: &str| find(flag).is_some_and(|s| s.on & sub.on != 0 && s.takes == Takes::Switch);
+    let ours = |name: &str| find(name).filter(|setting| setting.on & sub.on != 0);
+    let is_flag = |word: &str| {
+        word.strip_prefix("--").is_some_and(|name| {
+            let name = name.split('=').next().unwrap_or(name);
+            name.is_empty() || name == "config" || ours(name).is_some()
+        })
+    };
     let mut at = 2;
     // As far as the flags go: what follows the first operand is the command's own.
-    while at < argv.len() && argv[at] != "--" && argv[at + 1..].iter().any(|word| word == "--") {
-        let Some(name) = argv[at].to_str().and_then(|word| word.strip_prefix("--")) else { break };
-        if !name.contains('=') && !is_switch(name) {
-            at += 2;
-            continue;
-        }
-        let flag = argv[at].to_str().filter(|_| is_switch(name));
-        if let Some(flag) = flag
-            && let Some(value) = argv[at + 1].to_str().filter(|next| switched(next).is_some())
-        {
-            let message = format!("it takes no value, found {value:?}; give it alone, or leave it out");
-            mistakes.push(Complaint { place: flag.to_owned(), message });
-            argv.remove(at + 1);
-        }
-        at += 1;
+    while at + 1 < argv.len() && argv[at] != "--" {
+        let Some(flag) = argv[at].to_str().filter(|word| word.starts_with("--")).map(str::to_owned) else { break };
+        let next = argv[at + 1].to_str().unwrap_or_default().to_owned();
+        let message = match ours(&flag[2..]).map(|setting| setting.takes) {
+            Some(Takes::Switch) if switched(&next).is_some() && argv[at + 2..].iter().any(|word| word == "--") => {
+                argv.remove(at + 1);
+                at += 1;
+                format!("it takes no value, found {next:?}; give it alone, or leave it out")
+            }
+            Some(Takes::One(value) | Takes::Many(value)) if is_flag(&next) => {
+                argv.remove(at);
+                format!("expected a value ({value}), found {next:?}: is a variable unset that it should come from?")
+            }
+            Some(Takes::Switch) => {
+                at += 1;
+                continue;
+            }
+            _ => {
+                at += if flag.contains('=') { 1 } else { 2 };
+                continue;
+            }
+        };
+        mistakes.push(Complaint { place: flag, message });
     }
     mistakes
 }
@@ -308,6 +323,23 @@ mod tests {
             told("trainit completions"),
             "command line: trainit completions needs SHELL: bash, zsh or fish; see trainit completions --help"
         );
+    }
+
+    #[test]
+    fn a_flag_without_its_value_does_not_take_the_next_word_for_it() {
+        for (line, flag, next) in [
+            ("run --checkpoint-dir -- python", "--checkpoint-dir", "--"),
+            ("run --verdict-file --log-level warn -- python", "--verdict-file", "--log-level"),
+            ("run --report a --metric-file --stop-grace=3s python", "--metric-file", "--stop-grace=3s"),
+        ] {
+            let parsed = parsed(&format!("trainit {line}"));
+            let [mistake] = parsed.mistakes.as_slice() else { panic!("{parsed:?}") };
+            assert!(mistake.place == flag && mistake.message.contains(&format!("found {next:?}")), "{mistake:?}");
+            assert_eq!(parsed.operands, ["python"], "{line}");
+        }
+        let given = parsed("trainit run --verdict-file=-- --marker --done -- python --report -- x");
+        assert_eq!((given.mistakes.len(), &given.flags["verdict-file"][..]), (0, &["--".to_owned()][..]));
+        assert_eq!(given.flags["marker"], ["--done"]);
     }
 
     #[test]
