@@ -60,7 +60,7 @@ impl Checkpoints {
     /// Reads the topic; mistakes go to the reader.
     pub fn read(reader: &mut Reader) -> Checkpoints {
         let dir = reader.path("checkpoint-dir");
-        let store = reader.parse("checkpoint-store", Address::parse);
+        let store = reader.store("checkpoint-store");
         let format = reader.parse("checkpoint-format", format).flatten();
         let marker = reader.parse("marker", file_name);
         if marker.is_none() && format.as_deref() == Some("marker") {
@@ -249,6 +249,7 @@ mod tests {
             ("restore-step", "5", "--checkpoint-dir"),
             ("restore", "required", "--checkpoint-dir"),
             ("checkpoint-dir", " ", "found nothing"),
+            ("checkpoint-store", "gs://bucket/$JOB_ID", "the variable \"JOB_ID\""),
         ] {
             let (_, complaints) = read(&[(name, value)]);
             assert_eq!(complaints.len(), 1, "{name}={value}: {complaints:?}");

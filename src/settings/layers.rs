@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use super::config_file::ConfigFile;
 use super::defs::{Setting, Takes, all, find};
 pub use super::nearest::{hint, nearest, one_of};
+use crate::rules::checkpoint::address::Address;
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 
@@ -228,8 +229,13 @@ impl<'a> Reader<'a> {
             home if home == "~" || home.starts_with("~/") => Err(format!(
                 "expected a path, found {home:?}, of which no shell has made the home directory; write it in full"
             )),
-            _ => Ok(PathBuf::from(text)),
+            _ => filled_in(text).map(PathBuf::from),
         })
+    }
+
+    /// The URL of a store.
+    pub fn store(&mut self, name: &str) -> Option<Address> {
+        self.parse(name, |text| filled_in(text).and_then(Address::parse))
     }
 
     /// One of a few words.
@@ -314,6 +320,18 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
         .collect()
 }
 
+/// The text, in which no variable is left. Errors: which is. A place of that name would be made, and be nobody's.
+pub fn filled_in(text: &str) -> Result<&str, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let left = text.split('$').skip(1).find(|rest| rest.starts_with(|c: char| is_name(c) || "{(".contains(c)));
+    let Some(rest) = left else { return Ok(text) };
+    let name: String = rest.trim_start_matches(['{', '(']).chars().take_while(|c| is_name(*c)).collect();
+    Err(format!(
+        "expected it in full, found the variable {name:?} in it, which no shell has filled in: an ENTRYPOINT in JSON has none, \
+         and Kubernetes leaves a $(NAME) that it does not know; write it out, or have sh -c start trainit"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::defs::on;
@@ -362,13 +380,28 @@ mod tests {
 
     #[test]
     fn what_is_no_path_of_this_machine_is_refused() {
-        for (text, why) in
-            [("gs://bucket/job", "--checkpoint-store"), ("~/ckpt", "home"), ("~", "home"), (" ", "nothing")]
-        {
+        for (text, why) in [
+            ("gs://bucket/job", "--checkpoint-store"),
+            ("~/ckpt", "home"),
+            ("~", "home"),
+            (" ", "nothing"),
+            ("/x/${JOB}", "\"JOB\""),
+        ] {
             let (values, complaints) = gather(&[("checkpoint-dir", text)], &Env::default(), None);
             let mut reader = Reader::new(&values, complaints);
             assert_eq!(reader.path("checkpoint-dir"), None);
             assert!(reader.complaints[0].message.contains(why), "{:?}", reader.complaints);
+        }
+    }
+
+    #[test]
+    fn a_variable_that_nobody_filled_in_is_named_and_a_lone_dollar_is_none() {
+        for text in ["$JOB", "/x/$JOB/y", "gs://b/$(JOB)?sig=s3cret", "a$/${JOB}"] {
+            let why = filled_in(text).unwrap_err();
+            assert!(why.contains("\"JOB\"") && !why.contains("s3cret"), "{why}");
+        }
+        for text in ["/x/a$", "/$/$.b", "plain"] {
+            assert_eq!(filled_in(text), Ok(text));
         }
     }
 

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::layers::{Complaint, Reader, hint};
+use super::layers::{Complaint, Reader, filled_in, hint};
 use crate::rules::cluster::first::is_first;
 use crate::rules::env::Env;
 use crate::rules::metric::line::{Report, Wrong};
@@ -173,7 +173,7 @@ fn local_path(text: &str) -> Result<PathBuf, String> {
         _ if text.contains("://") => Err(format!(
             "{text:?} is a URL, and only files of this machine can be followed; name a folder that it is mounted at"
         )),
-        _ => Ok(PathBuf::from(text)),
+        _ => filled_in(text).map(PathBuf::from),
     }
 }
 

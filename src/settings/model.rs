@@ -17,7 +17,7 @@ pub struct Model {
 /// Reads the topic; mistakes go to the reader. `None` without a directory.
 pub fn read(reader: &mut Reader<'_>) -> Option<Model> {
     let dir = reader.path("model-dir");
-    let store = reader.parse("model-store", Address::parse);
+    let store = reader.store("model-store");
     if store.is_some() && dir.is_none() {
         let message = "a place for the model needs --model-dir, the directory where the trainer writes it".to_owned();
         reader.complain_of_lack("model-store", message);
