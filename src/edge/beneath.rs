@@ -30,6 +30,9 @@ pub struct Beneath {
     top: OwnedFd,
 }
 
+/// So often what another meets is tried again.
+const TRIES: u32 = 100;
+
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 impl Beneath {
@@ -156,7 +159,7 @@ impl Beneath {
         let once = || self.remove_file(&fresh).and_then(|()| make(&fresh)).and_then(|()| self.rename(&fresh, path));
         // Another process may put the same, through the same neighbour.
         let is_met = |put: &io::Result<()>| put.as_ref().is_err_and(|e| matches!(e.kind(), AlreadyExists | NotFound));
-        (0..100).map(|_| once()).find(|put| !is_met(put)).unwrap_or_else(once)
+        (0..TRIES).map(|_| once()).find(|put| !is_met(put)).unwrap_or_else(once)
     }
 
     /// Creates a symbolic link. Errors: as symlink(2).
@@ -211,10 +214,18 @@ impl Beneath {
     pub fn remove_tree(&self, path: &str) -> io::Result<()> {
         // The parents are walked without links here, and the standard library follows none below.
         match self.directory(parent_of(path), false) {
-            Ok(_) => match fs::remove_dir_all(self.path.join(path)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            },
+            Ok(_) => {
+                let path = self.path.join(path);
+                let once = || match fs::remove_dir_all(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                    done => done,
+                };
+                // What was under way when it was given up may still come into it.
+                let is_met = |done: &io::Result<()>| {
+                    done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::DirectoryNotEmpty)
+                };
+                (0..TRIES).map(|_| once()).find(|done| !is_met(done)).unwrap_or_else(once)
+            }
             Err(error) if is_absent(&error) => Ok(()),
             Err(error) => Err(error),
         }
@@ -300,6 +311,22 @@ mod tests {
         let put = || (0..50).try_for_each(|_| beneath.replace("a", b"whole", 0o644));
         let all = std::thread::scope(|s| [s.spawn(put), s.spawn(put)].map(|t| t.join().expect("joins").is_ok()));
         assert_eq!((all, fs::read(dir.path().join("a")).ok()), ([true; 2], Some(b"whole".to_vec())));
+    }
+
+    #[test]
+    fn a_tree_goes_although_files_still_come_into_it() {
+        let (dir, beneath) = fixture();
+        for _ in 0..30 {
+            let inside = dir.path().join("tree/inside");
+            fs::create_dir_all(&inside).expect("mkdir");
+            let comes = |n: u32| File::create(inside.join(n.to_string()));
+            (0..100).for_each(|n| drop(comes(n)));
+            let removed = std::thread::scope(|scope| {
+                scope.spawn(|| (100..150).try_for_each(|n| comes(n).map(drop)));
+                beneath.remove_tree("tree")
+            });
+            assert_eq!(removed.map_err(|error| error.to_string()), Ok(()));
+        }
     }
 
     #[test]

@@ -97,7 +97,8 @@ impl Mirror {
             let fetch = self.fetch(store, &dir, manifest, &equal, &temporary);
             if let Err(stop) = futures_util::try_join!(whole(), fetch) {
                 let place = Arc::clone(&dir);
-                blocking(move || nook.remove(&place)).await.map_err(local)?;
+                // It is swept one day, and an older commit may be restored all the same.
+                let _ = blocking(move || nook.remove(&place)).await;
                 // A file may be missed by either first; the listing says it better.
                 if matches!(stop, Stop::Reject(_)) {
                     whole().await?;
