@@ -13,6 +13,7 @@ use self::shown::{commits_table, local_object, local_table, object, pruned_text,
 use super::keeping::mirror_config;
 use super::{refuse, values};
 use crate::cli::Parsed;
+use crate::edge::places::Found;
 use crate::edge::store::StoreError;
 use crate::edge::{blocking, signals, stdio};
 use crate::rules::env::Env;
@@ -66,7 +67,11 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         Err(error) => return fail(&MirrorError { message: format!("cannot start: {error}"), code: 1 }),
     };
     let (settle, restore, has_dir) = (settings.settle, settings.restore, settings.dir.is_some());
-    let config = |claim| MirrorConfig { dry, only_sends: claim, ..mirror_config(settings.clone(), 0, claim, env) };
+    let config = |claim| MirrorConfig {
+        dry,
+        only_sends: claim,
+        ..mirror_config(settings.clone(), &Found::default(), 0, claim, env)
+    };
     let done = runtime.block_on(async {
         if let Some(held) = held {
             return push::push(config, settle, as_json, dry, held).await;

@@ -34,7 +34,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     let (values, complaints) = values(parsed, env);
     let mut reader = Reader::new(&values, complaints);
     let as_json = reader.switch("json");
-    let asked = Asked::read(&mut reader, parsed.on, env);
+    let mut asked = Asked::read(&mut reader, parsed.on, env);
+    asked.keeping.look(&mut reader, &|| true);
     let mut discovery = None;
     let mut discover = || discovery.get_or_insert_with(|| gpu::discover(asked.gpus.timeout, env)).clone();
     let Placed { resolved, .. } = match asked.place(&reader, env, &mut discover) {

@@ -2,9 +2,9 @@
 //!
 //! A build without stores has `keeping_without_store.rs` in this file's place.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use super::checkpoint::shown::local_object;
 use crate::edge::blocking;
 use crate::edge::clock;
 use crate::edge::fault::Faults;
-use crate::edge::places;
+use crate::edge::places::Found;
 use crate::edge::store::Access;
 use crate::rules::checkpoint::Options;
 use crate::rules::checkpoint::address::{Address, Nearness, shown};
@@ -44,39 +44,58 @@ const KEPT_BY: &str = "the trainit of local rank 0 on this node";
 pub(super) struct Keeping {
     checkpoints: Checkpoints,
     model: Option<Model>,
+    places: Found,
 }
+
+/// What does not answer by then is looked at again, and waited for, when the keeper begins.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Keeping {
     /// Reads both topics; mistakes go to the reader.
     pub(super) fn read(reader: &mut Reader<'_>) -> Keeping {
         let mut checkpoints = Checkpoints::read(reader);
         checkpoints.needs_directory(reader);
+        let model = model::read(reader);
+        checkpoints.model_dir = model.as_ref().map(|model| model.dir.clone());
+        Keeping { checkpoints, model, places: Found::default() }
+    }
+
+    /// Finds out where all lies; what lies in each other is a mistake. False: it was not to go on, as `goes_on` says.
+    pub(super) fn look(&mut self, reader: &mut Reader<'_>, goes_on: &dyn Fn() -> bool) -> bool {
+        let Keeping { checkpoints, model, .. } = self;
+        let stores = [&checkpoints.store, &model.as_ref().and_then(|model| model.store.clone())];
+        let stores = stores.into_iter().flatten().filter_map(|store| match store {
+            Address::Directory(path) => Some(path),
+            Address::Bucket(_) => None,
+        });
+        let places = [&checkpoints.dir, &checkpoints.model_dir].into_iter().flatten().chain(stores);
+        self.places = Found::of(places.cloned().collect(), PATIENCE, goes_on);
+        let real = |path: &Path| self.places.real(path);
         if let (Some(dir), Some(store)) = (&checkpoints.dir, &checkpoints.store)
-            && let Err(error) = apart(dir, store)
+            && let Err(error) = apart(dir, store, &real)
         {
             reader.complain("checkpoint-store", error.message);
         }
-        let model = model::read(reader);
-        checkpoints.model_dir = model.as_ref().map(|model| model.dir.clone());
         if let Some(Model { dir, store: Some(store) }) = &model
-            && store.nearness(dir, places::real) == Nearness::Nested
+            && store.nearness(dir, &real) == Nearness::Nested
         {
             let why = store.nested("the model's place", dir, "a copy of the model would be part of the model");
             reader.complain("model-store", why);
         }
-        Keeping { checkpoints, model }
+        !self.places.was_stopped
     }
 
     /// What there is of checkpoints here, for people: no store is asked and nothing is touched. Null without a directory;
     /// beside it the exit code of a directory that `run` could not use.
     pub(super) fn seen(self, resolved: &Resolved, env: &Env) -> (Value, u8) {
         let Some(dir) = self.checkpoints.dir.clone() else { return (Value::Null, 0) };
-        let Keeping { checkpoints: mut settings, .. } = self;
+        let Keeping { checkpoints: mut settings, places, .. } = self;
         settings.options = beside(settings.options, resolved);
         let node_rank = resolved.spec.said.node_rank;
         let by = resolved.spec.beside_the_first().and_then(|_| settings.store.take()).map(|_| KEPT_BY);
         let store = node_rank.and_then(|node| Some(settings.store.take()?.of_node(node).to_string()));
-        let config = mirror_config(Checkpoints { store: None, ..settings.clone() }, node_rank.unwrap_or(0), false, env);
+        let config = Checkpoints { store: None, ..settings.clone() };
+        let config = mirror_config(config, &places, node_rank.unwrap_or(0), false, env);
         let (local, problem) = match surveyed(config) {
             Ok(local) => (local, None),
             Err(error) => (Vec::new(), Some(error)),
@@ -110,8 +129,8 @@ impl Keeping {
         let model = self.model.filter(|_| local_rank.is_none());
         let model = left_model(model, node_rank, &self.checkpoints, env);
         let checkpoints = match local_rank {
-            Some(local_rank) => kept_beside(self.checkpoints, &resolved.spec, local_rank, env),
-            None => kept(self.checkpoints, &resolved.spec, env)
+            Some(local_rank) => kept_beside(self.checkpoints, &self.places, &resolved.spec, local_rank, env),
+            None => kept(self.checkpoints, &self.places, &resolved.spec, env)
                 .map(|checkpoints| with_others(checkpoints, &resolved.spec, env)),
         };
         (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })
@@ -131,15 +150,15 @@ fn beside(options: Options, resolved: &Resolved) -> Options {
 
 /// The checkpoints to keep, if there is a directory. A replica without a rank (ps, evaluator) commits nothing: the
 /// training replicas' checkpoints are not its own.
-fn kept(mut settings: Checkpoints, spec: &ClusterSpec, env: &Env) -> Option<keeper::Checkpoints> {
+fn kept(mut settings: Checkpoints, places: &Found, spec: &ClusterSpec, env: &Env) -> Option<keeper::Checkpoints> {
     let node_rank = spec.said.node_rank;
     let dir = settings.dir.as_ref()?;
     if node_rank.is_none() {
         settings.store = None;
     }
-    let kept = settings.store.as_ref().map(|store| known_as(dir, store, node_rank, spec));
+    let kept = settings.store.as_ref().map(|store| known_as(places.real(dir), store, node_rank, spec));
     let (interval, settle, claim) = (settings.interval, settings.settle, settings.store.is_some());
-    let mirror = mirror_config(settings, node_rank.unwrap_or(0), claim, env);
+    let mirror = mirror_config(settings, places, node_rank.unwrap_or(0), claim, env);
     let alone = node_rank.is_some() && spec.said.process.is_none() && !mirror.options.has_other_nodes;
     Some(keeper::Checkpoints { mirror, interval, settle, kept, alone, sibling: None, others: None })
 }
@@ -147,6 +166,7 @@ fn kept(mut settings: Checkpoints, spec: &ClusterSpec, env: &Env) -> Option<keep
 /// The checkpoints that the node's first trainit keeps, if it is there: this one waits for its restore.
 fn kept_beside(
     mut settings: Checkpoints,
+    places: &Found,
     spec: &ClusterSpec,
     local_rank: u32,
     env: &Env,
@@ -154,7 +174,7 @@ fn kept_beside(
     let (dir, store) = (settings.dir.clone()?, settings.store.clone());
     let (Some(store), Some(node_rank)) = (store, spec.said.node_rank) else {
         settings.store = None;
-        return kept(settings, spec, env);
+        return kept(settings, places, spec, env);
     };
     tracing::info!(
         "checkpoints are kept by {KEPT_BY}; this one, of local rank {local_rank}, neither \
@@ -162,11 +182,11 @@ fn kept_beside(
     );
     // Where the node is only a guess it may be another than the first's.
     let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
-    let known = known_as(&dir, &store, Some(node_rank).filter(|_| !is_guess), spec);
+    let known = known_as(places.real(&dir), &store, Some(node_rank).filter(|_| !is_guess), spec);
     // Not to be taken for the first.
     let beside = Some(Kept { beside: true, ..known.clone() });
     let sibling = Sibling { kept: known, dir, store, tmp: env.given("TMPDIR").map(str::to_owned) };
-    Some(keeper::Checkpoints { sibling: Some(sibling), kept: beside, ..kept(settings, spec, env)? })
+    Some(keeper::Checkpoints { sibling: Some(sibling), kept: beside, ..kept(settings, places, spec, env)? })
 }
 
 /// The others of the node, where a launcher has started some.
@@ -182,8 +202,8 @@ fn with_others(checkpoints: keeper::Checkpoints, spec: &ClusterSpec, env: &Env) 
 }
 
 /// How the trainits of a node know that they mean the same checkpoints.
-fn known_as(dir: &Path, store: &Address, node_rank: Option<u32>, spec: &ClusterSpec) -> Kept {
-    let directory = places::real(dir).to_string_lossy().into_owned();
+fn known_as(dir: PathBuf, store: &Address, node_rank: Option<u32>, spec: &ClusterSpec) -> Kept {
+    let directory = dir.to_string_lossy().into_owned();
     let launch = spec.said.launch.as_ref().map(|launch| launch.chars().take(LAUNCH_CHARS).collect());
     Kept { directory, store: shown(&store.to_string()), node_rank, launch, beside: false }
 }
@@ -211,15 +231,15 @@ fn surveyed(config: MirrorConfig) -> Result<Vec<Surveyed>, MirrorError> {
 }
 
 /// Where the finished model lies in the checkpoint directory.
-fn model_within(settings: &Checkpoints) -> Option<String> {
-    let (dir, model) = (places::real(settings.dir.as_ref()?), places::real(settings.model_dir.as_ref()?));
+fn model_within(settings: &Checkpoints, places: &Found) -> Option<String> {
+    let (dir, model) = (places.real(settings.dir.as_ref()?), places.real(settings.model_dir.as_ref()?));
     let within = model.strip_prefix(dir).ok()?.to_str()?;
     (!within.is_empty()).then(|| within.to_owned())
 }
 
 /// What the mirror is told, from the settings and the node's rank. `claim`: to commit, not only to look.
-pub(super) fn mirror_config(settings: Checkpoints, node: u32, claim: bool, env: &Env) -> MirrorConfig {
-    let left_out = model_within(&settings);
+pub(super) fn mirror_config(settings: Checkpoints, places: &Found, node: u32, claim: bool, env: &Env) -> MirrorConfig {
+    let left_out = model_within(&settings, places);
     MirrorConfig {
         dir: settings.dir.unwrap_or_default(),
         store: settings.store.map(|store| store.of_node(node)),

@@ -49,11 +49,15 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     stdio::hold_closed();
     let (values, complaints) = values(&parsed, &env);
     let mut reader = Reader::new(&values, complaints);
-    let asked = Asked::read(&mut reader, parsed.on, &env);
+    let mut asked = Asked::read(&mut reader, parsed.on, &env);
     start_log(&asked.run);
     require_command(&parsed, &mut reader);
-    let (placed, found) = place(&asked, &reader, &env);
-    if let Some(outcome) = found.as_ref().and_then(|_| ended_already(&asked.run.policy)) {
+    let goes_on = || ended_already(&asked.run.policy).is_none();
+    let is_asked_to_end = !asked.keeping.look(&mut reader, &goes_on);
+    let (placed, found) = if is_asked_to_end { (Err(Vec::new()), None) } else { place(&asked, &reader, &env) };
+    if (is_asked_to_end || found.is_some())
+        && let Some(outcome) = ended_already(&asked.run.policy)
+    {
         return end(&outcome, &asked.run, None);
     }
     let Asked { run: mut settings, keeping, gpus, collected, .. } = asked;

@@ -1,8 +1,17 @@
 //! Where directories really lie.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::signals::deaf_thread;
+
+/// Between two looks whether who waits still does.
+const BEAT: Duration = Duration::from_millis(20);
 
 /// The path without symbolic links, as far as it is there.
 pub fn real(path: &Path) -> PathBuf {
@@ -13,6 +22,42 @@ pub fn real(path: &Path) -> PathBuf {
         Some(fs::canonicalize(above).ok()?.components().chain(rest.components()).collect())
     });
     found.unwrap_or(whole)
+}
+
+/// Where some lie, found out on a thread of its own: a file system that hangs holds nobody up.
+#[derive(Debug, Default)]
+pub struct Found {
+    real: BTreeMap<PathBuf, PathBuf>,
+    /// Whether it was not to go on.
+    pub was_stopped: bool,
+}
+
+impl Found {
+    /// Looks for so long at most, and no longer than `goes_on` says.
+    pub fn of(paths: Vec<PathBuf>, limit: Duration, goes_on: &dyn Fn() -> bool) -> Found {
+        let (mut found, clock, (told, hears)) = (Found::default(), Clock::start(), channel());
+        if paths.is_empty() {
+            return found;
+        }
+        let looks = deaf_thread("places", move || {
+            let places = paths.into_iter().map(|path| (real(&path), path));
+            places.for_each(|place| drop(told.send(place)));
+        });
+        while looks.is_ok() && !found.was_stopped && clock.now() < limit {
+            match hears.recv_timeout(BEAT) {
+                Ok((real, path)) => drop(found.real.insert(path, real)),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => found.was_stopped = !goes_on(),
+            }
+        }
+        found
+    }
+
+    /// As [`real`]; where that was not found out, by the name alone.
+    pub fn real(&self, path: &Path) -> PathBuf {
+        let by_name = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.real.get(path).cloned().unwrap_or_else(by_name)
+    }
 }
 
 /// Whether what lies there is not on the root's file system.

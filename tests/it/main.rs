@@ -59,6 +59,7 @@ mod gpu_run;
 mod gpu_watch;
 mod gpus;
 mod hang;
+mod hung_file_systems;
 mod init;
 mod init_hard;
 mod init_signals;

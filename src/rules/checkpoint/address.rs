@@ -110,7 +110,7 @@ impl Address {
     }
 
     /// How a directory and the store lie to each other; `real` frees a path of symbolic links.
-    pub fn nearness(&self, dir: &Path, real: fn(&Path) -> PathBuf) -> Nearness {
+    pub fn nearness(&self, dir: &Path, real: &dyn Fn(&Path) -> PathBuf) -> Nearness {
         let place = match self {
             Address::Directory(path) => Some(real(path)),
             // Only named: to ask a mounted bucket takes time.
@@ -324,7 +324,7 @@ mod tests {
     fn a_mounted_bucket_and_the_bucket_are_one_place() {
         let near = |url: &str, dir: &str| {
             let store = Address::parse(url).expect("good");
-            store.nearness(Path::new(dir), Path::to_owned)
+            store.nearness(Path::new(dir), &Path::to_owned)
         };
         for (url, dir, expected) in [
             ("gs://b/job/model", "/gcs/b/job/model/", Nearness::Same),

@@ -12,7 +12,7 @@ use super::mirror::{Mirror, MirrorConfig, MirrorError, apart};
 use super::restore::{Brought, by_its_step};
 use super::retention::{commits, judge};
 use crate::edge::beneath::Beneath;
-use crate::edge::limits;
+use crate::edge::{limits, places};
 use crate::edge::store::{Store, StoreError};
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::manifest::Manifest;
@@ -41,7 +41,7 @@ impl Mirror {
     pub async fn open_to_look(mut config: MirrorConfig) -> Result<Mirror, MirrorError> {
         config.claim = false;
         if let Some(store) = &config.store {
-            apart(&config.dir, store)?;
+            apart(&config.dir, store, &places::real)?;
         }
         if let Some(Address::Directory(root)) = &config.store
             && !root.exists()

@@ -273,7 +273,9 @@ impl Mirror {
             notes: RefCell::default(),
         };
         let Some(address) = mirror.config.store.clone() else { return Ok(mirror) };
-        apart(&mirror.config.dir, &address)?;
+        let (dir, store) = (mirror.config.dir.clone(), address.clone());
+        let lie = blocking(move || Ok(apart(&dir, &store, &places::real))).await;
+        lie.map_err(|error| MirrorError::store(format!("{address} cannot be looked at: {error}; start again")))??;
         mirror.prepare_directory(&address).await?;
         let store = Store::open(&address, mirror.config.claim, &mirror.config.access).await;
         let store = store.map_err(|error| mirror.away(&error))?;
@@ -440,9 +442,10 @@ pub(crate) fn way_out(error: &StoreError) -> &'static str {
     }
 }
 
-/// The store and the checkpoint directory must not lie in each other, or copies would be taken for checkpoints.
-pub fn apart(dir: &Path, store: &Address) -> Result<(), MirrorError> {
-    if store.nearness(dir, places::real) == Nearness::Apart {
+/// The store and the checkpoint directory must not lie in each other, or copies would be taken for checkpoints. `real` frees
+/// a path of symbolic links.
+pub fn apart(dir: &Path, store: &Address, real: &dyn Fn(&Path) -> PathBuf) -> Result<(), MirrorError> {
+    if store.nearness(dir, real) == Nearness::Apart {
         return Ok(());
     }
     let message = store.nested("the checkpoint store", dir, "copies would be taken for checkpoints");

@@ -8,7 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,9 @@ pub(super) async fn publish(
     progress: &dyn Fn(u64, u64),
 ) -> Result<(), Stop> {
     let (dir, store) = (model.dir.display(), &model.store);
-    let plan = match lies(model) {
+    let (at, there) = (model.dir.clone(), store.clone());
+    let lie = blocking(move || Ok(lies(&at, &there))).await;
+    let plan = match lie.map_err(|error| Stop::Failed(format!("{dir} cannot be looked at: {error}; {AGAIN}")))? {
         Nearness::Same => {
             tracing::info!("{store} is where the trainer wrote the model ({dir}): there is nothing to copy");
             return Ok(());
@@ -119,10 +121,10 @@ pub(super) async fn publish(
 
 /// How the two places lie to each other, now that the trainer has made what it makes. Without the mount a directory that
 /// is named like a bucket's is one of this machine's own.
-fn lies(model: &LeftModel) -> Nearness {
-    let is_bucket = matches!(model.store, Address::Bucket(_));
-    match model.store.nearness(&model.dir, places::real) {
-        _ if is_bucket && !places::is_mounted(&model.dir) => Nearness::Apart,
+fn lies(dir: &Path, store: &Address) -> Nearness {
+    let is_bucket = matches!(store, Address::Bucket(_));
+    match store.nearness(dir, &places::real) {
+        _ if is_bucket && !places::is_mounted(dir) => Nearness::Apart,
         nearness => nearness,
     }
 }

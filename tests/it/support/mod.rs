@@ -9,6 +9,7 @@ pub mod checkpoints;
 pub mod documents;
 pub mod fake_nvml;
 pub mod metadata;
+pub mod mounts;
 pub mod tracer;
 
 use std::ffi::OsStr;
