@@ -24,6 +24,7 @@ mod names;
 mod nook;
 mod pins;
 mod place;
+mod places;
 mod pool;
 mod rest;
 pub mod restore;
@@ -38,6 +39,7 @@ pub mod transfer;
 mod vigil;
 mod wanted;
 
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +48,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::background::{Order, Teller};
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::names::Attempt;
+use crate::rules::exit;
 use crate::rules::job::{Event, Flushed};
 use crate::rules::status::sibling::From;
 use commit::Outcome;
@@ -54,10 +57,11 @@ use inbox::{Haste, Inbox, TO_A_FLUSH, TO_ANY, TO_NONE};
 use mirror::{Mirror, MirrorConfig, MirrorError};
 pub use model::LeftModel;
 use model::{publish, words};
+use places::{ATTEMPT, COPY, Places, RESTORE, Silence};
 use send::Stop;
 use sibling::{Others, SEARCH};
 use transfer::log_lines;
-use vigil::Seen;
+use vigil::{LONG_PATIENCE, Seen};
 pub use wanted::{Checkpoints, Keep};
 
 /// What was not complete at so many looks in a row is not being written.
@@ -75,6 +79,9 @@ const TURN: Duration = Duration::from_secs(10);
 const LAST_TURN: Duration = Duration::from_secs(60);
 /// Between two looks after a warning that leaves more time.
 const WARNED_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What to do about a place that does not answer.
+const WELL: &str = "see that its file system is well and can be reached from here, then start again";
 
 /// What came of the commit after a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,15 +109,18 @@ struct Keeper {
     taken_for: &'static str,
     /// Why the newest checkpoint was not taken, and at how many looks in a row.
     passed: (String, u32),
-    /// What was seen of the store since the last commit is waited for.
+    /// What was seen of the store since it is waited for.
     seen: Arc<Mutex<Seen>>,
+    places: Rc<Places>,
     others: Option<Others>,
     /// At the end.
     waits_for_others: bool,
 }
 
 impl Keeper {
-    fn new(Keep { checkpoints, model }: Keep, teller: Teller, clock: Clock) -> Keeper {
+    fn new(keep: Keep, teller: Teller, clock: Clock) -> Keeper {
+        let places = Rc::new(Places::of(&keep, clock));
+        let Keep { checkpoints, model } = keep;
         let (settle, interval) = checkpoints.as_ref().map_or(Default::default(), |c| (c.settle, c.interval));
         Keeper {
             others: checkpoints.as_ref().and_then(|c| c.others.clone()),
@@ -129,6 +139,7 @@ impl Keeper {
             taken_for: "",
             passed: Default::default(),
             seen: Arc::default(),
+            places,
         }
     }
 
@@ -136,15 +147,20 @@ impl Keeper {
         let mut pause = self.interval;
         let mut is_training = false;
         let pace = self.checkpoints.as_ref().map(|c| Arc::clone(&c.mirror.pace));
-        let mut inbox = Inbox::new(self.clock, pace, Arc::clone(&self.cut_off), Arc::clone(&self.haste));
+        let (cut_off, haste) = (Arc::clone(&self.cut_off), Arc::clone(&self.haste));
+        let mut inbox = Inbox::new(self.clock, pace, cut_off, haste, Rc::clone(&self.places));
         loop {
             let order = if let Some(order) = inbox.next() {
                 Some(order)
             } else if is_training {
+                self.places.nobody_waits();
                 tokio::select! {
                     biased;
                     order = orders.recv() => order,
-                    () = tokio::time::sleep(pause) => {
+                    _ = inbox.watched(tokio::time::sleep(pause)) => {
+                        if self.places.is_one_late() {
+                            continue;
+                        }
                         let vigil = self.vigil();
                         let looked = inbox.during(&mut orders, TO_NONE, vigil, self.look()).await;
                         pause = looked.unwrap_or(self.interval);
@@ -155,6 +171,7 @@ impl Keeper {
                     }
                 }
             } else {
+                self.places.nobody_waits();
                 orders.recv().await
             };
             match order {
@@ -171,15 +188,22 @@ impl Keeper {
                 // What was to be through earlier is through already.
                 Some(Order::Hurry(_)) => {}
                 Some(Order::Restore) => {
-                    is_training = self.restore().await;
+                    is_training = self.restore(&mut inbox).await;
                     pause = self.interval;
                 }
                 Some(Order::Refresh) => self.refresh(&mut inbox, &mut orders).await,
                 Some(Order::FallBack) => {
+                    self.places.awaits(RESTORE, LONG_PATIENCE);
                     inbox.during(&mut orders, TO_A_FLUSH, None, self.fall_back()).await;
+                    self.tell_silence(&mut inbox);
                 }
                 Some(Order::Publish) => {
+                    self.places.awaits(COPY, LONG_PATIENCE);
                     let published = inbox.during(&mut orders, TO_NONE, None, self.publish()).await;
+                    let published = published.or_else(|| {
+                        let (model, silence) = (self.model.as_ref()?, inbox.silent()?);
+                        Some(Ok(Flushed::Failed(model.kept_waiting(&silence.why))))
+                    });
                     self.tell_published(published);
                 }
                 Some(Order::Flush(by)) => {
@@ -193,28 +217,37 @@ impl Keeper {
     /// Commits what a crash left and finds where the next attempt goes on. Cut off, it has no answer; a flush is next then.
     async fn refresh(&mut self, inbox: &mut Inbox, orders: &mut UnboundedReceiver<Order>) {
         inbox.rest(true);
-        let vigil = self.vigil();
-        let saved = inbox.during(orders, TO_NONE, vigil, self.save_what_is_left()).await;
-        if let Some(Some(saved)) = saved.filter(|_| !inbox.is_to_flush()) {
+        self.places.awaits(ATTEMPT, LONG_PATIENCE);
+        let saved = if inbox.is_cut_off() {
+            None
+        } else {
+            let vigil = self.vigil();
+            inbox.during(orders, TO_NONE, vigil, self.save_what_is_left()).await
+        };
+        // What is here will do, if that answers.
+        let saved = saved.unwrap_or_else(|| {
+            let silence = inbox.silent_if(|silence| silence.is_of_the_store)?;
+            self.complain(format!(
+                "{}; what the attempt left is not committed yet; see that its file system is well",
+                silence.why
+            ));
+            Some(Saved::StoreIsAway)
+        });
+        if let Some(saved) = saved.filter(|_| !inbox.is_to_flush()) {
+            // It may need the store all the same.
+            self.places.nobody_waits();
+            self.places.awaits(RESTORE, LONG_PATIENCE);
             inbox.during(orders, TO_A_FLUSH, None, self.find_newest(saved)).await;
         }
+        self.tell_silence(inbox);
         inbox.rest(false);
     }
 
-    /// The last commit, and after it, where there is time, what retention lets go of.
-    async fn flush_and_tidy(&mut self, by: Option<Duration>, inbox: &mut Inbox, orders: &mut UnboundedReceiver<Order>) {
-        let silent = inbox.silent();
-        let flushed = match inbox.during(orders, TO_NONE, None, self.flush(by, silent)).await {
-            Some(flushed) => flushed,
-            None => self.flush(Some(self.clock.now()), None).await,
-        };
-        if by.is_none() && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless)) && inbox.is_idle() {
-            self.teller.tell(Event::Tidying);
-            inbox.during(orders, TO_ANY, None, self.retire(LAST_TURN, true)).await;
-        }
-        match flushed {
-            Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
-            Err(by) => self.tell_fenced(&by.to_string()),
+    /// No attempt can go on from what does not answer. The last commit, if that is next, says so itself.
+    fn tell_silence(&mut self, inbox: &mut Inbox) {
+        if let Some(silence) = inbox.silent_if(|_| true) {
+            let detail = format!("{}; no further attempt can go on from there; {WELL}", silence.why);
+            self.teller.tell(Event::NotRestored { code: exit::STORE, detail });
         }
     }
 
@@ -242,7 +275,8 @@ impl Keeper {
     }
 
     /// Opens both sides and restores. Whether there is a store to commit to from now on.
-    async fn restore(&mut self) -> bool {
+    async fn restore(&mut self, inbox: &mut Inbox) -> bool {
+        self.places.awaits(RESTORE, LONG_PATIENCE);
         let Some(checkpoints) = self.checkpoints.take() else {
             self.tell_restored(None);
             return false;
@@ -284,7 +318,10 @@ impl Keeper {
             self.alone = checkpoints.alone;
             Ok::<_, MirrorError>((mirror, resume, has_store))
         };
-        match restored.await {
+        let restored = inbox.watched(restored).await.unwrap_or_else(|Silence { why, .. }| {
+            Err(MirrorError::store(format!("{why}; nothing was started; {WELL}")))
+        });
+        match restored {
             Ok((mirror, resume, has_store)) => {
                 if let Some(number) = mirror.incarnation() {
                     self.teller.incarnation(number);

@@ -2,10 +2,11 @@
 //! does not.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use crate::support::checkpoints::Place;
 use crate::support::mounts::Hung;
-use crate::support::{Running, Trainit, eventually};
+use crate::support::{Finished, Running, Trainit, eventually};
 
 macro_rules! or_skip {
     ($mounted:expr) => {
@@ -14,6 +15,36 @@ macro_rules! or_skip {
             None => return eprintln!("skipped: nothing can be mounted here"),
         }
     };
+}
+
+/// A run in this place; each attempt ends with what `end-N` holds.
+fn run(place: &Place, args: &[&str]) -> Running {
+    let (local, timing) =
+        (place.local(), ["--settle", "0s", "--mirror-interval", "100ms", "--restart-backoff", "10ms"]);
+    let script = r#"trap 'exit 0' TERM; echo "attempt $TRAINIT_ATTEMPT from $(basename "$TRAINIT_RESUME_FROM")"
+        until [ -e "$0-$TRAINIT_ATTEMPT" ]; do sleep 0.02; done; exit "$(cat "$0-$TRAINIT_ATTEMPT")""#;
+    let end = place.path("end");
+    let trainit =
+        Trainit::new(["run", "--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &place.url()]);
+    trainit.args(timing).args(args).args(["--", "sh", "-c", script, end.to_str().unwrap()]).start()
+}
+
+/// A run whose step 1 is committed.
+fn one_committed(place: &Place, args: &[&str]) -> Running {
+    let going = run(place, args);
+    going.after_line("attempt 1");
+    place.save(1);
+    going.after_log("checkpoint committed");
+    going
+}
+
+fn end(place: &Place, attempt: u32, code: &str) {
+    fs::write(place.path("new"), code).unwrap();
+    fs::rename(place.path("new"), place.path(&format!("end-{attempt}"))).unwrap();
+}
+
+fn times(done: &Finished, text: &str) -> usize {
+    done.err().matches(text).count()
 }
 
 fn is_at(going: &Running, thread: &str) -> bool {
@@ -35,4 +66,82 @@ fn who_is_told_to_stop_while_it_is_not_known_where_the_store_lies_stops() {
     going.signal(libc::SIGTERM);
     let done = going.finish().expect_code(143);
     assert!(done.err().contains("the command had not been started"), "{}", done.err());
+}
+
+#[test]
+fn what_does_not_answer_at_the_start_is_named_and_a_stop_is_heard() {
+    let place = Place::new();
+    fs::create_dir(place.path("far")).unwrap();
+    let _hung = or_skip!(Hung::over(&place.path("far")));
+    let named = |args: &[&str], name: &str| {
+        let going = Trainit::new(["run"]).args(args).args(["--", "true"]).start();
+        let line = going.after_log("does not answer");
+        assert!(line.contains(name), "{line}");
+        let asked = Instant::now();
+        going.signal(libc::SIGTERM);
+        let done = going.finish().expect_code(143);
+        assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+        assert_eq!(times(&done, "does not answer"), 1, "{}", done.err());
+    };
+    let (near, far) = (place.local(), place.path("far"));
+    let (near, far) = (near.to_str().unwrap(), far.to_str().unwrap());
+    let (url, below) = (format!("file://{far}"), format!("file://{far}/jobs/1"));
+    let there = place.url();
+    std::thread::scope(|scope| {
+        scope.spawn(|| named(&["--checkpoint-dir", near, "--checkpoint-store", &url], &url));
+        scope.spawn(|| named(&["--checkpoint-dir", near, "--checkpoint-store", &below], &below));
+        scope.spawn(|| named(&["--checkpoint-dir", far, "--checkpoint-store", &there], "checkpoint directory"));
+        scope.spawn(|| named(&["--checkpoint-dir", far], "checkpoint directory"));
+    });
+}
+
+#[test]
+fn a_store_that_hangs_is_told_of_once_and_a_crash_is_followed_by_an_attempt_from_what_is_here() {
+    let place = Place::new();
+    let going = one_committed(&place, &["--max-restarts", "3"]);
+    let hung = or_skip!(Hung::over(&place.store()));
+    place.save(2);
+    going.after_log("training goes on, and nothing is committed until it does");
+    end(&place, 1, "9");
+    going.after_log("the next attempt waits for it for 20 s");
+    let line = going.after_line("attempt 2");
+    assert!(line.contains("from step-2"), "{line}\n{}", going.log_so_far());
+    drop(hung);
+    going.after_log("answers again");
+    going.after_log("\"step\":2,\"unit\"");
+    let done = going.stop().expect_code(143);
+    assert_eq!(done.verdict()["committed_step"], 2, "{}", done.err());
+    assert_eq!(times(&done, "training goes on, and nothing"), 1, "{}", done.err());
+    assert_eq!(times(&done, "answers again"), 1, "{}", done.err());
+}
+
+#[test]
+fn a_checkpoint_directory_that_hangs_keeps_a_stop_no_longer_than_a_store_does() {
+    let place = Place::new();
+    let going = one_committed(&place, &[]);
+    let _hung = or_skip!(Hung::over(&place.local()));
+    let asked = Instant::now();
+    going.signal(libc::SIGTERM);
+    let line = going.after_log("the last commit is tried for 20 s");
+    assert!(line.contains("the checkpoint directory"), "{line}");
+    assert!(asked.elapsed() < Duration::from_secs(12), "{:?}", asked.elapsed());
+    let done = going.finish().expect_code(204);
+    assert!(asked.elapsed() < Duration::from_secs(32), "{:?}", asked.elapsed());
+    assert!(done.err().contains("has not answered for 20 s"), "{}", done.err());
+    assert_eq!(done.verdict()["committed_step"], 1);
+}
+
+#[test]
+fn a_stop_during_the_last_commit_of_a_job_that_is_done_leaves_it_as_long_as_any_stop_does() {
+    let place = Place::new();
+    let going = one_committed(&place, &[]);
+    let _hung = or_skip!(Hung::over(&place.store()));
+    place.save(2);
+    end(&place, 1, "0");
+    going.after_log("the last commit is tried for 60 s");
+    let asked = Instant::now();
+    going.signal(libc::SIGTERM);
+    let done = going.finish().expect_code(204);
+    assert!(asked.elapsed() < Duration::from_secs(25), "{:?}", asked.elapsed());
+    assert!(done.err().contains("has not answered for 2"), "{}", done.err());
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::motion::Meter;
+use super::motion::{Meter, Motion};
 use crate::rules::env::Env;
 
 /// Variables whose values must not be seen. Not addresses or names.
@@ -74,6 +74,11 @@ impl Access {
     /// Where what moves between us and the store is counted.
     pub(super) fn meter(&self) -> &Meter {
         &self.meter
+    }
+
+    /// How it stands between us and the store that it was opened with.
+    pub fn motion(&self) -> Motion {
+        self.meter.read()
     }
 
     /// A variable's value unless it is absent or blank.

@@ -34,25 +34,29 @@ pub(super) struct Directory {
 impl Directory {
     /// Opens it, with a store whose writes are flushed one by one and one for data; `create` makes it where it is not
     /// there. Errors: as mkdir(2), open(2).
-    pub(super) fn open(root: &Path, create: bool) -> Result<(Directory, LocalFileSystem, LocalFileSystem), StoreError> {
-        let failed = |error: io::Error| {
-            StoreError::new("open", format!("file://{}", root.display()), error.to_string(), kind_of(&error))
-        };
-        if create {
-            // mkdir(2) says of a file in its place that it exists.
-            fs::create_dir_all(root)
-                .or_else(|error| {
-                    fs::read_dir(root).map(drop).map_err(|now| match now.kind() {
+    pub(super) async fn open(
+        root: &Path,
+        create: bool,
+    ) -> Result<(Directory, LocalFileSystem, LocalFileSystem), StoreError> {
+        let at = root.to_owned();
+        let opened = blocking(move || {
+            if create {
+                // mkdir(2) says of a file in its place that it exists.
+                fs::create_dir_all(&at).or_else(|error| {
+                    fs::read_dir(&at).map(drop).map_err(|now| match now.kind() {
                         io::ErrorKind::NotADirectory => now,
                         _ => error,
                     })
-                })
-                .map_err(failed)?;
-        }
-        fs::read_dir(root).map_err(failed)?;
-        let open = || LocalFileSystem::new_with_prefix(root).map_err(|e| failed(io::Error::other(e)));
-        let data = open()?.with_automatic_cleanup(true);
-        Ok((Directory { root: root.to_owned() }, open()?.with_fsync(true), data))
+                })?;
+            }
+            fs::read_dir(&at)?;
+            let open = || LocalFileSystem::new_with_prefix(&at).map_err(io::Error::other);
+            let (durable, data) = (open()?.with_fsync(true), open()?.with_automatic_cleanup(true));
+            Ok((Directory { root: at }, durable, data))
+        });
+        opened.await.map_err(|error| {
+            StoreError::new("open", format!("file://{}", root.display()), error.to_string(), kind_of(&error))
+        })
     }
 
     /// Flushes these files, and the directories that name them, to the device.

@@ -133,7 +133,7 @@ impl Store {
     pub async fn open(address: &Address, create: bool, access: &Access) -> Result<Store, StoreError> {
         match address {
             Address::Directory(root) => {
-                let (directory, durable, data) = Directory::open(root, create)?;
+                let (directory, durable, data) = Directory::open(root, create).await?;
                 Ok(Store {
                     durable: Arc::new(durable),
                     data: Arc::new(data),
@@ -173,6 +173,11 @@ impl Store {
     /// The store as one whose data objects are not written once: each is replaced whole, in one step.
     pub fn replacing(self) -> Store {
         Store { replaces: true, ..self }
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.directory.is_some()
     }
 
     /// How it likes its data.
@@ -268,13 +273,6 @@ impl Store {
         directory.in_the_way(keys).await.map_err(|error| self.io_error("look at", "", &error))
     }
 
-    /// Starts writing a data object part by part.
-    pub async fn begin(&self, key: &str) -> Result<Upload<'_>, StoreError> {
-        let upload = self.data.put_multipart(&self.key(key)?).await;
-        let upload = upload.map_err(|error| self.error("write", key, &error))?;
-        Ok(Upload { store: self, key: key.to_owned(), size: 0, upload: Some(upload) })
-    }
-
     /// Flushes the data objects of these keys, and the directories that name them, to the device. A bucket's are
     /// durable already.
     pub async fn make_durable(&self, keys: &[String]) -> Result<(), StoreError> {
@@ -347,7 +345,7 @@ impl Store {
 
     /// How it stands between us and the store. Of a directory it is seen what is written, and never that it stands still.
     pub fn motion(&self) -> Motion {
-        self.access.meter().read()
+        self.access.motion()
     }
 
     /// A write of so many bytes, which in a directory has no connection that would count them. One that fails is told of

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use object_store::{GetOptions, GetResult, MultipartUpload};
+use futures_util::FutureExt;
+use object_store::{GetOptions, GetResult, MultipartUpload, ObjectStoreExt};
 
 use super::{Store, StoreError};
+use crate::edge::blocking::blocking;
 
 /// Bytes that are written to a directory at a time.
 const STEP: usize = 1 << 20;
@@ -27,6 +29,24 @@ pub struct Upload<'a> {
 impl fmt::Debug for Upload<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Upload").field(&self.key).finish()
+    }
+}
+
+impl Store {
+    /// Starts writing a data object part by part.
+    pub async fn begin(&self, key: &str) -> Result<Upload<'_>, StoreError> {
+        let (at, data) = (self.key(key)?, Arc::clone(&self.data));
+        let begun = match self.directory {
+            None => data.put_multipart(&at).await,
+            // The crate makes the file at once, on the thread that asks.
+            Some(_) => {
+                let begun = blocking(move || Ok(data.put_multipart(&at).now_or_never()));
+                let begun = self.counted(0, begun).await.map_err(|error| self.io_error("write", key, &error))?;
+                begun.ok_or_else(|| self.useless("write", key, "it was not begun"))?
+            }
+        };
+        let upload = begun.map_err(|error| self.error("write", key, &error))?;
+        Ok(Upload { store: self, key: key.to_owned(), size: 0, upload: Some(upload) })
     }
 }
 

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::super::background::NO_END;
-use super::Keeper;
+use super::super::background::{NO_END, Order};
 use super::commit::Outcome;
+use super::inbox::{Inbox, TO_ANY, TO_NONE};
 use super::mirror::Mirror;
+use super::places::COMMIT;
 use super::vigil::{PROBE_PAUSE, patience};
+use super::{Keeper, LAST_TURN};
 use crate::rules::checkpoint::names::Attempt;
 use crate::rules::job::{Event, Flushed};
 use crate::rules::status::sibling::may_save;
@@ -31,28 +34,41 @@ const TO_BEGIN: Duration = Duration::from_secs(3);
 pub(super) const LAST_TRIES: u32 = 4;
 
 impl Keeper {
-    /// The last commit of the run. Nobody of ours writes any more, but for the others of the node. `silent`: what the store
-    /// was found to be already.
-    /// Errors: the newer run that has taken over.
-    pub(super) async fn flush(&mut self, by: Option<Duration>, silent: Option<String>) -> Result<Flushed, Attempt> {
-        let vigil = self.vigil();
-        let silence = async {
-            match (silent, vigil) {
-                (Some(silent), _) => silent,
-                (None, Some(vigil)) => vigil.silence(by).await,
-                (None, None) => std::future::pending().await,
-            }
+    /// The last commit, and after it, where there is time, what retention lets go of.
+    pub(super) async fn flush_and_tidy(
+        &mut self,
+        by: Option<Duration>,
+        inbox: &mut Inbox,
+        orders: &mut UnboundedReceiver<Order>,
+    ) {
+        self.places.awaits(COMMIT, patience(by));
+        let flushed = if inbox.is_cut_off() {
+            None
+        } else {
+            let vigil = self.vigil();
+            inbox.during(orders, TO_NONE, vigil, self.flush(by)).await
         };
-        let flushed = tokio::select! {
-            biased;
-            why = silence => {
-                // What it holds on to is let go of.
-                match self.commit(None, Some(Duration::ZERO)).await {
-                    Some(Outcome::UpToDate { step }) => Ok(safe(step)),
-                    _ => Ok(self.kept_waiting(&why)),
-                }
-            }
-            flushed = self.commit_the_last(by) => flushed,
+        let flushed = match (flushed, inbox.silent()) {
+            (Some(flushed), _) => flushed,
+            (None, Some(silence)) => Ok(self.give_up(&silence.why).await),
+            (None, None) => self.flush(Some(self.clock.now())).await,
+        };
+        if by.is_none() && matches!(flushed, Ok(Flushed::Done { .. } | Flushed::Stepless)) && inbox.is_idle() {
+            self.teller.tell(Event::Tidying);
+            inbox.during(orders, TO_ANY, None, self.retire(LAST_TURN, true)).await;
+        }
+        match flushed {
+            Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
+            Err(by) => self.tell_fenced(&by.to_string()),
+        }
+    }
+
+    /// The last commit of the run was cut off, as somebody has kept it waiting for too long.
+    async fn give_up(&mut self, why: &str) -> Flushed {
+        // What it holds on to is let go of.
+        let flushed = match self.commit(None, Some(Duration::ZERO)).await {
+            Some(Outcome::UpToDate { step }) => safe(step),
+            _ => self.kept_waiting(why),
         };
         self.tell_notes();
         flushed
@@ -123,13 +139,21 @@ impl Keeper {
         Ok(())
     }
 
+    /// The last commit of the run. Nobody of ours writes any more, but for the others of the node.
     /// Errors: the newer run that has taken over.
+    async fn flush(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
+        let flushed = self.commit_the_last(by).await;
+        self.tell_notes();
+        flushed
+    }
+
     async fn commit_the_last(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
         self.await_others(by).await?;
         let settle = self.settle_for_others().await;
-        // A store that answers nobody is the vigil's, which begins a little later.
-        let (mut looks, mut tries, patience) = (0, 0, self.clock.now() + patience(by) + 2 * PROBE_PAUSE);
+        let (mut looks, mut tries, begun) = (0, 0, self.clock.now());
         loop {
+            // A store that answers nobody is the vigil's, which begins a little later.
+            let patience = begun + self.places.patience() + 2 * PROBE_PAUSE;
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             return Ok(match self.commit(settle, left).await {
                 None => Flushed::Done { step: None },

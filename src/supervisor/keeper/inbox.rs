@@ -1,16 +1,20 @@
 //! Orders that come while something else is being done, and what they do to it.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::super::background::Order;
 use super::NOTICE_SETTLE;
 use super::doubt::CutOff;
-use super::vigil::Vigil;
+use super::places::{ATTEMPT, BEAT, COMMIT, Places, RESTORE, Silence};
+use super::vigil::{LONG_PATIENCE, Vigil, patience};
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::pace::Pace;
 
@@ -74,17 +78,28 @@ pub(super) struct Inbox {
     held: VecDeque<Order>,
     /// By when all must be through, where that was said of what was under way.
     hurry: Option<Duration>,
-    /// What was found out of a store that the last commit waits for.
-    silent: Option<String>,
+    /// Who has kept somebody waiting for too long.
+    silent: Option<Silence>,
+    places: Rc<Places>,
+    /// Asks them.
+    watch: Pin<Box<dyn Future<Output = Infallible>>>,
     pace: Option<Arc<Mutex<Pace>>>,
     cut_off: Arc<CutOff>,
     haste: Arc<Haste>,
 }
 
 impl Inbox {
-    /// An empty one; `pace`, `cut_off` and `haste` are the commits' own.
-    pub(super) fn new(clock: Clock, pace: Option<Arc<Mutex<Pace>>>, cut_off: Arc<CutOff>, haste: Arc<Haste>) -> Inbox {
-        Inbox { clock, held: VecDeque::new(), hurry: None, silent: None, pace, cut_off, haste }
+    /// An empty one; `pace`, `cut_off` and `haste` are the commits' own, as are the `places`.
+    pub(super) fn new(
+        clock: Clock,
+        pace: Option<Arc<Mutex<Pace>>>,
+        cut_off: Arc<CutOff>,
+        haste: Arc<Haste>,
+        places: Rc<Places>,
+    ) -> Inbox {
+        let asked = Rc::clone(&places);
+        let watch = Box::pin(async move { asked.watch().await });
+        Inbox { clock, held: VecDeque::new(), hurry: None, silent: None, places, watch, pace, cut_off, haste }
     }
 
     /// The order that has waited longest. What only another attempt would need is not done before the last commit.
@@ -98,9 +113,30 @@ impl Inbox {
         }
     }
 
-    /// What to say of the store, where a commit was cut off for its silence.
-    pub(super) fn silent(&mut self) -> Option<String> {
+    /// For whose silence something was cut off.
+    pub(super) fn silent(&mut self) -> Option<Silence> {
         self.silent.take()
+    }
+
+    /// The same where it is such a one, and the last commit, which would tell of it, does not come next.
+    pub(super) fn silent_if(&mut self, is_one: fn(&Silence) -> bool) -> Option<Silence> {
+        let is_ours = !self.is_to_flush();
+        self.silent.take_if(|silence| is_ours && is_one(silence))
+    }
+
+    /// Whether something was cut off for somebody's silence, and nobody was told yet.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.silent.is_some()
+    }
+
+    /// Does it, with an eye on the places. Errors: one of them keeps who waits waiting for too long.
+    pub(super) async fn watched<T>(&mut self, deed: impl Future<Output = T>) -> Result<T, Silence> {
+        tokio::select! {
+            biased;
+            done = deed => Ok(done),
+            silence = self.places.silence() => Err(silence),
+            never = &mut self.watch => match never {},
+        }
     }
 
     /// Whether nobody trains now, and the network need not be spared.
@@ -121,8 +157,8 @@ impl Inbox {
     }
 
     /// Does it, keeping what comes meanwhile for later; cut off (`None`) where an order says by when the last commit must
-    /// be through, so long after an order that it `yields` to, where one waits for a store that the `vigil` finds silent,
-    /// or when nobody is left to give orders.
+    /// be through, so long after an order that it `yields` to, where one waits for a place that does not answer or for a
+    /// store that the `vigil` finds silent, or when nobody is left to give orders.
     pub(super) async fn during<T>(
         &mut self,
         orders: &mut UnboundedReceiver<Order>,
@@ -132,13 +168,25 @@ impl Inbox {
     ) -> Option<T> {
         tokio::pin!(deed);
         self.haste.end();
+        self.silent = None;
         let mut by: Option<Duration> = None;
-        let (flush, flushes) = oneshot::channel();
-        let mut flush = Some(flush);
+        let places = Rc::clone(&self.places);
+        let stuck = async {
+            match vigil {
+                Some(vigil) => vigil.silence().await,
+                None => std::future::pending().await,
+            }
+        };
+        let nudge = async {
+            tokio::time::sleep(BEAT).await;
+            places.nudge();
+            std::future::pending().await
+        };
         let silence = async {
-            match (vigil, flushes.await) {
-                (Some(vigil), Ok(by)) => vigil.silence(by).await,
-                _ => std::future::pending().await,
+            tokio::select! {
+                silence = stuck => silence,
+                silence = places.silence() => silence,
+                silence = nudge => silence,
             }
         };
         tokio::pin!(silence);
@@ -166,16 +214,20 @@ impl Inbox {
                         // What the trainer has left is looked at anew.
                         _ => self.haste.limit(Duration::ZERO),
                     }
+                    match order {
+                        Order::Refresh => self.places.awaits(ATTEMPT, LONG_PATIENCE),
+                        Order::FallBack => self.places.awaits(RESTORE, LONG_PATIENCE),
+                        Order::Flush(by) => self.places.awaits(COMMIT, patience(by)),
+                        Order::Hurry(_) | Order::Hasten { notice: true } => self.places.hurry(),
+                        _ => {}
+                    }
                     let yielded = yields(&order).map(|more| self.clock.now() + more);
                     let limit = match order {
                         Order::Hurry(by) => {
                             self.hurry = Some(by);
                             Some(by)
                         }
-                        Order::Flush(by) => {
-                            let _ = flush.take().map(|flush| flush.send(by));
-                            by
-                        }
+                        Order::Flush(by) => by,
                         _ => None,
                     };
                     by = [by, limit, yielded].into_iter().flatten().min();
@@ -187,6 +239,7 @@ impl Inbox {
                     self.silent = Some(why);
                     return None;
                 }
+                never = &mut self.watch => match never {},
                 () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return None,
             }
         }
@@ -199,12 +252,14 @@ mod tests {
 
     use tokio::sync::mpsc::unbounded_channel;
 
+    use super::super::Keep;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn inbox(haste: &Arc<Haste>) -> Inbox {
-        Inbox::new(Clock::start(), None, Arc::default(), Arc::clone(haste))
+        let places = Rc::new(Places::of(&Keep { checkpoints: None, model: None }, Clock::start()));
+        Inbox::new(Clock::start(), None, Arc::default(), Arc::clone(haste), places)
     }
 
     /// What is next after these orders came during something that takes for ever.

@@ -60,6 +60,12 @@ struct File {
 }
 
 impl LeftModel {
+    /// The line for a copy that was given up as somebody does not answer.
+    pub(super) fn kept_waiting(&self, why: &str) -> String {
+        let (dir, store) = (self.dir.display(), &self.store);
+        format!("the model in {dir} is not in {store}: {why}; what lies there is whole only with {MANIFEST}; {AGAIN}")
+    }
+
     /// The line for a copy that the clock cut off.
     pub(super) fn cut_off(&self) -> String {
         let (dir, store) = (self.dir.display(), &self.store);

@@ -1,19 +1,22 @@
-//! Whether the last commit is still worth waiting for: what of the store can be seen beside it.
+//! Whether a commit that somebody waits for is still worth it: what of the store can be seen beside it. Of one that is a
+//! directory it is only seen that something moves; whether it answers, `places.rs` asks.
 
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::super::background::Teller;
 use super::Keeper;
 use super::guard::{Answer, SOON, answers};
+use super::places::{Places, Silence};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Motion, Store};
 use crate::rules::job::Event;
 
 /// For so long a store that takes nothing is waited for where the job was told to stop: whoever did may not wait for us.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The same where the job came to its end by itself.
-const LONG_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// The same where the job came to its end by itself, or is to begin or to go on.
+pub(super) const LONG_PATIENCE: Duration = Duration::from_secs(60);
 /// A commit that takes longer makes us ask whether the store is there, and again after as long.
 pub(super) const PROBE_PAUSE: Duration = Duration::from_secs(2);
 /// What was refused is sent again sooner.
@@ -30,7 +33,8 @@ impl Keeper {
         let mirror = self.mirror.as_ref()?;
         let address = mirror.config.store.as_ref()?.to_string();
         let (store, teller, seen) = (mirror.store.clone()?, self.teller.clone(), Arc::clone(&self.seen));
-        Some(Vigil { store, address, clock: self.clock, teller, pause: PROBE_PAUSE, seen })
+        let places = Rc::clone(&self.places);
+        Some(Vigil { store, address, clock: self.clock, teller, pause: PROBE_PAUSE, seen, places })
     }
 }
 
@@ -61,9 +65,11 @@ impl Wrong {
     }
 }
 
-/// What was seen of the store since the last commit is waited for.
+/// What was seen of the store since it is waited for.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
+    /// Since when that is.
+    waits: Duration,
     /// Since when it takes nothing.
     since: Option<Duration>,
     refusal: Option<(Duration, Wrong)>,
@@ -81,12 +87,15 @@ pub(super) struct Vigil {
     pause: Duration,
     /// Shared with the next vigil: the last commit may wait for the one before.
     seen: Arc<Mutex<Seen>>,
+    /// Where it is said who waits.
+    places: Rc<Places>,
 }
 
 impl Vigil {
-    /// Comes back when the store has not answered, or taken anything of what it is sent, for longer than a last commit
-    /// with this end waits, with what to say; as long as it does, never.
-    pub(super) async fn silence(&self, by: Option<Duration>) -> String {
+    /// Comes back when the store has not answered, or taken anything of what it is sent, for longer than who waits is
+    /// patient, with what to say; as long as it does, or nobody waits, never.
+    pub(super) async fn silence(&self) -> Silence {
+        self.places.awaited().await;
         let mut last = self.store.motion();
         loop {
             let (begun, before) = (self.clock.now(), self.store.motion());
@@ -96,26 +105,35 @@ impl Vigil {
             if now.has_moved_since(before) {
                 self.teller.tell(Event::Transferring);
             }
+            // It is asked by others.
+            if self.store.is_directory() {
+                continue;
+            }
             let answer = answers(&self.store).await;
             // But it writes nothing.
             let now = now.with_writes_of(self.store.motion());
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let (wait, mut seen) =
+                (self.places.awaited().await, self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+            if seen.waits != wait.since {
+                *seen = Seen { waits: wait.since, ..Seen::default() };
+            }
             let wrong = self.wrong(answer, [last, before, now], &mut seen);
             last = now;
             let Some(wrong) = wrong else {
-                *seen = Seen::default();
+                *seen = Seen { waits: wait.since, ..Seen::default() };
                 continue;
             };
-            let (address, patience) = (&self.address, patience(by));
+            let (address, patience) = (&self.address, wait.patience_with_the_store());
             let lasts = self.clock.now().saturating_sub(*seen.since.get_or_insert(begun));
             // On a slow line nothing need move for some seconds, and many a refusal is the only one.
             if !seen.is_told && (wrong == Wrong::Silent || lasts > SOON) {
                 let (what, seconds) = (wrong.now(), patience.as_secs());
-                tracing::warn!(code = "commit_failed", "{address} {what}: the last commit is tried for {seconds} s");
+                tracing::warn!(code = "commit_failed", "{address} {what}: {} for {seconds} s", wait.what);
                 seen.is_told = true;
             }
             if lasts >= patience {
-                return format!("{address} {} for {} s", wrong.for_long(), lasts.as_secs());
+                let why = format!("{address} {} for {} s", wrong.for_long(), lasts.as_secs());
+                return Silence { why, is_of_the_store: true };
             }
         }
     }
@@ -154,6 +172,8 @@ mod tests {
 
     use bytes::Bytes;
 
+    use super::super::Keep;
+    use super::super::places::COMMIT;
     use super::*;
     use crate::edge::store::Access;
     use crate::rules::checkpoint::address::Address;
@@ -217,7 +237,9 @@ mod tests {
         let store = Store::open(&address, true, &Access::new(Env::from_pairs(pairs), false)).await.expect("opens");
         let (store, (teller, heard)) = (Arc::new(store), Teller::overheard());
         let (address, clock, seen) = (address.to_string(), Clock::start(), Arc::default());
-        (Vigil { store, address, clock, teller, pause, seen }, heard)
+        let places = Rc::new(Places::of(&Keep { checkpoints: None, model: None }, clock));
+        places.awaits(COMMIT, LONG_PATIENCE);
+        (Vigil { store, address, clock, teller, pause, seen, places }, heard)
     }
 
     #[tokio::test]
@@ -299,33 +321,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_lists_slowly_is_not_silent_as_long_as_it_takes_what_is_written() {
-        let root = tempfile::tempdir().expect("temporary directory");
-        let address = Address::Directory(root.path().join("store"));
-        let store = Arc::new(Store::open(&address, true, &Access::default()).await.expect("opens"));
-        let ((teller, _heard), address) = (Teller::overheard(), address.to_string());
-        let (clock, seen) = (Clock::start(), Arc::default());
-        let vigil = Vigil { store: Arc::clone(&store), address, clock, teller, pause: PROBE_PAUSE, seen };
-        let late = |motions| vigil.wrong(Answer::Late, motions, &mut Seen::default());
-        let mut upload = store.begin("weights.bin").await.expect("begins");
-        let mut part = std::pin::pin!(upload.part(vec![Bytes::from(vec![0; 64 << 20])]));
-        let begun = store.motion();
-        while !store.motion().has_moved_since(begun) {
-            assert!(futures_util::poll!(&mut part).is_pending(), "it is seen before all of it is written");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let midway = store.motion();
-        assert_eq!(late([begun, begun, midway]), None);
-        assert_eq!(late([midway, midway, midway]), Some(Wrong::Silent), "it takes nothing");
-        part.await.expect("writes");
-        store.put("small.bin", vec![Bytes::from_static(b"1")], 0).await.expect("writes");
-        let put = store.motion();
-        assert_eq!(late([midway, put, put]), None);
-        store.make_durable(&["small.bin".to_owned()]).await.expect("flushes");
-        assert_eq!(late([put, put, store.motion()]), None, "a flush is what a share takes longest for");
-    }
-
-    #[tokio::test]
     async fn one_object_that_moves_is_heard_of_and_one_that_does_not_is_not_for_all_that_is_asked_meanwhile() {
         let (at, lists, take) = bucket();
         let (vigil, heard) = watch(&at, Duration::from_millis(100)).await;
@@ -346,7 +341,7 @@ mod tests {
         };
         let told = tokio::select! {
             _ = putting => unreachable!("nobody answers it"),
-            why = vigil.silence(None) => unreachable!("{why}"),
+            silence = vigil.silence() => unreachable!("{silence:?}"),
             told = moves => told,
         };
         assert!(told[..5].iter().sum::<usize>() >= 3, "it moves: {told:?}");
