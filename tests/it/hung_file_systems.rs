@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::support::checkpoints::Place;
-use crate::support::mounts::Hung;
+use crate::support::mounts::{Frozen, Hung};
 use crate::support::{Finished, Running, Trainit, eventually};
 
 macro_rules! or_skip {
@@ -144,4 +144,23 @@ fn a_stop_during_the_last_commit_of_a_job_that_is_done_leaves_it_as_long_as_any_
     let done = going.finish().expect_code(204);
     assert!(asked.elapsed() < Duration::from_secs(25), "{:?}", asked.elapsed());
     assert!(done.err().contains("has not answered for 2"), "{}", done.err());
+}
+
+#[test]
+fn a_store_that_can_be_read_and_takes_nothing_is_given_up() {
+    let place = Place::new();
+    fs::create_dir(place.store()).unwrap();
+    let frozen = or_skip!(Frozen::over(&place.store()));
+    let going = one_committed(&place, &[]);
+    let ice = frozen.freeze();
+    place.save(2);
+    let line = going.after_log("does not take what is written");
+    assert!(line.contains("training goes on"), "{line}");
+    going.signal(libc::SIGTERM);
+    going.after_log("the last commit is tried for 20 s");
+    going.after_log("has not taken anything for 20 s");
+    // No process ends while one of its threads is held there.
+    drop(ice);
+    let done = going.finish().expect_code(204);
+    assert_eq!(done.verdict()["committed_step"], 1, "{}", done.err());
 }

@@ -130,17 +130,8 @@ impl Directory {
 
     /// What time a new file gets: of a share, its server's.
     pub(super) async fn time(&self) -> io::Result<Duration> {
-        // Named like a write that was cut short, which no listing shows.
-        // The number of a process is another's too: on another machine, or in another container.
-        let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let path = self.root.join(format!("{TIME}#{}{}", now.as_nanos(), std::process::id()));
-        blocking(move || {
-            let made = File::create_new(&path)?;
-            let modified = made.metadata().and_then(|m| m.modified());
-            fs::remove_file(&path)?;
-            Ok(modified?.duration_since(UNIX_EPOCH).unwrap_or_default())
-        })
-        .await
+        let root = self.root.clone();
+        blocking(move || takes_a_file(&root)).await
     }
 
     /// Every file under a prefix whose name can be a key. Not the crate's listing, which fails at a name that cannot.
@@ -187,6 +178,18 @@ impl Directory {
 fn open_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+/// Makes a file there, and deletes it: the time that it got, since 1970. Errors: as open(2), unlink(2).
+pub fn takes_a_file(root: &Path) -> io::Result<Duration> {
+    // Named like a write that was cut short, which no listing shows.
+    // The number of a process is another's too: on another machine, or in another container.
+    let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let path = root.join(format!("{TIME}#{}{}", now.as_nanos(), std::process::id()));
+    let made = File::create_new(&path)?;
+    let modified = made.metadata().and_then(|m| m.modified());
+    fs::remove_file(&path)?;
+    Ok(modified?.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
 /// Shows everything below a directory that is none itself, under its key. A link to a directory is not entered: what it

@@ -34,6 +34,7 @@ mod upload;
 mod values;
 
 pub use access::Access;
+pub use directory::takes_a_file;
 pub use error::{StoreError, Trouble};
 pub use list::Object;
 pub use motion::Motion;

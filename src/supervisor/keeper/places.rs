@@ -17,7 +17,7 @@ use super::vigil::{LONG_PATIENCE, PATIENCE};
 use super::{Keep, LeftModel};
 use crate::edge::clock::Clock;
 use crate::edge::places;
-use crate::edge::store::{Access, Motion};
+use crate::edge::store::{Access, Motion, takes_a_file};
 use crate::rules::checkpoint::address::Address;
 
 /// Before the first question, between two while somebody waits, and while nobody does.
@@ -163,6 +163,7 @@ impl Places {
     async fn watch_one(&self, place: &Place) -> Infallible {
         let (mut wait, mut pause) = (self.wait.subscribe(), BEAT);
         loop {
+            let before = place.motion();
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.nudge.notified() => {}
@@ -175,6 +176,12 @@ impl Places {
             }
             let at = place.path.clone();
             self.ask(place, false, blocking(move || Ok(places::look(&at)))).await;
+            // One that can be read may yet be frozen. Where nothing is written it is not tried.
+            let is_stuck = |now: Motion, then: Motion| now.is_sending_since(then) && !now.has_taken_since(then);
+            if place.motion().zip(before).is_some_and(|(now, before)| is_stuck(now, before)) {
+                let at = place.path.clone();
+                self.ask(place, true, blocking(move || takes_a_file(&at).map(drop))).await;
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! File systems that do not answer. Each is let go of when it is dropped, which ends every call that waits in it.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -25,5 +25,48 @@ impl Hung {
 impl Drop for Hung {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+    }
+}
+
+/// It can be read, and whoever writes waits until it thaws.
+pub struct Frozen {
+    at: PathBuf,
+}
+
+impl Frozen {
+    /// Lies over a directory, with an image beside it, and is not frozen yet. `None`: that cannot be done here.
+    pub fn over(at: &Path) -> Option<Frozen> {
+        let image = at.with_extension("image");
+        File::create(&image).ok()?.set_len(32 << 20).ok()?;
+        let done = |program: &str, args: &[&str]| {
+            let mut command = Command::new(program);
+            let done = command.args(args).arg(&image).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            done.is_ok_and(|status| status.success())
+        };
+        let is_made = done("mkfs.ext4", &["-q", "-F"]);
+        let mut mount = Command::new("mount");
+        mount.args(["-o", "loop"]).arg(&image).arg(at).stderr(Stdio::null());
+        (is_made && mount.status().ok()?.success()).then(|| Frozen { at: at.to_owned() })
+    }
+
+    /// Until what comes back is dropped, which is to be before any process that writes is waited for.
+    pub fn freeze(&self) -> Ice<'_> {
+        assert!(Command::new("fsfreeze").arg("-f").arg(&self.at).status().unwrap().success());
+        Ice(&self.at)
+    }
+}
+
+pub struct Ice<'a>(&'a Path);
+
+impl Drop for Ice<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("fsfreeze").arg("-u").arg(self.0).status();
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+        let _ = fs::remove_file(self.at.with_extension("image"));
     }
 }
