@@ -15,8 +15,7 @@ use super::dial::addresses;
 use crate::rules::preempt::{Answer, Method, Question};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Azure tells each machine of all its set's events.
-const BODY_LIMIT: usize = 1 << 20;
+const BODY_LIMIT: usize = 64 * 1024;
 
 /// Asks `endpoint` (`host:port`, or `host:port/path` where every path lies under one). Errors: any failure, a time-out
 /// included, as text for a debug line.

@@ -255,24 +255,6 @@ fn an_azure_preemption_of_this_machine_stops_the_trainer_at_the_servers_time() {
     assert_eq!(done.verdict()["reason"], "preempted");
 }
 
-#[test]
-fn an_azure_preemption_is_found_among_the_events_of_a_large_set() {
-    let event = |n: usize| {
-        let why = "This machine is evicted, as a Spot machine may be at any time. ".repeat(4);
-        format!(
-            r#"{{"EventId": "{n}", "EventType": "Preempt", "ResourceType": "VirtualMachine", "Resources": ["vm_{n}"],
-                "EventStatus": "Scheduled", "NotBefore": "", "Description": "{why}", "EventSource": "Platform"}}"#
-        )
-    };
-    let events: Vec<String> = (0..600).rev().map(event).collect();
-    let body = format!(r#"{{"DocumentIncarnation": 1, "Events": [{}]}}"#, events.join(","));
-    let server = Metadata::start(move |request, _| {
-        ok(if request.path.contains("/compute/name?") { "vm_0".to_owned() } else { body.clone() })
-    });
-    let done = waiting("TRAINIT_AZURE_METADATA_ENDPOINT", &server.at).finish().expect_code(143);
-    assert_eq!(done.verdict()["reason"], "preempted");
-}
-
 #[cfg(feature = "store")]
 #[test]
 fn an_end_far_away_that_is_withdrawn_lets_the_trainer_finish() {
