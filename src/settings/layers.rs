@@ -320,10 +320,12 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
         .collect()
 }
 
-/// The text, in which no variable is left. Errors: which is. A place of that name would be made, and be nobody's.
+/// The text, in which no variable is left. Errors: which is. A place of that name would be made, and be nobody's. What a
+/// file is called, as a share's `c$data`, begins with no capital.
 pub fn filled_in(text: &str) -> Result<&str, String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let left = text.split('$').skip(1).find(|rest| rest.starts_with(|c: char| is_name(c) || "{(".contains(c)));
+    let begins = |c: char| c.is_ascii_uppercase() || "_{(".contains(c);
+    let left = text.split('$').skip(1).find(|rest| rest.starts_with(begins));
     let Some(rest) = left else { return Ok(text) };
     let name: String = rest.trim_start_matches(['{', '(']).chars().take_while(|c| is_name(*c)).collect();
     Err(format!(
@@ -400,7 +402,7 @@ mod tests {
             let why = filled_in(text).unwrap_err();
             assert!(why.contains("\"JOB\"") && !why.contains("s3cret"), "{why}");
         }
-        for text in ["/x/a$", "/$/$.b", "plain"] {
+        for text in ["/x/a$", "/$/$.b", "//host/c$data", "plain"] {
             assert_eq!(filled_in(text), Ok(text));
         }
     }

@@ -282,12 +282,12 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_of_failures_is_one_remark_and_two_tries_a_minute() {
+    fn a_storm_of_failures_is_one_remark_and_one_try_a_minute() {
         let mut key = key(PREEMPTED);
         let heard: Vec<Heard> = (0..50).map(|_| key.heard(Some(&answer(404, "Google", "")), SOON, 0.5)).collect();
         assert_eq!(heard.iter().map(|h| h.words.len()).sum::<usize>(), 1);
         assert_eq!(heard[0].pause, Duration::from_secs(1));
-        assert_eq!(heard[49].pause, Duration::from_secs(30));
+        assert_eq!(heard[49].pause, Duration::from_secs(60));
     }
 
     #[test]

@@ -115,15 +115,14 @@ pub trait Watch: Send + std::fmt::Debug {
 
 /// A plain request to a server that is on the same machine.
 pub(super) const PLAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Tries in a row before it is said that a server does not tell.
+/// Tries in a row before it is said that a server does not tell, and a watch goes quiet.
 pub(super) const TRIES: u32 = 3;
-/// The longest between two tries: the server may come up, or come back.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
+/// Between two tries once it is quiet: the server may come up, or come back.
+const QUIET_PAUSE: Duration = Duration::from_secs(60);
 /// The same where it is there, if busy: a notice may be half a minute ahead only.
 const UNQUIET_PAUSE: Duration = Duration::from_secs(5);
 
-/// Counts failures in a row: ever longer pauses between the tries, and one complaint; a try every few seconds where the server
+/// Counts failures in a row: a few quick tries, one complaint, then a try a minute; one every few seconds where the server
 /// has told before, or is only busy (as one that has just started is).
 #[derive(Debug, Default)]
 pub(super) struct Failures {
@@ -137,8 +136,11 @@ impl Failures {
     pub(super) fn another(&mut self, answer: Option<&Answer>, random: f64) -> (Duration, bool) {
         self.in_a_row = self.in_a_row.saturating_add(1);
         let is_busy = answer.is_some_and(|answer| answer.status == 429 || answer.status >= 500);
-        let longest = if self.is_there || is_busy { UNQUIET_PAUSE } else { LONGEST_PAUSE };
-        let pause = Duration::from_secs(1 << (self.in_a_row - 1).min(5)).min(longest);
+        let pause = match self.in_a_row {
+            quick if quick < TRIES => Duration::from_secs(1 << (quick - 1)),
+            _ if self.is_there || is_busy => UNQUIET_PAUSE,
+            _ => QUIET_PAUSE,
+        };
         (pause.mul_f64(0.8 + 0.4 * random.clamp(0.0, 1.0)), self.in_a_row == TRIES)
     }
 
@@ -186,16 +188,16 @@ pub(super) mod tests {
     fn a_server_that_has_told_before_or_is_only_busy_is_asked_again_within_seconds() {
         let answer = |status| Answer { status, ..Answer::default() };
         let pauses = |failures: &mut Failures, answer: Option<&Answer>| {
-            [(); 7].map(|()| failures.another(answer, 0.5).0.as_secs())
+            [(); 5].map(|()| failures.another(answer, 0.5).0.as_secs())
         };
         for absent in [None, Some(answer(404))] {
-            assert_eq!(pauses(&mut Failures::default(), absent.as_ref()), [1, 2, 4, 8, 16, 30, 30], "{absent:?}");
+            assert_eq!(pauses(&mut Failures::default(), absent.as_ref()), [1, 2, 60, 60, 60], "{absent:?}");
         }
         let told = Failures { in_a_row: 0, is_there: true };
         for (mut failures, answer) in
             [(told, None), (Failures::default(), Some(answer(503))), (Failures::default(), Some(answer(429)))]
         {
-            assert_eq!(pauses(&mut failures, answer.as_ref()), [1, 2, 4, 5, 5, 5, 5], "{answer:?}");
+            assert_eq!(pauses(&mut failures, answer.as_ref()), [1, 2, 5, 5, 5], "{answer:?}");
         }
     }
 
