@@ -175,7 +175,11 @@ impl Places {
                 continue;
             }
             let at = place.path.clone();
-            self.ask(place, false, blocking(move || Ok(places::look(&at)))).await;
+            let looked = blocking(move || {
+                places::look(&at);
+                Ok(())
+            });
+            self.ask(place, false, looked).await;
             // One that can be read may yet be frozen. Where nothing is written it is not tried.
             let is_stuck = |now: Motion, then: Motion| now.is_sending_since(then) && !now.has_taken_since(then);
             if place.motion().zip(before).is_some_and(|(now, before)| is_stuck(now, before)) {
