@@ -107,7 +107,12 @@ impl Inbox {
         if self.is_to_flush() {
             self.held.retain(|order| !matches!(order, Order::Refresh | Order::FallBack));
         }
-        match self.held.pop_front()? {
+        let Some(order) = self.held.pop_front() else {
+            // Nobody is left to be told.
+            self.silent = None;
+            return None;
+        };
+        match order {
             Order::Flush(by) => Some(Order::Flush([by, self.hurry].into_iter().flatten().min())),
             order => Some(order),
         }
@@ -168,7 +173,6 @@ impl Inbox {
     ) -> Option<T> {
         tokio::pin!(deed);
         self.haste.end();
-        self.silent = None;
         let mut by: Option<Duration> = None;
         let places = Rc::clone(&self.places);
         let stuck = async {
