@@ -171,7 +171,20 @@ impl Inbox {
         vigil: Option<Vigil>,
         deed: impl Future<Output = T>,
     ) -> Option<T> {
-        tokio::pin!(deed);
+        let mut done = None;
+        let deed = Box::pin(async { done = Some(deed.await) });
+        self.during_it(orders, yields, vigil, deed).await;
+        done
+    }
+
+    /// The same, once for all that is done.
+    async fn during_it(
+        &mut self,
+        orders: &mut UnboundedReceiver<Order>,
+        yields: Yields,
+        vigil: Option<Vigil>,
+        mut deed: Pin<Box<dyn Future<Output = ()> + '_>>,
+    ) {
         self.haste.end();
         let mut by: Option<Duration> = None;
         let places = Rc::clone(&self.places);
@@ -198,9 +211,9 @@ impl Inbox {
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
             tokio::select! {
                 biased;
-                done = &mut deed => return Some(done),
+                () = &mut deed => return,
                 order = orders.recv() => {
-                    let order = order?;
+                    let Some(order) = order else { return };
                     // From now on a commit has better things to do than to be considerate.
                     let is_urgent = matches!(order, Order::Hurry(_) | Order::Flush(_) | Order::Hasten { notice: true });
                     if let Some(pace) = self.pace.as_ref().filter(|_| is_urgent) {
@@ -241,10 +254,10 @@ impl Inbox {
                 }
                 why = &mut silence => {
                     self.silent = Some(why);
-                    return None;
+                    return;
                 }
                 never = &mut self.watch => match never {},
-                () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return None,
+                () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => return,
             }
         }
     }
