@@ -199,8 +199,9 @@ pub fn kill(pid: i32, signal: Signal) -> io::Result<()> {
 
 /// The calling thread's id.
 pub(super) fn own_thread() -> i32 {
+    // Not libc's function: std asks for it weakly, and a static link then has none.
     // SAFETY: cannot fail.
-    unsafe { libc::gettid() }
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 /// Whether a thread of this process is there still; when it is not, it counts to no limit any more.
