@@ -435,3 +435,5 @@ mod tests_hanging;
 mod tests_leaving;
 #[cfg(test)]
 mod tests_model;
+#[cfg(test)]
+mod tests_signals;
