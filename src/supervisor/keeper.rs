@@ -7,6 +7,7 @@ pub mod audit;
 mod budget;
 mod claim;
 pub mod commit;
+mod config;
 mod doubt;
 mod fall_back;
 mod fetch;

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::BoxStream;
 use object_store::path::Path as Key;
 use object_store::{Extensions, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::time::timeout;
@@ -29,6 +27,7 @@ mod motion;
 mod page;
 mod profile;
 mod prompt;
+mod reading;
 mod tls;
 mod upload;
 mod values;
@@ -38,6 +37,7 @@ pub use directory::takes_a_file;
 pub use error::{StoreError, Trouble};
 pub use list::Object;
 pub use motion::Motion;
+pub use reading::Reading;
 pub use upload::Upload;
 
 use crate::edge::clock::Clock;
@@ -51,10 +51,6 @@ const CREATE_TRIES: u32 = 3;
 const CREATE_PATIENCE: Duration = Duration::from_secs(60);
 /// Before the next of them where it met another's.
 const CONFLICT: Duration = Duration::from_millis(200);
-/// Where fewer bytes come at once and more than these are to follow, they are let [`GATHER`]: many small reads cost both
-/// sides more than they bring.
-const FULL: u64 = 64 << 10;
-const GATHER: Duration = Duration::from_millis(2);
 /// Bytes asked of a directory at a time.
 const BLOCK: u64 = 8 << 20;
 
@@ -403,53 +399,5 @@ impl Store {
 
     fn place(&self, key: &str) -> String {
         format!("{}/{key}", self.place)
-    }
-}
-
-/// Bytes of an object on their way in.
-pub struct Reading<'a> {
-    store: &'a Store,
-    key: String,
-    at: u64,
-    end: u64,
-    /// Whether the last bytes were fewer than [`FULL`].
-    came_short: bool,
-    /// `None` for a directory, which is asked block by block.
-    stream: Option<BoxStream<'static, object_store::Result<Bytes>>>,
-}
-
-impl fmt::Debug for Reading<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Reading").field(&self.key).finish()
-    }
-}
-
-impl Reading<'_> {
-    /// The next bytes; `None` when all have come. Fewer than were asked for is an error.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
-        if self.at >= self.end {
-            return Ok(None);
-        }
-        let (store, key) = (self.store, &self.key);
-        let bytes = match (&mut self.stream, &store.directory) {
-            (Some(stream), _) => {
-                if self.came_short && self.end - self.at > FULL {
-                    tokio::time::sleep(GATHER).await;
-                }
-                let next = stream.next().await.transpose();
-                next.map_err(|error| store.error("read", key, &error))?.unwrap_or_default()
-            }
-            (None, Some(directory)) => {
-                let read = directory.read(store.key(key)?.as_ref(), self.at, BLOCK.min(self.end - self.at)).await;
-                read.map_err(|error| store.io_error("read", key, &error))?.into()
-            }
-            (None, None) => Bytes::new(),
-        };
-        self.at += bytes.len() as u64;
-        self.came_short = (bytes.len() as u64) < FULL;
-        if bytes.is_empty() || self.at > self.end {
-            return Err(self.store.io_error("read", &self.key, &io::Error::from(io::ErrorKind::UnexpectedEof)));
-        }
-        Ok(Some(bytes))
     }
 }

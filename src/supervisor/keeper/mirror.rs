@@ -8,10 +8,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::claim::claim;
+pub use super::config::{MirrorConfig, Restore};
 use super::doubt::CutOff;
 use super::inbox::Haste;
 use super::known::Known;
@@ -22,65 +23,15 @@ use super::transfer::Transfer;
 use crate::edge::beneath::Beneath;
 pub(crate) use crate::edge::blocking::blocking;
 use crate::edge::clock::Clock;
-use crate::edge::fault::Faults;
 use crate::edge::limits;
 use crate::edge::places;
-use crate::edge::store::{Access, Store, StoreError, Trouble};
+use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::address::{Address, Nearness};
 use crate::rules::checkpoint::names::{Attempt, CommitName, OWN, Stamp, hash16};
-use crate::rules::checkpoint::pace::Pace;
-use crate::rules::checkpoint::plan::{self, Age, Retention};
+use crate::rules::checkpoint::plan::{self, Age};
 use crate::rules::checkpoint::unrecognised::Unrecognised;
-use crate::rules::checkpoint::{Entry, Layout, Options};
+use crate::rules::checkpoint::{Entry, Layout};
 use crate::rules::exit;
-
-/// Whether to resume at the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restore {
-    /// From the newest complete checkpoint, if there is one.
-    Latest,
-    /// From one, or not at all.
-    Required,
-    /// From scratch.
-    Never,
-}
-
-/// What the mirror is told.
-#[derive(Debug)]
-pub struct MirrorConfig {
-    /// Where the trainer writes its checkpoints.
-    pub dir: PathBuf,
-    /// Where they are committed, this node's corner already chosen; `None` looks at local ones only.
-    pub store: Option<Address>,
-    /// What the environment says about stores.
-    pub access: Access,
-    /// How fast commits may go while the trainer runs.
-    pub pace: Arc<Mutex<Pace>>,
-    /// What is known about the checkpoints' form.
-    pub options: Options,
-    /// What to keep in the store.
-    pub retention: Retention,
-    /// Whether to resume.
-    pub restore: Restore,
-    /// From which step, if not the newest.
-    pub restore_step: Option<u64>,
-    /// Whether manifests shall have a BLAKE3 of each file.
-    pub strong: bool,
-    /// Which step to commit, if not the newest.
-    pub push_step: Option<u64>,
-    /// Whether to find out only what a restore would do.
-    pub dry: bool,
-    /// The job's name, for the manifest.
-    pub job: String,
-    /// This node's rank, for the manifest.
-    pub node: u32,
-    /// Whether to claim an attempt, so as to commit; else the store is only read.
-    pub claim: bool,
-    /// Whether nothing is ever restored, so that a directory which can only be read will do.
-    pub only_sends: bool,
-    /// For tests.
-    pub faults: Faults,
-}
 
 /// Why the mirror cannot do what it must, and the exit code that goes with it.
 #[derive(Debug, thiserror::Error)]
