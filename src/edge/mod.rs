@@ -29,6 +29,8 @@ pub(crate) mod pages;
 pub mod pipe;
 #[cfg(feature = "store")]
 pub mod places;
+#[cfg(feature = "store")]
+pub(crate) mod pool;
 pub mod process;
 pub mod program;
 pub mod reaper;

@@ -26,7 +26,6 @@ mod nook;
 mod pins;
 mod place;
 mod places;
-mod pool;
 mod rest;
 pub mod restore;
 pub mod retention;

@@ -17,10 +17,10 @@ use tokio::sync::Semaphore;
 use super::budget::Budget;
 use super::in_place::is_strongly_equal;
 use super::mirror::{Mirror, MirrorError, blocking};
-use super::pool::{Buffer, Pool};
 use super::retention::lack;
 use super::send::sizes;
 use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
+use crate::edge::pool::{Buffer, Pool};
 use crate::edge::store::{Store, StoreError};
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
 

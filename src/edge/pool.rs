@@ -4,20 +4,20 @@
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::edge::pages::Pages;
+use super::pages::Pages;
 
 type Free = Arc<Mutex<Vec<Pages>>>;
 
 /// Buffers of one length. It grows by what is in use at once, which the caller limits, and is gone with the transfer.
 #[derive(Clone)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     /// Bytes of each.
-    pub(super) length: usize,
+    pub(crate) length: usize,
     free: Free,
 }
 
 impl Pool {
-    pub(super) fn new(length: u64) -> Pool {
+    pub(crate) fn new(length: u64) -> Pool {
         Pool { length: length as usize, free: Free::default() }
     }
 
@@ -25,7 +25,7 @@ impl Pool {
     ///
     /// # Errors
     /// Out of memory.
-    pub(super) fn take(&self) -> io::Result<Buffer> {
+    pub(crate) fn take(&self) -> io::Result<Buffer> {
         let used_before = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let bytes = used_before.map_or_else(|| Pages::new(self.length), Ok)?;
         Ok(Buffer { bytes, filled: 0, home: Arc::clone(&self.free) })
@@ -33,7 +33,7 @@ impl Pool {
 }
 
 /// Goes back to where it came from when it is dropped.
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     bytes: Pages,
     filled: usize,
     home: Free,
@@ -41,19 +41,19 @@ pub(super) struct Buffer {
 
 impl Buffer {
     /// Fills it anew, up to `length`, with as many bytes as `read` says it has put there.
-    pub(super) fn fill(&mut self, length: u64, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
+    pub(crate) fn fill(&mut self, length: u64, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
         let length = self.bytes.len().min(length as usize);
         self.filled = read(&mut self.bytes[..length])?;
         Ok(())
     }
 
     /// Forgets what is in it.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.filled = 0;
     }
 
     /// Takes in what there is room for, and returns the rest.
-    pub(super) fn gather<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+    pub(crate) fn gather<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let room = &mut self.bytes[self.filled..];
         let (taken, rest) = bytes.split_at(bytes.len().min(room.len()));
         room[..taken.len()].copy_from_slice(taken);
