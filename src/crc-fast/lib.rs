@@ -5,6 +5,9 @@
 //! lanes is multiplied ahead and added to the next line, so that only the last line is divided (Gopal et al., "Fast CRC
 //! Computation for Generic Polynomials Using PCLMULQDQ", Intel, 2009): byte after byte, by a table.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::OnceLock;
+
 /// x^64 + ..., its 64 lower coefficients, the lowest bit the highest power (the NVM Command Set's 64b CRC).
 const POLYNOMIAL: u64 = 0x9a6c_9329_ac4b_c9b5;
 /// Bytes of the longest line.
@@ -32,8 +35,12 @@ impl Digest {
         }
     }
 
-    /// Of these bytes too.
+    /// Of these bytes too, or of those that they stand for.
     pub fn update(&mut self, bytes: &[u8]) {
+        if let Some((checksum, _)) = stands_for(bytes) {
+            self.state = !checksum;
+            return;
+        }
         let mut rest = bytes;
         if let Some(line) = multiply::fold(self.state, &mut rest) {
             self.state = divide(0, &line);
@@ -45,6 +52,31 @@ impl Digest {
     pub fn finalize(&self) -> u64 {
         !self.state
     }
+}
+
+/// Bytes of a stand-in.
+pub const STAND_IN: usize = 32;
+
+/// In the place of others that need not be in memory, whose checksum is known: a [`Digest`] of it alone comes to that.
+/// `name` says which others.
+pub fn stand_in(checksum: u64, name: u64) -> [u8; STAND_IN] {
+    let mut bytes = [0; STAND_IN];
+    let words = mark().into_iter().chain([checksum, name]);
+    bytes.chunks_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+    bytes
+}
+
+/// The checksum and the name of others, if these bytes stand for them.
+pub fn stands_for(bytes: &[u8]) -> Option<(u64, u64)> {
+    let words: &[u8; STAND_IN] = bytes.try_into().ok()?;
+    let word = |at| words.as_chunks().0.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+    (mark() == [word(0), word(1)]).then(|| (word(2), word(3)))
+}
+
+/// What no bytes have by chance, or because somebody knew: it is drawn at random once a process.
+fn mark() -> [u64; 2] {
+    static MARK: OnceLock<[u64; 2]> = OnceLock::new();
+    *MARK.get_or_init(|| [0, 1].map(|half: u8| RandomState::new().hash_one(half)))
 }
 
 fn divide(state: u64, bytes: &[u8]) -> u64 {
@@ -256,6 +288,21 @@ mod tests {
             let state = line.map_or(u64::MAX, |line| divide(0, &line));
             assert_eq!((rest.len(), !divide(state, rest)), (length % 128, bit_by_bit(&bytes[..length])));
         }
+    }
+
+    #[test]
+    fn a_stand_in_has_the_checksum_and_the_name_it_was_made_with_and_nothing_else_is_one() {
+        let bytes = stand_in(0xae8b_1486_0a79_9888, 7);
+        assert_eq!(checksum(&[&bytes]), 0xae8b_1486_0a79_9888);
+        assert_eq!(stands_for(&bytes), Some((0xae8b_1486_0a79_9888, 7)));
+        for at in 0..STAND_IN / 2 {
+            let mut other = bytes;
+            other[at] ^= 1;
+            assert_eq!(stands_for(&other), None, "byte {at}");
+            assert_eq!(checksum(&[&other]), bit_by_bit(&other));
+        }
+        assert_eq!(stands_for(&bytes[1..]), None);
+        assert_eq!(stands_for(&[]), None);
     }
 
     #[test]

@@ -47,6 +47,11 @@ impl Buffer {
         Ok(())
     }
 
+    /// Bytes that there is room for in all.
+    pub(crate) fn room(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Forgets what is in it.
     pub(crate) fn clear(&mut self) {
         self.filled = 0;

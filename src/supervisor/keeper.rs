@@ -23,6 +23,7 @@ pub mod mirror;
 mod model;
 mod names;
 mod nook;
+mod pieces;
 mod pins;
 mod place;
 mod places;

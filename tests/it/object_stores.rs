@@ -115,6 +115,24 @@ fn a_transfer_takes_no_more_memory_than_the_cgroup_can_spare() {
 }
 
 #[test]
+fn what_is_sent_of_large_files_is_not_held_in_memory() {
+    const PEAK: &str = "import resource, subprocess, sys\ncode = subprocess.call(sys.argv[1:])\n\
+        print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(code)";
+    for place in [google, amazon] {
+        let bucket = Bucket::start();
+        let place = place(&bucket);
+        place.save(1);
+        for (number, mebibytes) in [60, 60, 40, 100].into_iter().enumerate() {
+            let large = File::create(place.local().join(format!("step-1/large-{number}.bin"))).unwrap();
+            large.set_len(mebibytes << 20).unwrap();
+        }
+        let pushed = place.checkpoint_through(&["python3", "-c", PEAK], "push", &place.local()).output().expect_code(0);
+        let peak: u64 = pushed.err().lines().last().and_then(|line| line.parse().ok()).expect("says how many KiB");
+        assert!(peak < 64 << 10, "{peak} KiB");
+    }
+}
+
+#[test]
 fn killed_at_any_point_of_a_commit_the_newest_committed_one_is_restored_from_the_bucket() {
     for point in 1..=12 {
         let bucket = Bucket::start();

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::motion::{Meter, Motion};
+use super::source::Sources;
 use crate::rules::env::Env;
 
 /// Variables whose values must not be seen. Not addresses or names.
@@ -50,6 +51,7 @@ pub struct Access {
     env: Env,
     heard: Heard,
     meter: Meter,
+    sources: Sources,
     /// Plain http is fine to anybody, not only on this machine.
     pub(super) is_plain_fine: bool,
 }
@@ -74,6 +76,11 @@ impl Access {
     /// Where what moves between us and the store is counted.
     pub(super) fn meter(&self) -> &Meter {
         &self.meter
+    }
+
+    /// What is sent from files.
+    pub(super) fn sources(&self) -> &Sources {
+        &self.sources
     }
 
     /// How it stands between us and the store that it was opened with.

@@ -95,6 +95,11 @@ fn unsigned(bucket: &Bucket, access: &Access) -> Result<AmazonS3Builder, Failed>
         .with_checksum_algorithm(Checksum::CRC64NVME))
 }
 
+/// Whether no signature covers what is sent, and its checksum is the one that a stand-in has.
+pub(super) fn streams(access: &Access) -> bool {
+    ["AWS_UNSIGNED_PAYLOAD", "AWS_CHECKSUM_ALGORITHM"].iter().all(|name| access.given(name).is_none())
+}
+
 fn has_keys(access: &Access) -> bool {
     access.given("AWS_ACCESS_KEY_ID").is_some() || access.given("AWS_SECRET_ACCESS_KEY").is_some()
 }

@@ -25,8 +25,7 @@ use hyper_util::client::legacy::connect::HttpConnector as Tcp;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse, HttpResponseBody,
-    HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, RetryConfig};
 use tokio::time::{Instant, Sleep, sleep};
@@ -38,6 +37,7 @@ use super::checksum::{self, GOOGLE_HASH};
 use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
 use super::page;
 use super::prompt::Connector as Prompt;
+use super::source::Sent;
 use super::tls::Roots;
 use super::values;
 use crate::rules::when::http_date;
@@ -141,8 +141,8 @@ struct Service {
     connect: Duration,
     is_plain_fine: bool,
     refusals: AtomicU32,
-    plain: OnceLock<Client<Prompt, HttpRequestBody>>,
-    secure: OnceLock<Client<HttpsConnector<Prompt>, HttpRequestBody>>,
+    plain: OnceLock<Client<Prompt, Sent>>,
+    secure: OnceLock<Client<HttpsConnector<Prompt>, Sent>>,
 }
 
 impl fmt::Debug for Service {
@@ -186,7 +186,9 @@ impl Service {
     /// The answer, whose body has yet to come.
     async fn send(&self, host: &str, request: HttpRequest) -> Result<Response<Incoming>, HttpError> {
         let meter = self.access.meter();
-        let limit = self.silence() + Duration::from_secs_f64(request.body().content_length() as f64 / SLOWEST);
+        let request = self.access.sources().resolve(request, meter)?;
+        let length = request.body().size_hint().lower();
+        let limit = self.silence() + Duration::from_secs_f64(length as f64 / SLOWEST);
         let is_write = !self.is_metadata() && matches!(*request.method(), Method::PUT | Method::POST);
         let write = is_write.then(|| meter.writes());
         let answer = match request.uri().scheme_str() {
@@ -274,11 +276,11 @@ impl Service {
         self.is_metadata() && (is_gone || is_refused())
     }
 
-    fn plain(&self) -> &Client<Prompt, HttpRequestBody> {
+    fn plain(&self) -> &Client<Prompt, Sent> {
         self.plain.get_or_init(|| builder().build(self.prompt(self.tcp())))
     }
 
-    fn secure(&self) -> Result<&Client<HttpsConnector<Prompt>, HttpRequestBody>, HttpError> {
+    fn secure(&self) -> Result<&Client<HttpsConnector<Prompt>, Sent>, HttpError> {
         if let Some(client) = self.secure.get() {
             return Ok(client);
         }

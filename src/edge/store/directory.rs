@@ -333,9 +333,9 @@ mod tests {
     fn a_part_wise_object_appears_only_when_finished() {
         with_store(async |_, store| {
             let mut upload = store.begin("u/x").await.expect("begins");
-            upload.part(vec![vec![1; 10].into()]).await.expect("writes");
+            upload.part(vec![vec![1; 10].into()].into()).await.expect("writes");
             assert_eq!(store.size("u/x").await.expect("looks"), None);
-            upload.part(vec![vec![2; 2].into(), vec![2; 3].into()]).await.expect("writes");
+            upload.part(vec![vec![2; 2].into(), vec![2; 3].into()].into()).await.expect("writes");
             upload.finish(0).await.expect("finishes");
             assert_eq!(store.size("u/x").await.expect("looks"), Some(15));
             assert_eq!(read(&store, "u/x", 8, 4).await.expect("reads"), [1, 1, 2, 2].as_slice());

@@ -28,6 +28,7 @@ mod page;
 mod profile;
 mod prompt;
 mod reading;
+mod source;
 mod tls;
 mod upload;
 mod values;
@@ -38,11 +39,14 @@ pub use error::{StoreError, Trouble};
 pub use list::Object;
 pub use motion::Motion;
 pub use reading::Reading;
+pub use source::{Content, Source};
+
 pub use upload::Upload;
 
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::address::Address;
 use directory::Directory;
+use source::Standing;
 
 /// Tries of a put-if-absent whose answer was lost.
 const CREATE_TRIES: u32 = 3;
@@ -72,6 +76,8 @@ pub struct Habits {
     pub part: u64,
     /// Small objects best sent or fetched at once.
     pub at_once: usize,
+    /// Whether it takes a [`Source`].
+    pub streams: bool,
 }
 
 /// Parts of large objects that are under way at once, at most.
@@ -82,7 +88,7 @@ const MOST_PARTS: u64 = 9_000;
 impl Habits {
     /// In small steps, for a commit that must not be noticed.
     pub fn gently(self) -> Habits {
-        Habits { whole: self.whole.min(BLOCK), part: self.part.min(BLOCK), at_once: self.at_once.min(4) }
+        Habits { whole: self.whole.min(BLOCK), part: self.part.min(BLOCK), at_once: self.at_once.min(4), ..self }
     }
 
     /// How many small objects a part of a large one stands for.
@@ -111,6 +117,8 @@ pub struct Store {
     directory: Option<Directory>,
     /// Whether the store checks a crc32c that comes with an object.
     checks_crc32c: bool,
+    /// Whether it takes a [`Source`].
+    streams: bool,
     /// Whether a data object takes the place of what lies under its key.
     replaces: bool,
     access: Access,
@@ -138,6 +146,7 @@ impl Store {
                     prefix: String::new(),
                     directory: Some(directory),
                     checks_crc32c: false,
+                    streams: false,
                     replaces: false,
                     access: access.clone(),
                     given_up: Arc::default(),
@@ -159,6 +168,12 @@ impl Store {
                     prefix,
                     directory: None,
                     checks_crc32c: bucket.cloud == Cloud::Google,
+                    streams: match bucket.cloud {
+                        Cloud::Google => true,
+                        Cloud::Amazon => amazon::streams(access),
+                        // A shared key signs how long it is.
+                        Cloud::Azure => false,
+                    },
                     replaces: false,
                     access: access.clone(),
                     given_up: Arc::default(),
@@ -180,8 +195,8 @@ impl Store {
     /// How it likes its data.
     pub fn habits(&self) -> Habits {
         match self.directory {
-            Some(_) => Habits { whole: BLOCK, part: BLOCK, at_once: 4 },
-            None => Habits { whole: 64 << 20, part: 32 << 20, at_once: 128 },
+            Some(_) => Habits { whole: BLOCK, part: BLOCK, at_once: 4, streams: false },
+            None => Habits { whole: 64 << 20, part: 32 << 20, at_once: 128, streams: self.streams },
         }
     }
 
@@ -248,7 +263,7 @@ impl Store {
 
     /// Writes a whole data object that nobody else writes; not durable before [`Store::make_durable`]. Its checksum goes
     /// with it where the store checks it. Returns the store's tag for it.
-    pub async fn put(&self, key: &str, blocks: Vec<Bytes>, crc32c: u32) -> Result<Option<String>, StoreError> {
+    pub async fn put(&self, key: &str, content: impl Into<Content>, crc32c: u32) -> Result<Option<String>, StoreError> {
         // In a directory nothing is overwritten unasked, whoever wrote it; a bucket's keys are our own, and a put that may
         // overwrite can be sent again when its answer was lost.
         let is_new = self.directory.is_some() && !self.replaces;
@@ -257,11 +272,23 @@ impl Store {
         if self.checks_crc32c {
             options.extensions.insert(checksum::Checksum(crc32c));
         }
-        let (at, size) = (self.key(key)?, blocks.iter().map(Bytes::len).sum());
-        let put = self.counted(size, self.data.put_opts(&at, blocks.into_iter().collect(), options)).await;
+        let (at, content) = (self.key(key)?, content.into());
+        let (size, (payload, _standing)) = (content.length(), self.payload(content));
+        let put = self.counted(size as usize, self.data.put_opts(&at, payload, options)).await;
         let result = put.map_err(|error| self.error("write", key, &error))?;
         self.compare(key, &result.extensions, crc32c)?;
         Ok(result.e_tag)
+    }
+
+    /// What the crate is given of it, and what must stay as long as it is sent.
+    fn payload(&self, content: Content) -> (PutPayload, Option<Standing>) {
+        match content {
+            Content::Blocks(blocks) => (blocks.into_iter().collect(), None),
+            Content::File(source) => {
+                let (bytes, standing) = self.access.sources().stand_in(&source);
+                (PutPayload::from_bytes(bytes), Some(standing))
+            }
+        }
     }
 
     /// Keys of what keeps these from being written. In a bucket nothing does: it has no directories.

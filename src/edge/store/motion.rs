@@ -24,6 +24,8 @@ struct Counts {
     /// That the kernel took to send them.
     sent: AtomicU64,
     owed: AtomicU32,
+    /// Of these, how many wait for us.
+    idle: AtomicU32,
     writes: Mutex<Writes>,
     /// The connections, by their descriptors.
     lines: Mutex<BTreeMap<RawFd, Traffic>>,
@@ -85,6 +87,12 @@ impl Meter {
         Owed(self.clone())
     }
 
+    /// An answer is not owed from now on, until what comes back is dropped: the question waits for us.
+    pub(super) fn idle(&self) -> Idle {
+        self.0.idle.fetch_add(1, Relaxed);
+        Idle(self.clone())
+    }
+
     /// Something is sent from now on, until what comes back is told the answer or dropped.
     pub(super) fn writes(&self) -> Write {
         let mut writes = self.lock();
@@ -105,7 +113,7 @@ impl Meter {
         let writes = self.lock();
         Motion {
             bytes: self.0.bytes.load(Relaxed),
-            owed: self.0.owed.load(Relaxed),
+            owed: self.0.owed.load(Relaxed).saturating_sub(self.0.idle.load(Relaxed)),
             begun: writes.begun,
             oldest: writes.open.first().copied(),
             taken: writes.taken,
@@ -183,6 +191,15 @@ pub(super) struct Owed(Meter);
 impl Drop for Owed {
     fn drop(&mut self) {
         self.0.0.owed.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A question that is not asked to its end, since we wait for something else.
+pub(super) struct Idle(Meter);
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.0.0.idle.fetch_sub(1, Relaxed);
     }
 }
 
@@ -291,6 +308,10 @@ mod tests {
         meter.moved(1);
         let moved = meter.read();
         assert!(!moved.is_stuck_since(asked));
+        let here = meter.idle();
+        assert!(!meter.read().is_stuck_since(moved), "it waits for us");
+        drop(here);
+        assert!(meter.read().is_stuck_since(moved));
         drop(owed);
         assert!(!meter.read().is_stuck_since(moved), "it has answered");
     }

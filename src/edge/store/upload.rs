@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use object_store::{GetOptions, GetResult, MultipartUpload, ObjectStoreExt};
 
-use super::{Store, StoreError};
+use super::{Content, Store, StoreError};
 use crate::edge::blocking::blocking;
 
 /// Bytes that are written to a directory at a time.
@@ -52,18 +52,21 @@ impl Store {
 
 impl<'a> Upload<'a> {
     /// The next part; parts come in the order of the calls, and several may be awaited at once.
-    pub fn part(&mut self, blocks: Vec<Bytes>) -> impl Future<Output = Result<(), StoreError>> + use<'a> {
-        self.size += blocks.iter().map(|block| block.len() as u64).sum::<u64>();
+    pub fn part(&mut self, content: Content) -> impl Future<Output = Result<(), StoreError>> + use<'a> {
+        self.size += content.length();
         let (store, key) = (self.store, self.key.clone());
-        let pieces = if store.directory.is_some() { in_steps(blocks) } else { vec![blocks] };
-        let put = |piece: Vec<Bytes>| {
-            let size = piece.iter().map(Bytes::len).sum();
-            self.upload.as_mut().map(|upload| (size, upload.put_part(piece.into_iter().collect())))
+        let pieces = match content {
+            Content::Blocks(blocks) if store.directory.is_some() => in_steps(blocks),
+            content => vec![content],
+        };
+        let put = |piece: Content| {
+            let (size, (payload, standing)) = (piece.length(), store.payload(piece));
+            self.upload.as_mut().map(|upload| (size, upload.put_part(payload), standing))
         };
         let puts: Vec<_> = pieces.into_iter().filter_map(put).collect();
         async move {
-            for (size, put) in puts {
-                store.counted(size, put).await.map_err(|error| store.error("write", &key, &error))?;
+            for (size, put, _standing) in puts {
+                store.counted(size as usize, put).await.map_err(|error| store.error("write", &key, &error))?;
             }
             Ok(())
         }
@@ -112,11 +115,11 @@ impl Store {
 }
 
 /// In pieces that a slow file system takes one of in a few seconds: it is seen that it takes them.
-fn in_steps(blocks: Vec<Bytes>) -> Vec<Vec<Bytes>> {
+fn in_steps(blocks: Vec<Bytes>) -> Vec<Content> {
     let mut pieces = Vec::new();
     for mut block in blocks {
         while !block.is_empty() {
-            pieces.push(vec![block.split_to(STEP.min(block.len()))]);
+            pieces.push(Content::Blocks(vec![block.split_to(STEP.min(block.len()))]));
         }
     }
     pieces

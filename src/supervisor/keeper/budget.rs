@@ -13,6 +13,8 @@ const LEAST: u64 = 8 << 20;
 /// Of what is free a transfer takes one part in so many: the trainer may want some meanwhile, and the kernel has buffers
 /// for what is sent.
 const SHARE: u64 = 4;
+/// What is sent out of a file counts as this much, so that only some are at once.
+pub(super) const STREAM: u64 = MOST / 8;
 /// It is counted in these.
 pub(super) const UNIT: u64 = 1 << 20;
 
@@ -33,14 +35,19 @@ impl Budget {
         Budget { turns: Semaphore::new(units as usize), units }
     }
 
-    /// How a store's data are sent and fetched within it: as it likes them, or in smaller pieces and fewer at once.
+    /// How a store's data are sent and fetched within it: as it likes them, or in smaller pieces, where those are held in
+    /// memory, and fewer at once.
     pub(super) fn fit(&self, habits: Habits) -> Habits {
         let bytes = self.units * UNIT;
         let at_once = habits.at_once as u64 * bytes / MOST;
+        let habits = Habits { at_once: at_once.max(1) as usize, ..habits };
+        if habits.streams {
+            return habits;
+        }
         Habits {
             whole: habits.whole.min((bytes / 3).max(LEAST)),
             part: habits.part.min((bytes / 4).max(LEAST)),
-            at_once: at_once.max(1) as usize,
+            ..habits
         }
     }
 
@@ -55,15 +62,18 @@ impl Budget {
 mod tests {
     use super::*;
 
-    const BUCKET: Habits = Habits { whole: 64 << 20, part: 32 << 20, at_once: 128 };
-    const DIRECTORY: Habits = Habits { whole: 8 << 20, part: 8 << 20, at_once: 4 };
+    const BUCKET: Habits = Habits { whole: 64 << 20, part: 32 << 20, at_once: 128, streams: false };
+    const STREAMED: Habits = Habits { streams: true, ..BUCKET };
+    const DIRECTORY: Habits = Habits { whole: 8 << 20, part: 8 << 20, at_once: 4, streams: false };
 
     #[test]
     fn where_there_is_memory_a_store_gets_its_data_as_it_likes_them() {
         for room in [None, Some(MOST * SHARE), Some(u64::MAX)] {
             let budget = Budget::of(room);
             assert_eq!(budget.units * UNIT, MOST);
-            assert_eq!((budget.fit(BUCKET), budget.fit(DIRECTORY)), (BUCKET, DIRECTORY));
+            for habits in [BUCKET, STREAMED, DIRECTORY] {
+                assert_eq!(budget.fit(habits), habits);
+            }
         }
     }
 
@@ -73,6 +83,7 @@ mod tests {
             let (budget, most) = (Budget::of(Some(room)), (room / SHARE).max(LEAST));
             let (bucket, directory) = (budget.fit(BUCKET), budget.fit(DIRECTORY));
             assert!(bucket.whole.max(bucket.part).max(directory.part) <= most, "{room}");
+            assert_eq!(budget.fit(STREAMED), Habits { at_once: bucket.at_once, ..STREAMED });
             assert!(bucket.at_once as u64 * UNIT <= most && directory.at_once >= 1, "{room}");
             assert!(budget.hold(u64::MAX).await.is_some(), "what is larger than all of it takes all of it");
         }

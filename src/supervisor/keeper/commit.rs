@@ -13,9 +13,10 @@ use super::guard::AT_ONCE;
 use super::known::{Known, Sent};
 use super::look::{Local, same_bytes};
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
+use super::pieces::Pieces;
 use super::pins::{Pins, pin, unchanged, unpin};
 use super::retention::{commits, unless_stuck};
-use super::send::{Pools, Sending, Stop, verify, without_data};
+use super::send::{Sending, Stop, verify, without_data};
 use super::transfer::make_durable;
 use crate::edge::store::{Created, Store, Trouble};
 use crate::edge::{clock, limits};
@@ -317,8 +318,7 @@ impl Mirror {
             known: &self.known,
             pace,
             habits: if pace.is_some() { habits.gently() } else { habits },
-            budget,
-            pools: Pools::new(),
+            pieces: Pieces::new(budget, habits.streams),
             clock: self.clock,
             told: &told,
             made: &self.made,

@@ -17,8 +17,9 @@ use super::budget::Budget;
 use super::flush::{LAST_LOOK_PAUSE, LAST_TRIES};
 use super::known::{Known, Sent};
 use super::mirror::{Mirror, beneath, blocking, way_out};
+use super::pieces::Pieces;
 use super::pins::Held;
-use super::send::{Pools, Sending, Stop};
+use super::send::{Sending, Stop};
 use super::transfer::{going_on, make_durable};
 use crate::edge::clock::Clock;
 use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
@@ -193,8 +194,7 @@ async fn copy(
         known: &known,
         pace: None,
         habits: budget.fit(store.habits()),
-        budget,
-        pools: Pools::new(),
+        pieces: Pieces::new(budget, store.habits().streams),
         clock: Clock::start(),
         told,
         made,

@@ -8,30 +8,23 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
-use tokio::sync::SemaphorePermit;
 
-use super::budget::{Budget, UNIT};
 use super::known::{Known, Sent};
 use super::mirror::blocking;
+use super::pieces::Pieces;
 use super::pins::Held;
 use super::sums::Sums;
-use crate::edge::beneath::{Beneath, forget, read_into};
+use crate::edge::beneath::Beneath;
 use crate::edge::clock::Clock;
-use crate::edge::pool::Pool;
-use crate::edge::store::{Habits, Store, StoreError, Trouble, Upload};
+use crate::edge::store::{Habits, Source, Store, StoreError, Trouble, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Item, ItemKind, ORDINARY};
 use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
 use crate::rules::checkpoint::pace::Pace;
 use crate::rules::checkpoint::{Entry, Kind};
 
-/// Bytes of a large buffer; divides [`CHUNK`].
-const BLOCK: u64 = 4 << 20;
-/// A file of so many bytes has a smaller one.
-const SMALL: u64 = 256 << 10;
 /// A file of no more is hashed, to be found again whatever it is called.
 const HASHED: u64 = 8 << 20;
 /// Between two looks whether a cap was lifted.
@@ -76,9 +69,7 @@ pub(super) struct Sending<'a> {
     /// Whether the manifest shall have a BLAKE3 of each file.
     pub(super) strong: bool,
     pub(super) habits: Habits,
-    /// Of memory.
-    pub(super) budget: Budget,
-    pub(super) pools: Pools,
+    pub(super) pieces: Pieces,
     pub(super) clock: Clock,
     /// Hears how many bytes more are through.
     pub(super) told: &'a dyn Fn(u64),
@@ -86,40 +77,23 @@ pub(super) struct Sending<'a> {
     pub(super) made: &'a RefCell<Vec<String>>,
 }
 
-/// What files are read into.
-#[derive(Clone)]
-pub(super) struct Pools {
-    small: Pool,
-    blocks: Pool,
-}
-
-impl Pools {
-    pub(super) fn new() -> Pools {
-        Pools { small: Pool::new(SMALL), blocks: Pool::new(BLOCK) }
-    }
-
-    fn of(&self, bytes: u64) -> &Pool {
-        if bytes <= SMALL { &self.small } else { &self.blocks }
-    }
-}
-
 impl Sending<'_> {
     /// Copies one file to its key, or finds the key under which its bytes lie already.
     pub(super) async fn send(&self, entry: &Entry, from: Held, key: String) -> Result<Sent, Stop> {
-        let (dir, pools) = (Arc::clone(self.dir), self.pools.clone());
+        let dir = Arc::clone(self.dir);
         let unreadable = |error: io::Error| unread(entry, &error);
         let size = entry.size;
         if size <= self.habits.whole {
             self.take_turn(size).await;
-            let _held = self.hold(size).await;
+            let _held = self.pieces.hold(size).await;
             let sums = Sums::new(self.strong || size <= HASHED);
-            let read = blocking(move || read_blocks(&pools, &from.open(&dir)?, 0, size, sums, true));
-            let (blocks, sums) = read.await.map_err(unreadable)?;
-            entire(&blocks, size, entry)?;
+            let read = self.pieces.read(move || from.open(&dir), 0, size, sums, true);
+            let (content, sums) = read.await.map_err(unreadable)?;
             let (crc32c, strong) = (sums.whole(), sums.strong());
             let mut item = self.item_of(entry, key, sums);
             if !self.find(entry, &mut item, strong.as_ref()) {
-                item.etag = self.store.put(&item.key, blocks, crc32c).await?;
+                let source = content.source();
+                item.etag = judged(entry, source, self.store.put(&item.key, content, crc32c).await)?;
                 self.made.borrow_mut().push(item.key.clone());
             }
             (self.told)(size);
@@ -127,7 +101,7 @@ impl Sending<'_> {
         }
         let file = blocking(move || from.open(&dir)).await.map_err(unreadable)?;
         if self.known.may_hold(entry) {
-            let _held = self.hold(BLOCK).await;
+            let _held = self.pieces.hold_one().await;
             let sums = self.sums_of(&file, size).await.map_err(unreadable)?;
             let mut item = self.item_of(entry, key.clone(), sums);
             if self.find(entry, &mut item, None) {
@@ -154,8 +128,7 @@ impl Sending<'_> {
     async fn sums_of(&self, file: &File, size: u64) -> io::Result<Sums> {
         let mut sums = Sums::default();
         for from in (0..size).step_by(CHUNK as usize) {
-            let (reader, pools, until) = (file.try_clone()?, self.pools.clone(), size.min(from + CHUNK));
-            sums = blocking(move || add_stretch(&pools, &reader, from, until, sums)).await?;
+            sums = self.pieces.sum(file.try_clone()?, from, size.min(from + CHUNK), sums).await?;
             (self.told)(0);
         }
         Ok(sums)
@@ -198,7 +171,7 @@ impl Sending<'_> {
             // Waiting for memory is waiting for a part to be through.
             let held = async {
                 self.take_turn(wanted).await;
-                self.hold(wanted).await
+                self.pieces.hold(wanted).await
             };
             tokio::pin!(held);
             let held = loop {
@@ -210,8 +183,8 @@ impl Sending<'_> {
             };
             let failed = |error: io::Error| unread(entry, &error);
             let (reader, is_last) = (file.try_clone().map_err(failed)?, at + wanted == entry.size);
-            let (so_far, pools) = (std::mem::take(&mut sums), self.pools.clone());
-            let read = blocking(move || read_blocks(&pools, &reader, at, wanted, so_far, is_last));
+            let so_far = std::mem::take(&mut sums);
+            let read = self.pieces.read(move || Ok(reader), at, wanted, so_far, is_last);
             tokio::pin!(read);
             let read = loop {
                 tokio::select! {
@@ -220,13 +193,12 @@ impl Sending<'_> {
                     Some(done) = under_way.next(), if !under_way.is_empty() => (self.told)(done?),
                 }
             };
-            let (blocks, new) = read.map_err(failed)?;
+            let (content, new) = read.map_err(failed)?;
             sums = new;
-            entire(&blocks, wanted, entry)?;
-            let sent = upload.part(blocks);
+            let (source, sent) = (content.source(), upload.part(content));
             under_way.push(async move {
                 let _held = held;
-                sent.await.map(|()| wanted)
+                judged(entry, source, sent.await).map(|()| wanted)
             });
             at += wanted;
         }
@@ -254,53 +226,6 @@ impl Sending<'_> {
             blake3,
         }
     }
-
-    /// Waits until the buffers for so many bytes may be in use.
-    async fn hold(&self, bytes: u64) -> Option<SemaphorePermit<'_>> {
-        self.budget.hold(units_of(bytes)).await
-    }
-}
-
-/// What [`read_blocks`] takes for so many bytes, in [`UNIT`]s; a small buffer counts as one.
-fn units_of(bytes: u64) -> u64 {
-    if bytes <= SMALL { 1 } else { bytes.next_multiple_of(BLOCK) / UNIT }
-}
-
-/// Reads a run of a file, summed, in blocks that are given back one by one.
-fn read_blocks(
-    pools: &Pools,
-    file: &File,
-    from: u64,
-    length: u64,
-    mut sums: Sums,
-    is_last: bool,
-) -> io::Result<(Vec<Bytes>, Sums)> {
-    let mut blocks = Vec::new();
-    let mut at = from;
-    while at < from + length {
-        let wanted = BLOCK.min(from + length - at);
-        let mut block = pools.of(wanted).take()?;
-        block.fill(wanted, |room| read_into(file, at, room, |bytes| sums.add(bytes)))?;
-        at += wanted;
-        blocks.push(Bytes::from_owner(block));
-    }
-    if is_last {
-        forget(file);
-    }
-    Ok((blocks, sums))
-}
-
-/// Sums a stretch of a file, as far as there is one.
-fn add_stretch(pools: &Pools, file: &File, mut at: u64, until: u64, mut sums: Sums) -> io::Result<Sums> {
-    let mut block = pools.blocks.take()?;
-    while at < until {
-        block.fill(until - at, |room| read_into(file, at, room, |bytes| sums.add(bytes)))?;
-        if block.as_ref().is_empty() {
-            break;
-        }
-        at += block.as_ref().len() as u64;
-    }
-    Ok(sums)
 }
 
 /// What a file that cannot be read means for what it is a part of.
@@ -308,6 +233,8 @@ fn unread(entry: &Entry, error: &io::Error) -> Stop {
     let path = &entry.path;
     match error.kind() {
         io::ErrorKind::NotFound => Stop::Changed(format!("{path} vanished while it was copied")),
+        io::ErrorKind::UnexpectedEof => Stop::Changed(format!("{path} became shorter while it was copied")),
+        io::ErrorKind::InvalidData => Stop::Changed(format!("{path} was written to while it was copied")),
         io::ErrorKind::PermissionDenied => Stop::Failed(format!(
             "cannot read {path}: {error}; without it no copy is whole; trainit's user must be allowed to read what the trainer writes"
         )),
@@ -315,13 +242,12 @@ fn unread(entry: &Entry, error: &io::Error) -> Stop {
     }
 }
 
-/// Fails where a file has become shorter.
-fn entire(blocks: &[Bytes], wanted: u64, entry: &Entry) -> Result<(), Stop> {
-    if blocks.iter().map(|b| b.len() as u64).sum::<u64>() == wanted {
-        Ok(())
-    } else {
-        Err(Stop::Changed(format!("{} became shorter while it was copied", entry.path)))
-    }
+/// What became of a write: where the file was at fault, that.
+fn judged<T>(entry: &Entry, source: Option<Arc<Source>>, sent: Result<T, StoreError>) -> Result<T, Stop> {
+    sent.map_err(|error| match source.and_then(|source| source.take_fault()) {
+        Some(fault) => unread(entry, &fault),
+        None => error.into(),
+    })
 }
 
 /// Every object is there with its size, those of earlier commits too.
@@ -388,6 +314,7 @@ pub(super) fn without_data(entries: &[Entry]) -> Vec<Item> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::budget::Budget;
     use super::*;
     use crate::edge::store::Access;
     use crate::rules::checkpoint::address::Address;
@@ -407,8 +334,7 @@ mod tests {
             pace: None,
             strong: false,
             habits: store.habits(),
-            budget: Budget::now(),
-            pools: Pools::new(),
+            pieces: Pieces::new(Budget::now(), false),
             clock: Clock::start(),
             told: &|more| {
                 assert_eq!(more, 0, "no byte is through");
@@ -418,21 +344,11 @@ mod tests {
         };
         let file = tempfile::tempfile().expect("makes a file");
         file.write_all_at(b"weights", CHUNK - 3).expect("writes");
-        let (_, at_once) = read_blocks(&sending.pools, &file, 0, CHUNK + 4, Sums::default(), false).expect("reads");
+        let reader = file.try_clone().expect("duplicates");
+        let at_once = sending.pieces.read(move || Ok(reader), 0, CHUNK + 4, Sums::default(), false).await;
+        let (_, at_once) = at_once.expect("reads");
         let in_stretches = sending.sums_of(&file, CHUNK + 4).await.expect("reads");
         assert_eq!(in_stretches.finish(), at_once.finish());
         assert_eq!(told.get(), 2);
-    }
-
-    #[test]
-    fn buffers_take_no_more_than_was_counted_for_them() {
-        let file = tempfile::tempfile().expect("makes a file");
-        for bytes in [1, SMALL, SMALL + 1, UNIT, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + SMALL] {
-            file.set_len(bytes).expect("grows");
-            let pools = Pools::new();
-            let (blocks, _) = read_blocks(&pools, &file, 0, bytes, Sums::default(), false).expect("reads");
-            let taken: u64 = blocks.iter().map(|b| pools.of(b.len() as u64).length as u64).sum();
-            assert!(taken <= units_of(bytes) * UNIT, "{taken} bytes of buffers for {bytes} bytes");
-        }
     }
 }
