@@ -8,10 +8,10 @@ use super::unit::{Candidate, Scan};
 /// A small file or link beside the units that names the newest one; committed with the unit, restored last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pointer {
-    /// Relative to the checkpoint directory.
-    pub path: String,
     /// The text of the file, or what the link says.
     pub content: String,
+    /// Relative to the checkpoint directory.
+    pub path: String,
     /// Whether it is a symbolic link.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub symlink: bool,

@@ -27,54 +27,56 @@ const MAX_POINTER: usize = 64 << 10;
 /// Each takes as much room as the unit.
 const MOST_COPIES: usize = 32;
 
+// The fields of what is written stand in the order of their keys: a map that sorts them takes 1 KiB a file.
+
 /// What a commit says of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`SCHEMA`].
-    pub schema: String,
-    /// The job's name, for people.
-    pub job: String,
     /// The attempt's number.
     pub attempt: u64,
     /// The attempt's tag, where the store ignores put-if-absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_tag: Option<u32>,
+    /// The step that the trainer itself calls the best so far, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_step: Option<u64>,
+    /// Paths beside the unit, one file, under which it lies as well; without bytes of their own in the store.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded")]
+    pub copies: Vec<String>,
+    /// Seconds since 1970, for people.
+    pub created_unix: u64,
+    /// What is to be restored.
+    #[serde(deserialize_with = "bounded")]
+    pub files: Vec<Item>,
+    /// The layout that recognised it.
+    pub framework: String,
+    /// The checkpoint directory, where a pointer names the unit in it by its absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
+    /// The job's name, for people.
+    pub job: String,
+    /// The node that committed.
+    pub node: u32,
+    /// The commit that the run resumed from, `A-S`.
+    pub parent: Option<String>,
+    /// What names the newest checkpoint; restored last.
+    #[serde(deserialize_with = "bounded")]
+    pub pointers: Vec<Pointer>,
+    /// [`SCHEMA`].
+    pub schema: String,
     /// The sequence within the attempt.
     pub seq: u64,
     /// The training step, where known.
     pub step: Option<u64>,
+    /// Sum of the sizes.
+    pub total_bytes: u64,
     /// What the framework loads, relative to the checkpoint directory.
     pub unit: String,
-    /// The layout that recognised it.
-    pub framework: String,
-    /// Number of training processes, where known.
-    pub world_size: Option<u32>,
-    /// The node that committed.
-    pub node: u32,
-    /// Seconds since 1970, for people.
-    pub created_unix: u64,
-    /// The commit that the run resumed from, `A-S`.
-    pub parent: Option<String>,
-    /// The step that the trainer itself calls the best so far, where it says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub best_step: Option<u64>,
     /// Permission bits of the unit, where it is a directory and they are not [`ORDINARY`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit_mode: Option<u32>,
-    /// Sum of the sizes.
-    pub total_bytes: u64,
-    /// What is to be restored.
-    #[serde(deserialize_with = "bounded")]
-    pub files: Vec<Item>,
-    /// What names the newest checkpoint; restored last.
-    #[serde(deserialize_with = "bounded")]
-    pub pointers: Vec<Pointer>,
-    /// The checkpoint directory, where a pointer names the unit in it by its absolute path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub home: Option<String>,
-    /// Paths beside the unit, one file, under which it lies as well; without bytes of their own in the store.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded")]
-    pub copies: Vec<String>,
+    /// Number of training processes, where known.
+    pub world_size: Option<u32>,
 }
 
 /// What is read before anything else.
@@ -86,41 +88,41 @@ struct Head {
 /// One file or symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// Relative to the checkpoint directory.
-    pub path: String,
-    /// What it is.
-    #[serde(rename = "type")]
-    pub kind: ItemKind,
-    /// Bytes.
-    #[serde(default)]
-    pub size: u64,
-    /// Permission bits.
-    #[serde(default)]
-    pub mode: u32,
-    /// Modification time, nanoseconds since 1970.
-    #[serde(default)]
-    pub mtime_ns: i64,
-    /// Where its bytes lie in the store, relative to the prefix.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub key: String,
-    /// What the link says.
+    /// BLAKE3 of the whole file, 64 lower-case hex digits, where it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<String>,
+    pub blake3: Option<String>,
+    /// Of each chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chunks: Option<Chunks>,
+    /// Of the whole file, eight lower-case hex digits.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub crc32c: String,
     /// The store's tag for the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
     /// The store's version of the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<String>,
-    /// Of the whole file, eight lower-case hex digits.
+    /// Where its bytes lie in the store, relative to the prefix.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub crc32c: String,
-    /// Of each chunk.
+    pub key: String,
+    /// Permission bits.
+    #[serde(default)]
+    pub mode: u32,
+    /// Modification time, nanoseconds since 1970.
+    #[serde(default)]
+    pub mtime_ns: i64,
+    /// Relative to the checkpoint directory.
+    pub path: String,
+    /// Bytes.
+    #[serde(default)]
+    pub size: u64,
+    /// What the link says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chunks: Option<Chunks>,
-    /// BLAKE3 of the whole file, 64 lower-case hex digits, where it was asked for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub blake3: Option<String>,
+    pub target: Option<String>,
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: ItemKind,
 }
 
 /// What an [`Item`] is.
@@ -136,11 +138,11 @@ pub enum ItemKind {
 /// Checksums of equal parts, the last one shorter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunks {
-    /// Bytes of each but the last.
-    pub size: u64,
     /// Eight lower-case hex digits each.
     #[serde(deserialize_with = "bounded")]
     pub crc32c: Vec<String>,
+    /// Bytes of each but the last.
+    pub size: u64,
 }
 
 /// Eight lower-case hex digits.
@@ -151,9 +153,7 @@ pub fn hex(crc32c: u32) -> String {
 impl Manifest {
     /// The bytes to commit: sorted keys, one line. Errors: too long.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
-        // A `Value` keeps its keys in a sorted map.
-        let bytes = serde_json::to_value(self).and_then(|value| serde_json::to_vec(&value));
-        let bytes = bytes.map_err(|error| error.to_string())?;
+        let bytes = serde_json::to_vec(self).map_err(|error| error.to_string())?;
         if bytes.len() as u64 > LIMIT { Err("its manifest would be over 256 MiB".to_owned()) } else { Ok(bytes) }
     }
 

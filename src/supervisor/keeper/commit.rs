@@ -369,12 +369,11 @@ impl Mirror {
         items.extend(without_data(&local.entries));
         items.sort_by(|a, b| a.path.cmp(&b.path));
         let home = self.home(&local.names, &local.candidate.unit).await;
-        let manifest = Manifest { home, ..self.manifest(local, &stamp, items, bytes) };
         let cannot = |why: String| Stop::Failed(format!("cannot commit {}: {why}", local.candidate.unit));
-        let text = manifest.bytes().map_err(cannot)?;
+        let text = Manifest { home, ..self.manifest(local, &stamp, items, bytes) }.bytes().map_err(cannot)?;
         let name = CommitName::of(stamp.clone(), local.age.step, &text);
         // What we would not restore we do not commit.
-        Manifest::read(&name, &text).map_err(cannot)?;
+        let manifest = Manifest::read(&name, &text).map_err(cannot)?;
         faults.point(8);
         if store.create(&name.key(), text).await? == Created::Taken {
             self.naming = None;
