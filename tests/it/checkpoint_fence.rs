@@ -112,3 +112,19 @@ fn what_is_committed_is_no_failure_where_the_store_is_gone_at_the_end() {
         .output()
         .expect_code(0);
 }
+
+#[test]
+fn where_a_store_lets_two_claim_one_number_the_one_whose_claim_was_written_over_gives_way_and_touches_nothing() {
+    let place = Place::new();
+    let go = pipe(&place, "go");
+    let save = "mkdir $TRAINIT_CHECKPOINT_DIR/step-100; echo 1 > $TRAINIT_CHECKPOINT_DIR/step-100/weights.bin";
+    let first = rarely_looking(&place, "checkpoints", &format!("echo ready; read _ < {go}; {save}")).start();
+    first.after_line("ready");
+    let theirs = place.store().join("step-100/0000000001-000001");
+    fs::create_dir_all(&theirs).unwrap();
+    fs::write(theirs.join("weights.bin"), "theirs").unwrap();
+    fs::write(place.store().join(".trainit/attempts/0000000001.json"), r#"{"nonce":"theirs"}"#).unwrap();
+    fs::write(&go, "\n").unwrap();
+    assert_eq!(first.finish().expect_code(205).verdict()["reason"], "fenced");
+    assert_eq!((place.steps(), fs::read_to_string(theirs.join("weights.bin")).unwrap()), (vec![], "theirs".to_owned()));
+}

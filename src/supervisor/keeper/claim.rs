@@ -24,6 +24,8 @@ const LATE: Duration = Duration::from_secs(2);
 /// What came of claiming an attempt.
 pub(super) struct Claim {
     pub(super) attempt: Attempt,
+    /// What it says in the store.
+    pub(super) body: Vec<u8>,
     /// Whether the store keeps two runs apart.
     pub(super) honest: bool,
     /// Whether it held commits.
@@ -61,11 +63,12 @@ async fn try_to_claim(store: &Store) -> Result<Claim, StoreError> {
     before.extend(commits.into_iter().map(|name| name.stamp.attempt));
     let honest = first == Created::Ours && store.refuses(&probe, nonce().into_bytes()).await?;
     // What is left of a probe costs nothing; failing to delete it is no reason to stop.
-    let (attempt, _) = join(claim_from(store, plan::next_number(&before), honest), store.delete(&probe)).await;
-    Ok(Claim { attempt: attempt?, honest, saw_commits })
+    let body = body();
+    let (attempt, _) = join(claim_from(store, plan::next_number(&before), honest, &body), store.delete(&probe)).await;
+    Ok(Claim { attempt: attempt?, body, honest, saw_commits })
 }
 
-async fn claim_from(store: &Store, mut number: u64, honest: bool) -> Result<Attempt, StoreError> {
+async fn claim_from(store: &Store, mut number: u64, honest: bool, body: &[u8]) -> Result<Attempt, StoreError> {
     let tag = if honest { None } else { u32::from_str_radix(&nonce()[..8], 16).ok() };
     loop {
         if number > Attempt::LAST {
@@ -74,7 +77,7 @@ async fn claim_from(store: &Store, mut number: u64, honest: bool) -> Result<Atte
             return Err(store.useless("claim an attempt after", &last.key(), why));
         }
         let attempt = Attempt { number, tag };
-        match store.create(&attempt.key(), body()).await? {
+        match store.create(&attempt.key(), body.to_vec()).await? {
             Created::Ours => return Ok(attempt),
             Created::Taken => number += 1,
         }
@@ -88,12 +91,17 @@ fn body() -> Vec<u8> {
 
 /// Where our attempt stands. A claim that is gone is made again where the store still has a commit that we know of: a
 /// rule of the bucket may delete what is old.
-pub(super) async fn standing(store: &Store, ours: &Attempt, known: Option<&Stamp>) -> Result<Standing, StoreError> {
+pub(super) async fn standing(
+    store: &Store,
+    ours: &Attempt,
+    body: &[u8],
+    known: Option<&Stamp>,
+) -> Result<Standing, StoreError> {
     let standing = plan::standing(ours, &attempts(store).await?);
     if standing != Standing::Gone || !commits(store).await?.iter().any(|name| Some(&name.stamp) == known) {
         return Ok(standing);
     }
-    Ok(match store.create(&ours.key(), body()).await? {
+    Ok(match store.create(&ours.key(), body.to_vec()).await? {
         Created::Ours => Standing::Newest,
         // Another has taken the number meanwhile.
         Created::Taken => Standing::Overtaken(ours.clone()),

@@ -68,7 +68,7 @@ impl Mirror {
     /// The newer run that has taken over, if one has and can be asked for.
     pub(super) async fn overtaken(&self) -> Option<Attempt> {
         let (store, attempt) = (self.store.as_ref()?, self.attempt.as_ref()?);
-        match standing(store, attempt, None).await.ok()? {
+        match standing(store, attempt, &self.claim, None).await.ok()? {
             Standing::Overtaken(by) => Some(by),
             _ => None,
         }
@@ -86,11 +86,23 @@ impl Mirror {
 
     /// May we still commit?
     pub(super) async fn fence(&self, store: &Store, ours: &Attempt) -> Result<(), Stop> {
-        match standing(store, ours, self.known_commit()).await? {
-            Standing::Newest => Ok(()),
+        match standing(store, ours, &self.claim, self.known_commit()).await? {
+            Standing::Newest => self.is_alone(store, ours).await,
             Standing::Overtaken(by) => Err(Stop::Fenced(by)),
             Standing::Gone => Err(Stop::Failed(self.unclaimed(ours))),
         }
+    }
+
+    /// A store that looks whether a name is free, and writes then, lets two runs claim one number; what the later of them
+    /// wrote stays. Whoever has committed by it has come through here.
+    async fn is_alone(&self, store: &Store, ours: &Attempt) -> Result<(), Stop> {
+        let has_committed = self.known_commit().is_some_and(|stamp| stamp.attempt == *ours);
+        if has_committed || store.get(&ours.key(), LIMIT).await? == self.claim {
+            return Ok(());
+        }
+        // The other's lie under the same keys.
+        self.made.take();
+        Err(Stop::Fenced(ours.clone()))
     }
 
     /// Fails where the unit has got more files than were copied. That it is gone is no harm.

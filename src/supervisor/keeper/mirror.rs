@@ -86,6 +86,8 @@ pub struct Mirror {
     pub(crate) store: Option<Arc<Store>>,
     /// Our claim; `None` when nothing is to be committed.
     pub(crate) attempt: Option<Attempt>,
+    /// What it says in the store.
+    pub(super) claim: Vec<u8>,
     /// Whether the store held commits when it was claimed.
     pub(crate) saw_commits: bool,
     /// Of the last commit that was tried.
@@ -189,6 +191,7 @@ impl Mirror {
             clock: Clock::start(),
             store: None,
             attempt: None,
+            claim: Vec::new(),
             saw_commits: false,
             seq: 0,
             lineage: None,
@@ -238,6 +241,7 @@ impl Mirror {
                 ));
             }
             mirror.attempt = Some(claim.attempt);
+            mirror.claim = claim.body;
             mirror.saw_commits = claim.saw_commits;
         }
         mirror.config.faults.point(1);

@@ -191,7 +191,7 @@ impl Mirror {
     /// A store that does not show our claim is not the one that we claimed, or does not show what it holds.
     async fn still_ours(&self, store: &Store) -> Result<(), MirrorError> {
         let Some(ours) = &self.attempt else { return Ok(()) };
-        match standing(store, ours, self.known_commit()).await.map_err(|error| self.away(&error))? {
+        match standing(store, ours, &self.claim, self.known_commit()).await.map_err(|error| self.away(&error))? {
             Standing::Gone => Err(MirrorError::store(self.unclaimed(ours))),
             _ => Ok(()),
         }
