@@ -19,6 +19,7 @@ mod inbox;
 mod known;
 mod lineage;
 mod look;
+mod made;
 pub mod mirror;
 mod model;
 mod names;

@@ -50,6 +50,29 @@ fn a_push_that_is_stopped_takes_back_what_it_sent_and_leaves_with_the_signals_co
 }
 
 #[test]
+fn what_the_store_took_and_has_not_said_so_is_taken_back_too() {
+    type Which = fn(&Request) -> bool;
+    let answers: [(&str, Which); 2] = [
+        ("/weights.bin", |r| r.method == "PUT" && r.key.ends_with("/weights.bin")),
+        ("/huge.bin", |r| r.method == "POST" && r.query.contains_key("uploadId")),
+    ];
+    for (file, is_lost) in answers {
+        let bucket = Bucket::start();
+        let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+        place.save(1);
+        File::create(place.local().join("step-1/huge.bin")).unwrap().set_len(70 << 20).unwrap();
+        bucket.misbehave(move |request| is_lost(request).then_some(Fault::Mute));
+        let push = place.checkpoint("push").start();
+        eventually("it is there", || bucket.keys().iter().any(|key| key.ends_with(file)));
+        push.signal(libc::SIGTERM);
+        let done = push.finish().expect_code(143);
+        assert!(done.err().contains("what was sent of it is taken back"), "{}", done.err());
+        let left: Vec<String> = bucket.keys().into_iter().filter(|key| !key.contains("/.trainit/")).collect();
+        assert_eq!(left, [] as [String; 0], "{file}");
+    }
+}
+
+#[test]
 fn a_push_that_is_stopped_as_it_names_its_commit_deletes_nothing_of_it() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());

@@ -16,6 +16,7 @@ pub use super::config::{MirrorConfig, Restore};
 use super::doubt::CutOff;
 use super::inbox::Haste;
 use super::known::Known;
+use super::made::Made;
 use super::names::Names;
 use super::nook::sweep;
 use super::restore::{Brought, IN_THE_WAY};
@@ -109,8 +110,8 @@ pub struct Mirror {
     pub(crate) committed: Option<Committed>,
     /// A commit whose manifest was on its way: whether it stands is the store's to say.
     pub(super) naming: Option<Committed>,
-    /// Keys that were written for a commit that has no manifest yet.
-    pub(super) made: RefCell<Vec<String>>,
+    /// What was written for a commit that has no manifest yet.
+    pub(super) made: Made,
     /// Whether there was a commit since retention was last looked after.
     pub(super) is_to_retire: bool,
     /// How many turns retention has had without coming to its end.
@@ -202,7 +203,7 @@ impl Mirror {
             bad: Vec::new(),
             committed: None,
             naming: None,
-            made: RefCell::default(),
+            made: Made::default(),
             is_to_retire: false,
             turns: 0,
             told_of_retention: String::new(),

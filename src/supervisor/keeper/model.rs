@@ -6,7 +6,7 @@
 //! whole. What an earlier run left there is replaced, file by file; its manifest goes before the first, and what it alone
 //! named when all of ours is there.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::budget::Budget;
 use super::flush::{LAST_LOOK_PAUSE, LAST_TRIES};
 use super::known::{Known, Sent};
+use super::made::Made;
 use super::mirror::{Mirror, beneath, blocking, way_out};
 use super::pieces::Pieces;
 use super::pins::Held;
@@ -103,7 +104,7 @@ pub(super) async fn publish(
         ))
     })?;
     let (files, bytes) = (plan.listing.files().count(), plan.listing.files().map(|f| f.size).sum());
-    let (made, done, there) = (RefCell::default(), Cell::new(0), &plan.store);
+    let (made, done, there) = (Made::default(), Cell::new(0), &plan.store);
     let told = |more: u64| {
         done.set(done.get() + more);
         progress(done.get(), bytes);
@@ -119,7 +120,7 @@ pub(super) async fn publish(
             "the model in {dir} is not in {store}: {}; {} of its {files} files are there now, the rest is what was there \
              before; it is whole only with {MANIFEST}; {AGAIN}",
             words(stop),
-            made.borrow().len()
+            made.count()
         )),
     })?;
     tracing::info!(files, bytes, "the model is in {store}");
@@ -168,13 +169,7 @@ async fn prepare(model: &LeftModel) -> Result<Plan, Stop> {
 }
 
 /// `made` has the files that are there, `told` hears how many bytes more are through, of so many.
-async fn copy(
-    plan: &Plan,
-    mirror: Option<&Mirror>,
-    bytes: u64,
-    made: &RefCell<Vec<String>>,
-    told: &dyn Fn(u64),
-) -> Result<(), Stop> {
+async fn copy(plan: &Plan, mirror: Option<&Mirror>, bytes: u64, made: &Made, told: &dyn Fn(u64)) -> Result<(), Stop> {
     give_way(mirror).await?;
     let Plan { listing, store, before, in_the_way, .. } = plan;
     let at = plan.dir.clone();

@@ -1,7 +1,6 @@
 //! The files of one commit on their way out: read once, summed and sent. Which checkpoint, when, and whether it
 //! becomes a commit is decided in `commit`.
 
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
@@ -12,6 +11,7 @@ use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::known::{Known, Sent};
+use super::made::Made;
 use super::mirror::blocking;
 use super::pieces::Pieces;
 use super::pins::Held;
@@ -73,8 +73,7 @@ pub(super) struct Sending<'a> {
     pub(super) clock: Clock,
     /// Hears how many bytes more are through.
     pub(super) told: &'a dyn Fn(u64),
-    /// Keys that were written.
-    pub(super) made: &'a RefCell<Vec<String>>,
+    pub(super) made: &'a Made,
 }
 
 impl Sending<'_> {
@@ -93,8 +92,9 @@ impl Sending<'_> {
             let mut item = self.item_of(entry, key, sums);
             if !self.find(entry, &mut item, strong.as_ref()) {
                 let source = content.source();
-                item.etag = judged(entry, source, self.store.put(&item.key, content, crc32c).await)?;
-                self.made.borrow_mut().push(item.key.clone());
+                self.made.begin(&item.key);
+                let put = self.store.put(&item.key, content, crc32c).await;
+                item.etag = judged(entry, source, self.made.end(&item.key, put))?;
             }
             (self.told)(size);
             return Ok(Sent { entry: entry.clone(), item, strong });
@@ -112,8 +112,8 @@ impl Sending<'_> {
         let mut upload = self.store.begin(&key).await?;
         match self.send_parts(&mut upload, file, entry).await {
             Ok(sums) => {
-                let etag = upload.finish(sums.whole()).await?;
-                self.made.borrow_mut().push(key.clone());
+                self.made.begin(&key);
+                let etag = self.made.end(&key, upload.finish(sums.whole()).await)?;
                 let item = Item { etag, ..self.item_of(entry, key, sums) };
                 Ok(Sent { entry: entry.clone(), item, strong: None })
             }
@@ -326,7 +326,7 @@ mod tests {
         let place = tempfile::tempdir().expect("temporary directory");
         let address = Address::Directory(place.path().to_owned());
         let store = Store::open(&address, true, &Access::default()).await.expect("opens");
-        let (made, known, told) = (RefCell::default(), Known::default(), Cell::new(0));
+        let (made, known, told) = (Made::default(), Known::default(), Cell::new(0));
         let sending = Sending {
             store: &store,
             dir: &Arc::new(Beneath::open(place.path()).expect("opens")),
