@@ -306,6 +306,9 @@ fn the_probe_as_a_program_of_its_own_says_the_same() {
     let fake = FakeNvml::new(&[]);
     let own = env!("CARGO_BIN_EXE_trainit-gpu-probe");
     let done = fake.trainit(&["gpus", "--json"]).env("TRAINIT_GPU_PROBE", own).output().expect_code(0);
+    for disposition in ["SigIgn", "SigCgt"] {
+        assert_eq!(fake.state(disposition), "0000000000000000", "{disposition}");
+    }
     assert_eq!(object(&done), fake.gpus());
 }
 
