@@ -17,18 +17,21 @@ use crate::rules::env::Env;
 pub enum First {
     /// Not at all, or in another's words.
     Untold,
-    /// By the process's rank: the first of these that is given.
-    Rank(&'static [&'static str]),
+    /// By the process's rank: the first of each that is given along with the others, without which nobody's rank is meant.
+    Rank(&'static [&'static [&'static str]]),
     /// By the task in this description of the cluster.
     Task(&'static str),
     /// By the host's place: all of these that are given are 0.
     Host(&'static [&'static str]),
+    /// By the host's name, in the first of these: the first in the list that the second holds.
+    Name([&'static str; 2]),
 }
 
 impl First {
     fn by_rank(&self, env: &Env) -> Option<bool> {
         let First::Rank(variables) = self else { return None };
-        variables.iter().find_map(|name| env.given(name)).map(is_zero)
+        let is_given = |name: &&str| env.given(name).is_some();
+        variables.iter().find(|names| names.iter().all(is_given)).and_then(|names| env.given(names[0])).map(is_zero)
     }
 
     fn by_task(&self, env: &Env) -> Option<bool> {
@@ -37,8 +40,11 @@ impl First {
     }
 
     fn by_host(&self, env: &Env) -> bool {
-        let First::Host(variables) = self else { return true };
-        variables.iter().filter_map(|name| env.given(name)).all(is_zero)
+        match self {
+            First::Host(variables) => variables.iter().filter_map(|name| env.given(name)).all(is_zero),
+            First::Name(variables) => is_first_name(variables.map(|name| env.given(name))).unwrap_or(true),
+            _ => true,
+        }
     }
 }
 
@@ -53,6 +59,13 @@ pub fn is_first(env: &Env) -> bool {
 
 fn is_zero(rank: &str) -> bool {
     rank.trim().parse() == Ok(0u64)
+}
+
+/// `None` where there is no name or no list.
+fn is_first_name(name_and_list: [Option<&str>; 2]) -> Option<bool> {
+    let [Some(name), Some(list)] = name_and_list else { return None };
+    let list: Vec<String> = serde_json::from_str(list).ok()?;
+    Some(list.first()? == name.trim())
 }
 
 /// `None` where the specification names no task.
@@ -98,8 +111,26 @@ mod tests {
     }
 
     #[test]
+    fn of_torchruns_and_sagemakers_hosts_the_first_reports_unless_a_rank_is_given() {
+        let sagemaker = |host: &str| with(&[("SM_CURRENT_HOST", host), ("SM_HOSTS", r#"["algo-1", "algo-2"]"#)]);
+        assert!(sagemaker("algo-1") && sagemaker("algo-1\n") && !sagemaker("algo-2"));
+        assert!(with(&[("SM_CURRENT_HOST", "algo-2")]) && with(&[("SM_CURRENT_HOST", "x"), ("SM_HOSTS", "x")]));
+        assert!(with(&[("PET_NODE_RANK", "0")]) && !with(&[("PET_NODE_RANK", "1")]));
+        assert!(!with(&[("PET_NODE_RANK", "0"), ("RANK", "3")]), "another process of the first host");
+        let whole = [("SM_CURRENT_HOST", "algo-2"), ("SM_HOSTS", r#"["algo-1", "algo-2"]"#), ("RANK", "0")];
+        assert!(with(&whole), "the ranks hold");
+    }
+
+    #[test]
+    fn a_number_that_many_have_is_a_rank_only_beside_the_address_that_makes_it_one() {
+        assert!(with(&[("PROCESS_ID", "4711")]));
+        assert!(!with(&[("PROCESS_ID", "1"), ("NUM_PROCESSES", "2"), ("COORDINATOR_ADDRESS", "a")]));
+        assert!(with(&[("PROCESS_ID", "0"), ("NUM_PROCESSES", "2"), ("COORDINATOR_ADDRESS", "a")]));
+    }
+
+    #[test]
     fn only_rank_0_of_every_launcher_reports() {
-        let ranks = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"];
+        let ranks = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "JAX_PROCESS_ID", "SLURM_PROCID"];
         for name in ranks {
             assert!(with(&[(name, "0")]) && with(&[(name, " 0 ")]), "{name}");
             assert!(!with(&[(name, "1")]) && !with(&[(name, "x")]), "{name}");

@@ -2,6 +2,7 @@
 //! prefix.
 
 use super::Platform;
+use super::first::First;
 use super::input::{Input, rank, within};
 use super::spec::{ClusterError, Leader, PlatformName, Reading, Warning, role_of_rank};
 
@@ -33,21 +34,24 @@ const FORMS: [Names; 2] = [
 
 const NAME: PlatformName = PlatformName("jax_env");
 
-pub(super) const JAX_ENV: Platform = Platform::of(
-    &[NAME],
-    &[
-        "JAX_NUM_PROCESSES",
-        "JAX_PROCESS_ID",
-        "JAX_COORDINATOR_ADDRESS",
-        "JAX_COORDINATOR_PORT",
-        "NUM_PROCESSES",
-        "PROCESS_ID",
-        "COORDINATOR_ADDRESS",
-        "COORDINATOR_PORT",
-    ],
-    "JAX_NUM_PROCESSES and JAX_PROCESS_ID",
-    read,
-);
+pub(super) const JAX_ENV: Platform = Platform {
+    first: First::Rank(&[&["JAX_PROCESS_ID"], &["PROCESS_ID", "NUM_PROCESSES", "COORDINATOR_ADDRESS"]]),
+    ..Platform::of(
+        &[NAME],
+        &[
+            "JAX_NUM_PROCESSES",
+            "JAX_PROCESS_ID",
+            "JAX_COORDINATOR_ADDRESS",
+            "JAX_COORDINATOR_PORT",
+            "NUM_PROCESSES",
+            "PROCESS_ID",
+            "COORDINATOR_ADDRESS",
+            "COORDINATOR_PORT",
+        ],
+        "JAX_NUM_PROCESSES and JAX_PROCESS_ID",
+        read,
+    )
+};
 
 /// Reads either form.
 fn read(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

@@ -28,7 +28,7 @@ const AZURE_ML: PlatformName = PlatformName("azureml");
 
 pub(super) const MPI: Platform = Platform {
     launches: true,
-    first: First::Rank(&[OPEN_MPI.rank]),
+    first: First::Rank(&[&[OPEN_MPI.rank]]),
     ..Platform::of(
         &[AZURE_ML, NAME],
         &[

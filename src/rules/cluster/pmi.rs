@@ -20,7 +20,7 @@ const NAME: PlatformName = PlatformName("pmi");
 
 pub(super) const PMI: Platform = Platform {
     launches: true,
-    first: First::Rank(&[HYDRA.rank, "PMIX_RANK"]),
+    first: First::Rank(&[&[HYDRA.rank], &["PMIX_RANK"]]),
     ..Platform::of(
         &[NAME],
         &["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"],

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::Platform;
 use super::address::parse_host;
+use super::first::First;
 use super::input::Input;
 use super::json;
 use super::pools::workers;
@@ -38,12 +39,15 @@ struct Found {
 
 const NAME: PlatformName = PlatformName("sagemaker");
 
-pub(super) const SAGEMAKER: Platform = Platform::of(
-    &[NAME],
-    &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"],
-    "/opt/ml/input/config/resourceconfig.json, or SM_HOSTS and SM_CURRENT_HOST",
-    read,
-);
+pub(super) const SAGEMAKER: Platform = Platform {
+    first: First::Name(["SM_CURRENT_HOST", "SM_HOSTS"]),
+    ..Platform::of(
+        &[NAME],
+        &["SM_HOSTS", "SM_CURRENT_HOST", "SM_NETWORK_INTERFACE_NAME"],
+        "/opt/ml/input/config/resourceconfig.json, or SM_HOSTS and SM_CURRENT_HOST",
+        read,
+    )
+};
 
 /// Whether this is a container of SageMaker's, as its variables tell.
 pub(in crate::rules) fn is_here(env: &Env) -> bool {

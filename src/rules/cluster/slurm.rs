@@ -26,7 +26,7 @@ const STEP: [&str; 4] = ["SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST",
 const NAME: PlatformName = PlatformName("slurm");
 
 pub(super) const SLURM: Platform = Platform {
-    first: First::Rank(&["SLURM_PROCID"]),
+    first: First::Rank(&[&["SLURM_PROCID"]]),
     ..Platform::of(
         &[NAME],
         &[

@@ -3,6 +3,7 @@
 //! are on a node say that they are a process's.
 
 use super::Platform;
+use super::first::First;
 use super::input::{Input, host, rank, within};
 use super::pools::workers;
 use super::slurm;
@@ -13,24 +14,27 @@ const TENSORFLOW_PORT: u16 = 2222;
 
 const NAME: PlatformName = PlatformName("torch_env");
 
-pub(super) const TORCH_ENV: Platform = Platform::of(
-    &[NAME],
-    &[
-        "RANK",
-        "WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "LOCAL_SIZE",
-        "AZUREML_NODE_COUNT",
-        "NPROC_PER_NODE",
-        "PET_*",
-        "WORKER_ADDRS",
-    ],
-    "PET_NNODES and PET_NODE_RANK, or RANK and WORLD_SIZE",
-    read,
-);
+pub(super) const TORCH_ENV: Platform = Platform {
+    first: First::Host(&["PET_NODE_RANK"]),
+    ..Platform::of(
+        &[NAME],
+        &[
+            "RANK",
+            "WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "LOCAL_SIZE",
+            "AZUREML_NODE_COUNT",
+            "NPROC_PER_NODE",
+            "PET_*",
+            "WORKER_ADDRS",
+        ],
+        "PET_NNODES and PET_NODE_RANK, or RANK and WORLD_SIZE",
+        read,
+    )
+};
 
 /// Reads either pair.
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {

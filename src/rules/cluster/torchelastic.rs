@@ -11,7 +11,7 @@ const NAME: PlatformName = PlatformName("torchelastic");
 const UNNAMED: &str = "none";
 
 pub(super) const TORCHELASTIC: Platform = Platform {
-    first: First::Rank(&["RANK"]),
+    first: First::Rank(&[&["RANK"]]),
     ..Platform::of(&[NAME], &["TORCHELASTIC_RUN_ID"], "TORCHELASTIC_RUN_ID", read)
 };
 
