@@ -2,6 +2,7 @@
 //! only where ranks are packed.
 
 use super::input::{Input, rank, within};
+use super::slurm;
 use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, role_of_rank};
 
 /// The variables in which an MPI launcher tells a process its place.
@@ -16,7 +17,7 @@ pub(super) struct Names {
     pub local_size: &'static str,
 }
 
-/// The place as these variables tell it; the leader is not known.
+/// The place as these variables tell it; the leader is known in a job of Slurm's only.
 pub(super) fn place(
     platform: PlatformName,
     names: &Names,
@@ -42,11 +43,14 @@ pub(super) fn place(
         );
         warnings.push(Warning::new("node_rank_unknown", message));
     }
+    let (node, nodes) = (rank / size, world.div_ceil(size));
+    let leader = if is_packed { slurm::leader(input, node, nodes) } else { None };
     Ok(Some(Reading {
         is_chief: rank == 0,
+        leader: leader.unwrap_or_default(),
         process: Some(Process { local_rank, local_size: Some(size), rank, world, node_guessed }),
         leader_variable: "MASTER_ADDR",
-        ..Reading::of(platform, role_of_rank(rank), rank / size, world.div_ceil(size))
+        ..Reading::of(platform, role_of_rank(rank), node, nodes)
     }))
 }
 

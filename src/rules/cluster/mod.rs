@@ -254,7 +254,9 @@ fn differs(spec: &ClusterSpec, other: &Reading) -> Option<String> {
     };
     let as_process = spec.said.process.as_ref().is_some_and(|p| same(Some(p.rank), Some(p.world)));
     let is_its_word = other.process.is_some() && other.process == spec.said.process;
-    if same(spec.said.node_rank, spec.said.num_nodes) || as_process || is_its_word {
+    // Slurm's step in which an mpirun has started what it needs on the other nodes.
+    let is_of_launcher = spec.said.process.is_some() && other.launch.is_some() && other.num_nodes < spec.said.num_nodes;
+    if same(spec.said.node_rank, spec.said.num_nodes) || as_process || is_its_word || is_of_launcher {
         return None;
     }
     let place = |rank: Option<u32>, world: Option<u32>| {

@@ -1,4 +1,5 @@
-//! A child of Open MPI's mpirun: one trainit for each process. On Azure Batch the leader is named, elsewhere it is not.
+//! A child of Open MPI's mpirun: one trainit for each process. On Azure Batch the leader is named, in a
+//! job of Slurm's it is the first host of the list.
 //!
 //! No variable names the node. Where ranks are packed (mpirun's default, as many on each node) it can be counted.
 //! Deliberately absent: `OMPI_COMM_WORLD_NODE_RANK`, a rank in the node, and `SLURM_NODEID`, which mpirun's own step counts
@@ -48,9 +49,12 @@ pub(super) const MPI: Platform = Platform {
 fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
     let Some(reading) = place(NAME, &OPEN_MPI, input, warnings)? else { return Ok(None) };
     let named = AZURE.iter().find(|name| input.env.given(name).is_some());
-    let (host, port) = match named {
-        Some(name) => input.endpoint(name)?.map_or((None, None), |(host, port)| (Some(host), port)),
-        None => (None, None),
+    let leader = match named {
+        Some(name) => {
+            let (host, port) = input.endpoint(name)?.map_or((None, None), |(host, port)| (Some(host), port));
+            Leader { host, port, platform_port: None }
+        }
+        None => reading.leader,
     };
     let platform = match input.options.platform {
         Some(forced @ (AZURE_ML | NAME)) => forced,
@@ -58,5 +62,5 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         _ => NAME,
     };
     let launch = input.env.given(LAUNCH).map(str::to_owned);
-    Ok(Some(Reading { platform, leader: Leader { host, port, platform_port: None }, launch, ..reading }))
+    Ok(Some(Reading { platform, leader, launch, ..reading }))
 }

@@ -115,6 +115,19 @@ pub(super) fn gave(env: &Env, theirs: &[&str]) -> bool {
     is_in_step && pairs.all(|(theirs, ours)| number(theirs).is_some_and(|n| number(ours) == Some(n)))
 }
 
+/// Where the first node is of those that a launcher within the job fills in the order of its list. Only where this node stands
+/// in it as it is counted: a host file of the user's own may have another order.
+pub(super) fn leader(input: &Input<'_>, node: u32, nodes: u32) -> Option<Leader> {
+    let given = |name| input.env.given(name);
+    let hosts = hostlist::expand(LISTS[1..].iter().find_map(|name| given(name))?.trim()).ok()?;
+    let own = hosts.get(node as usize)?;
+    let short = |name: &str| name.split('.').next().map(str::to_owned);
+    let is_own = given("SLURMD_NODENAME") == Some(own) || short(own) == short(input.options.hostname.as_deref()?);
+    let is_it = nodes > 1 && hosts.len() == nodes as usize && is_own && !leader_is_said(input);
+    let job = given("SLURM_JOB_ID").and_then(port);
+    is_it.then(|| Leader { host: hosts.first().cloned(), platform_port: job, port: None })
+}
+
 /// The job's step; a job that is queued again keeps its number, and counts its steps anew.
 fn launch(input: &Input<'_>, job: &str) -> Option<String> {
     let given = |name| input.env.given(name);
