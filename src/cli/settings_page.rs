@@ -24,6 +24,7 @@ metric = ['loss=loss: ([0-9.e+-]+)', 'accuracy=acc: ([0-9.]+)']
 A flag that *repeats* takes a list in the file, and one value a line in the variable. A *switch* is `true` or `false` there.
 An empty variable counts as unset. A `TRAINIT_` variable that nothing reads is a warning with the nearest name; an unknown
 flag or key, or a value that cannot be read, ends `trainit` with 125 before anything starts, every mistake named at once.
+What *needs* another setting has no effect on `run` without it, which is a warning.
 
 - A DURATION (TIME, FIRST, MAX) is a number with a unit, `ms`, `s`, `m`, `h`, `d` or `w`, or several in a row (`1m30s`); `M`
   is months. A bare number is seconds.
@@ -60,8 +61,10 @@ fn entry(setting: &Setting) -> String {
         "" => String::new(),
         default => format!(", default `{default}`"),
     };
+    let needs: Vec<String> = setting.needs.iter().map(|name| format!("`--{name}`")).collect();
+    let needs = if needs.is_empty() { String::new() } else { format!("; needs {}", needs.join(" or ")) };
     format!(
-        "- **`--{}{value}`** ({}; {}{kind}{default}):\n  {}\n",
+        "- **`--{}{value}`** ({}; {}{kind}{default}{needs}):\n  {}\n",
         setting.name,
         setting.variable().map_or("no variable".to_owned(), |variable| format!("`{variable}`")),
         subs.join(", "),

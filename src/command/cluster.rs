@@ -10,6 +10,7 @@ use crate::rules::env::Env;
 use crate::rules::framework::{self, Resolved};
 use crate::rules::gpu::{Discovery, Health, cuda, demand};
 use crate::settings::cluster::read;
+use crate::settings::idle::idle;
 use crate::settings::layers::unknown_variables;
 use crate::settings::{Complaint, Reader};
 
@@ -48,6 +49,7 @@ impl Wanted {
         match found {
             Ok(mut resolved) if mistakes.is_empty() => {
                 resolved.warnings.extend(unknown(env));
+                resolved.warnings.extend(idle(reader).map(|it| Warning::new("idle_setting", it.to_string())));
                 Ok(resolved)
             }
             Ok(_) => Err(mistakes),

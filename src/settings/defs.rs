@@ -57,12 +57,18 @@ pub struct Setting {
     pub default: &'static str,
     /// One sentence for `--help`.
     pub help: &'static str,
+    /// It has an effect only where one of these is given; empty where it does not depend.
+    pub needs: &'static [&'static str],
 }
 
 impl Setting {
     /// Without a variable: trainit gives its children one of that name, which must not come back as a setting of theirs.
     const fn without_variable(self) -> Setting {
         Setting { has_variable: false, ..self }
+    }
+
+    const fn needs(self, needs: &'static [&'static str]) -> Setting {
+        Setting { needs, ..self }
     }
 
     /// `TRAINIT_STOP_GRACE` for `stop-grace`; `None` where no variable sets it.
@@ -97,15 +103,15 @@ const fn one(
     default: &'static str,
     help: &'static str,
 ) -> Setting {
-    Setting { name, has_variable: true, takes: Takes::One(value), topic, on, default, help }
+    Setting { name, has_variable: true, takes: Takes::One(value), topic, on, default, help, needs: &[] }
 }
 
 const fn many(name: &'static str, value: &'static str, topic: &'static str, on: u8, help: &'static str) -> Setting {
-    Setting { name, has_variable: true, takes: Takes::Many(value), topic, on, default: "", help }
+    Setting { name, has_variable: true, takes: Takes::Many(value), topic, on, default: "", help, needs: &[] }
 }
 
 const fn switch(name: &'static str, topic: &'static str, on: u8, help: &'static str) -> Setting {
-    Setting { name, has_variable: true, takes: Takes::Switch, topic, on, default: "", help }
+    Setting { name, has_variable: true, takes: Takes::Switch, topic, on, default: "", help, needs: &[] }
 }
 
 /// The topics, in the order of `--help`.
@@ -149,6 +155,11 @@ mod tests {
         for setting in all() {
             assert_ne!(setting.on, 0, "{}", setting.name);
             assert!(!setting.help.is_empty() && !setting.help.ends_with('.'), "{}", setting.name);
+            assert!(
+                setting.needs.iter().all(|name| find(name).is_some_and(|s| s.default.is_empty())),
+                "{}",
+                setting.name
+            );
         }
     }
 }

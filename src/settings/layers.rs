@@ -147,7 +147,7 @@ pub fn switched(word: &str) -> Option<bool> {
 /// Reads typed values out of [`Values`], collecting complaints that name the place.
 #[derive(Debug)]
 pub struct Reader<'a> {
-    values: &'a Values,
+    pub(super) values: &'a Values,
     /// What was wrong so far.
     pub complaints: Vec<Complaint>,
     gathered_all: bool,

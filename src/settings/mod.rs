@@ -8,6 +8,7 @@ pub mod cluster;
 mod config_file;
 pub mod defs;
 pub mod gpus;
+pub mod idle;
 pub mod layers;
 pub mod left_out;
 pub mod metrics;

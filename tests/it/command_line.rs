@@ -123,6 +123,19 @@ fn a_variable_that_nothing_reads_is_told_where_something_is_deleted_too_and_once
 }
 
 #[test]
+fn what_has_no_effect_without_another_setting_is_warned_of_and_starts() {
+    let done = Trainit::new(["run", "--peers", "all", "--", "true"]).env("TRAINIT_HANG_STARTUP", "5m").output();
+    let said = done.expect_code(0).err();
+    for (place, missing) in [("--peers", "--wait-for-peers"), ("TRAINIT_HANG_STARTUP", "--hang-timeout")] {
+        let warning = format!("{place}: it has no effect without {missing}; give that too, or leave it out");
+        assert_eq!(said.matches(&warning).count(), 1, "{said}");
+    }
+    assert_eq!(said.matches("\"code\":\"idle_setting\"").count(), 2, "{said}");
+    let shown = Trainit::new(["inspect", "--peers", "all"]).output().expect_code(0).out();
+    assert!(shown.contains("--wait-for-peers; give that too, or leave it out [code=idle_setting]"), "{shown}");
+}
+
+#[test]
 fn a_variable_that_nothing_reads_is_named_along_with_what_is_wrong() {
     for args in [&["run", "--", "true"][..], &["inspect"], &["env"]] {
         let run = Trainit::new(args).env("TRAINIT_CHEKPOINT_DIR", "/c").env("TRAINIT_NNODES", "two");

@@ -15,7 +15,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "Where complete checkpoints are committed, and restored from on the next start (gs://, s3://, az://, file:///path) [default: $AIP_CHECKPOINT_DIR]",
     ),
-    one("checkpoint-format", "auto|NAME", TOPIC, on::STORE, "auto", "How the trainer writes checkpoints"),
+    one("checkpoint-format", "auto|NAME", TOPIC, on::STORE, "auto", "How the trainer writes checkpoints")
+        .needs(&["checkpoint-dir"]),
     one(
         "marker",
         "NAME",
@@ -23,7 +24,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::STORE,
         "",
         "A checkpoint is a directory, complete when it holds this file, written last",
-    ),
+    )
+    .needs(&["checkpoint-dir"]),
     one(
         "step-regex",
         "REGEX",
@@ -31,7 +33,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::STORE,
         "",
         "Finds the step in a checkpoint's name (its first group, else the whole match)",
-    ),
+    )
+    .needs(&["checkpoint-dir"]),
     one(
         "settle",
         "DURATION",
@@ -39,7 +42,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::STORE,
         "2s",
         "A checkpoint must lie unchanged for this long before it is copied",
-    ),
+    )
+    .needs(&["checkpoint-dir"]),
     one(
         "mirror-interval",
         "DURATION",
@@ -47,7 +51,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN,
         "30s",
         "How often to look for a new checkpoint to commit while training",
-    ),
+    )
+    .needs(&["checkpoint-dir"]),
     one(
         "mirror-bandwidth",
         "RATE",
@@ -55,7 +60,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN,
         "",
         "Commit at no more than this many bytes a second while training (100MiB); no limit once time is short",
-    ),
+    )
+    .needs(&["checkpoint-store"]),
     one(
         "keep-last",
         "N",
@@ -63,8 +69,10 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN | on::CHECKPOINT,
         "3",
         "How many commits to keep in the store, besides the one that Hugging Face's Trainer calls its best; push deletes only where this or --keep-every is given",
-    ),
-    one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N"),
+    )
+    .needs(&["checkpoint-store"]),
+    one("keep-every", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Also keep every commit whose step is a multiple of N")
+        .needs(&["checkpoint-store"]),
     one(
         "orphan-age",
         "DURATION",
@@ -80,22 +88,26 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN | on::CHECKPOINT,
         "latest",
         "Resume from the newest complete checkpoint if there is one, only with one, or never",
-    ),
+    )
+    .needs(&["checkpoint-dir"]),
     one("restore-step", "N", TOPIC, on::RUN | on::CHECKPOINT, "", "Resume from the checkpoint of this step"),
     switch(
         "follow-symlinks",
         TOPIC,
         on::STORE,
         "Copy what a symbolic link leads to where it leads out of the checkpoint or the model; without this such a checkpoint is not committed, such a model not copied",
-    ),
+    )
+    .needs(&["checkpoint-dir", "model-dir"]),
     switch(
         "strong-hash",
         TOPIC,
         on::RUN | on::CHECKPOINT,
         "Write a BLAKE3 of each file into the manifest beside its crc32c; verify and restores compare what is there",
-    ),
+    )
+    .needs(&["checkpoint-store"]),
     one("push-step", "N", TOPIC, on::CHECKPOINT, "", "Let push commit the checkpoint of this step, not the newest"),
-    switch("allow-http", TOPIC, on::STORE, "Allow plain http to stores on other machines, too"),
+    switch("allow-http", TOPIC, on::STORE, "Allow plain http to stores on other machines, too")
+        .needs(&["checkpoint-store", "model-store"]),
     one(
         "model-dir",
         "DIR",

@@ -73,6 +73,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN,
         "leader",
         "Whom --wait-for-peers means: the leader, whose trainer must listen at MASTER_PORT (or its port in TF_CONFIG), or every other node, which must answer",
-    ),
+    )
+    .needs(&["wait-for-peers"]),
     many("framework", "NAME", TOPIC, on::ENV, "Only the variables of this framework"),
 ];

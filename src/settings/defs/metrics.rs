@@ -28,7 +28,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN,
         "both",
         "Which of the trainer's streams --metric searches; the bytes are passed on untouched",
-    ),
+    )
+    .needs(&["metric", "metric-filter"]),
     one(
         "tensorboard-dir",
         "DIR",

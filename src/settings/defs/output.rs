@@ -22,7 +22,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN,
         "rank",
         "Before each line of the output of several processes (--nproc): their rank, or nothing",
-    ),
+    )
+    .needs(&["nproc"]),
     one(
         "verdict-file",
         "PATH",

@@ -21,7 +21,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN,
         "1s..60s",
         "Pause before a restart: FIRST, doubled each time up to MAX, each 20 % more or less at random",
-    ),
+    )
+    .needs(&["max-restarts", "checkpoint-dir"]),
     one(
         "hang-timeout",
         "DURATION",
@@ -37,5 +38,6 @@ pub(super) const SETTINGS: &[Setting] = &[
         on::RUN,
         "",
         "Silence is no hang during this much of an attempt, unless a heartbeat has come [default: 3 x --hang-timeout]",
-    ),
+    )
+    .needs(&["hang-timeout"]),
 ];
