@@ -26,7 +26,13 @@ impl ConfigFile {
             Ok(table) => table,
             Err(error) => {
                 let line = line_at(error.span().map_or(0, |span| span.start));
-                let message = format!("not TOML: {}", error.message().replace('\n', " "));
+                let key = self.text.lines().nth(line - 1).and_then(|line| line.split(['=', ':']).next());
+                let key = key.map(|key| key.trim().replace('_', "-")).filter(|key| find(key).is_some());
+                let key = key.map_or(String::new(), |key| format!("{key}: "));
+                let message = format!(
+                    "{key}not TOML: {}; what is no plain number, true, false or list stands in quotes, as in: stop-grace = \"20s\"",
+                    error.message().replace('\n', " ")
+                );
                 complaints.push(Complaint { place: place(line), message });
                 return;
             }
@@ -130,5 +136,18 @@ mod tests {
     fn broken_toml_names_the_line() {
         let complaints = complaints_of("a = 1\nb = = 2\n");
         assert!(complaints[0].starts_with("c.toml:2: not TOML"), "{complaints:?}");
+    }
+
+    #[test]
+    fn a_value_that_toml_cannot_hold_is_named_with_its_key_and_the_way_to_write_it() {
+        let huge = "99999999999999999999";
+        let bare =
+            [("keep_last", huge), ("restore-step", "9223372036854775808"), ("stop-grace", "20s"), ("leader", "a:1")];
+        for (key, value) in bare {
+            let complaints = complaints_of(&format!("\n{key} = {value}\n"));
+            let start = format!("c.toml:2: {}: not TOML: ", key.replace('_', "-"));
+            assert!(complaints[0].starts_with(&start) && complaints[0].contains("stands in quotes"), "{complaints:?}");
+        }
+        assert_eq!(complaints_of(&format!("keep-last = \"{huge}\"\n")), [""; 0]);
     }
 }
