@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use tracing::Level;
 
 use super::log;
-use crate::edge::{signals, stdio};
+use crate::edge::{limits, signals, stdio};
 use crate::rules::exit::{self, End};
 use crate::rules::gpu::ledger::XidCount;
 use crate::rules::job::{Outcome, Reason};
@@ -97,8 +97,9 @@ pub fn publish(outcome: &Outcome, facts: &Facts, file: Option<&Path>, code: Opti
         && let Err(error) = write_in_time(path, format!("{verdict}\n"))
     {
         tracing::warn!(
-            "the verdict could not be written to {}: {error}; it is on the last log line only",
-            path.display()
+            "the verdict could not be written to {}: {error}; it is on the last log line only; {}",
+            path.display(),
+            limits::way_out(&error, "see that this user may write there, or name another --verdict-file")
         );
     }
     // It must be there already: making one would only litter.

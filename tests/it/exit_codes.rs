@@ -241,6 +241,13 @@ fn a_verdict_file_that_is_a_fifo_nobody_reads_holds_nothing_up() {
 }
 
 #[test]
+fn a_verdict_file_that_cannot_be_written_is_told_with_what_to_do() {
+    let done = Trainit::new(["run", "--verdict-file", "/proc/nobodys/verdict.json", "--", "true"]).output();
+    let said = done.expect_code(0).err();
+    assert!(said.contains("see that this user may write there, or name another --verdict-file"), "{said}");
+}
+
+#[test]
 fn crashes_are_restarted_within_the_budget_and_numbered() {
     let done = Trainit::new(["run", "--max-restarts", "2", "--restart-backoff", "1ms..2ms", "--"])
         .args(["sh", "-c", "echo attempt $TRAINIT_ATTEMPT; exit $TRAINIT_ATTEMPT$TRAINIT_ATTEMPT"])
