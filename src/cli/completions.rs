@@ -26,8 +26,32 @@ pub fn script(shell: &str) -> Option<String> {
     let (mut tree, mut text) = (tree(), Vec::new());
     clap_complete::generate(shell, &mut tree, "trainit", &mut text);
     let text = String::from_utf8(text).ok()?;
-    Some(if shell == Shell::Fish { text + &operands_for_fish(&tree) } else { text })
+    Some(match shell {
+        Shell::Fish => text + &operands_for_fish(&tree),
+        Shell::Bash => text + COMMAND_FOR_BASH,
+        _ => text,
+    })
 }
+
+/// What follows `run … --` is completed as bash would by itself, which clap_complete leaves out: with the command's own
+/// completions where bash-completion is there to find them, else with commands, then files.
+const COMMAND_FOR_BASH: &str = r#"
+_trainit_or_command() {
+    local at
+    for ((at = 2; at < COMP_CWORD; at++)); do
+        [[ ${COMP_WORDS[1]} == run && ${COMP_WORDS[at]} == -- ]] || continue
+        COMPREPLY=()
+        if declare -F _command_offset >/dev/null; then
+            _command_offset $((at + 1))
+        elif ((COMP_CWORD == at + 1)); then
+            mapfile -t COMPREPLY < <(compgen -c -- "${COMP_WORDS[COMP_CWORD]}")
+        fi
+        return
+    done
+    _trainit "$@"
+}
+complete -F _trainit_or_command -o bashdefault -o default trainit
+"#;
 
 /// What operands may be, which clap_complete leaves out for fish.
 fn operands_for_fish(tree: &Command) -> String {

@@ -14,7 +14,8 @@ fn offered(words: &[&str]) -> Vec<String> {
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
     let (last, before) = (words[words.len() - 1], words[words.len() - 2]);
     let ask = format!(
-        "{}\nCOMP_WORDS=({}); COMP_CWORD={}; _trainit trainit '{last}' '{before}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+        "{}\nCOMP_WORDS=({}); COMP_CWORD={}; asked=$(complete -p trainit); asked=${{asked##*-F }}; \
+         \"${{asked%% *}}\" trainit '{last}' '{before}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
         script("bash"),
         quoted.join(" "),
         words.len() - 1
@@ -29,6 +30,13 @@ fn bash_completes_subcommands_flags_and_their_values() {
     assert_eq!(offered(&["trainit", "rep"]), ["report-metric"]);
     assert_eq!(offered(&["trainit", "run", "--stop-g"]), ["--stop-grace"]);
     assert_eq!(offered(&["trainit", "run", "--signal-target", ""]), ["leader", "group"]);
+}
+
+#[test]
+fn bash_completes_what_run_is_to_start_as_by_itself() {
+    assert!(offered(&["trainit", "run", "--suspend", "signal", "--", "bas"]).contains(&"bash".to_owned()));
+    assert_eq!(offered(&["trainit", "run", "--", "python", "--stop-g"]), [""; 0], "a flag of the command's");
+    assert_eq!(offered(&["trainit", "run", "--", "cat", "Carg"]), [""; 0], "left to bash, which offers files");
 }
 
 #[cfg(feature = "store")]
