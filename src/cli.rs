@@ -276,6 +276,7 @@ fn refusal(error: clap::Error, argv: &[OsString], wanted: Option<&Sub>) -> Refus
                 ),
             }
         }
+        ErrorKind::UnknownArgument if let Some(line) = before_the_subcommand(argv) => line,
         ErrorKind::MissingRequiredArgument if let Some(sub) = wanted => {
             let operands = (sub.operands)();
             let needed = operands.iter().filter(|operand| operand.is_required_set());
@@ -294,6 +295,17 @@ fn refusal(error: clap::Error, argv: &[OsString], wanted: Option<&Sub>) -> Refus
         }
     };
     Refusal::Wrong(vec![line])
+}
+
+/// What to tell of a flag that stands where a subcommand belongs.
+fn before_the_subcommand(argv: &[OsString]) -> Option<String> {
+    let flag = argv.get(1)?.to_str()?.split('=').next()?;
+    let setting = find(flag.strip_prefix("--")?);
+    let on = setting.map(|setting| setting.on).or((flag == "--config").then_some(on::CLUSTER))?;
+    let takes = |sub: &&Sub| sub.on & on != 0;
+    let typed = argv[2..].iter().find_map(|word| SUBS.iter().filter(takes).find(|sub| word == sub.name));
+    let sub = typed.or_else(|| SUBS.iter().find(takes))?;
+    Some(format!("{flag} belongs after the subcommand: trainit {} {flag} ...", sub.name))
 }
 
 #[cfg(test)]

@@ -73,10 +73,17 @@ fn a_malformed_cluster_hides_no_wrong_setting_and_the_other_way_round() {
 
 #[test]
 fn the_first_mistakes_of_a_newcomer_are_one_line_with_the_way_out() {
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 15] = [
         (&["--", "true", "x"], "no subcommand given; to start a command: trainit run -- true x\n"),
         (&["runn", "--", "true"], "did you mean run?"),
         (&["python", "train.py"], "trainit run -- python ..."),
+        (
+            &["--stop-grace", "5s", "run", "--", "x"],
+            "--stop-grace belongs after the subcommand: trainit run --stop-grace ...\n",
+        ),
+        (&["--json", "gpus"], "trainit gpus --json ..."),
+        (&["--config=c.toml", "--", "x"], "--config belongs after the subcommand: trainit run --config ..."),
+        (&["--stop", "run"], "unexpected argument '--stop' found; see trainit --help"),
         (&["run", "-g", "--", "true"], "-g: trainit run has no such flag"),
         (&["run", "--config", "/no/such.toml", "--", "true"], "; see that the path is right and the file in the image"),
         (&["run", "--config", "/", "--", "true"], "; name the file in it"),
