@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct Backlog {
     fd: RawFd,
     /// Words the loss of so many lines.
     lost: fn(u64) -> String,
+    /// Another's line has no end yet.
+    is_begun: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -38,7 +41,12 @@ impl Backlog {
     /// Nothing yet.
     pub const fn new(fd: RawFd, lost: fn(u64) -> String) -> Backlog {
         let state = State { has_writer: false, lines: VecDeque::new(), bytes: 0, lost: 0 };
-        Backlog { fd, lost, state: Mutex::new(state), changed: Condvar::new() }
+        Backlog { fd, lost, is_begun: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Whether what others write to the stream has left a line without its end: the next of ours begins on one of its own.
+    pub fn is_begun(&self, is_begun: bool) {
+        self.is_begun.store(is_begun, Ordering::Relaxed);
     }
 
     /// Writes a line, soon.
@@ -59,8 +67,8 @@ impl Backlog {
     }
 
     fn take(&'static self, state: &mut State, line: String) {
-        if !state.has_writer && stdio::takes_at_once(self.fd, line.len()) {
-            let _ = stdio::write_all(self.fd, line.as_bytes());
+        if !state.has_writer && stdio::takes_at_once(self.fd, line.len() + 1) {
+            self.write_line(line);
             return;
         }
         if !state.has_writer && signals::deaf_thread("log", || self.write()).is_err() {
@@ -92,12 +100,20 @@ impl Backlog {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
+            let bytes = line.len();
             drop(state);
-            let _ = stdio::write_all(self.fd, line.as_bytes());
+            self.write_line(line);
             state = self.state();
             state.lines.pop_front();
-            state.bytes -= line.len();
+            state.bytes -= bytes;
         }
+    }
+
+    fn write_line(&self, mut line: String) {
+        if self.is_begun.swap(false, Ordering::Relaxed) {
+            line.insert(0, '\n');
+        }
+        let _ = stdio::write_all(self.fd, line.as_bytes());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -147,6 +163,17 @@ mod tests {
         assert!(next(&mut reader, room).starts_with('x'));
         assert_eq!(next(&mut reader, kept * line.len()), line.repeat(kept));
         assert_eq!(next(&mut reader, "7 lost\nlast\n".len()), "7 lost\nlast\n");
+    }
+
+    #[test]
+    fn a_line_of_anothers_that_has_no_end_is_ended_once() {
+        let (mut reader, room, backlog) = full();
+        backlog.is_begun(true);
+        for line in ["a\n", "b\n"] {
+            backlog.put(line.to_owned());
+        }
+        next(&mut reader, room);
+        assert_eq!(next(&mut reader, 5), "\na\nb\n");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::edge::clock::Clock;
-use crate::edge::stdio;
+use crate::edge::{pipe, stdio};
+use crate::telemetry::log;
 
 /// What is written at once: much to who reads fast, and little to who is slow, so that reading at all is seen.
 const LEAST_PIECE: usize = 4096;
@@ -41,6 +42,8 @@ pub(super) struct Outlet {
     passage: Arc<Passage>,
     clock: Clock,
     piece_bytes: usize,
+    /// Our log goes there, too.
+    has_log: bool,
     /// Our stream takes nothing, ever.
     unwritable: bool,
     /// A lost piece of output was told of.
@@ -50,7 +53,8 @@ pub(super) struct Outlet {
 impl Outlet {
     pub(super) fn new(to: BorrowedFd<'static>, passage: Arc<Passage>) -> Outlet {
         let (clock, piece_bytes) = (Clock::start(), LEAST_PIECE);
-        Outlet { to, passage, clock, piece_bytes, unwritable: false, told: false }
+        let has_log = pipe::is_same_file(to, stdio::outputs().1);
+        Outlet { to, passage, clock, piece_bytes, has_log, unwritable: false, told: false }
     }
 
     /// Whether somebody may still read it.
@@ -74,7 +78,16 @@ impl Outlet {
         if self.unwritable {
             return true;
         }
-        let Err(error) = stdio::write_all(self.to.as_raw_fd(), bytes) else { return true };
+        let is_begun = bytes.last().is_some_and(|last| *last != b'\n');
+        if self.has_log && is_begun {
+            // Rather a line too many than one that stands behind another.
+            log::stands_behind(true);
+        }
+        let written = stdio::write_all(self.to.as_raw_fd(), bytes);
+        if self.has_log {
+            log::stands_behind(is_begun);
+        }
+        let Err(error) = written else { return true };
         if error.kind() == ErrorKind::BrokenPipe {
             return false;
         }

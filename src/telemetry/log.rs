@@ -41,6 +41,11 @@ pub fn last_line(level: Level, message: String, fields: Map<String, Value>, verd
     BACKLOG.put_last(line.whole(format(), level), PATIENCE);
 }
 
+/// Whether what others write to standard error has left a line without its end, as a progress bar does.
+pub fn stands_behind(is_begun: bool) {
+    BACKLOG.is_begun(is_begun);
+}
+
 fn lost(count: u64) -> String {
     let message = format!("{count} log lines were lost here: nobody read them in time");
     Line { message, ..Line::default() }.whole(format(), Level::WARN)

@@ -43,6 +43,22 @@ fn metrics_on_either_stream_reach_the_file_and_the_verdict() {
 }
 
 #[test]
+fn a_log_line_after_a_progress_bar_that_was_cut_off_stands_on_a_line_of_its_own() {
+    let (_dir, file) = folder();
+    let said = |bar: &str| {
+        let run = trainer(&file, &[LOSS], &format!("printf 'loss: 0.5\\n{bar}' >&2; kill -9 $$"));
+        run.output().expect_code(137).err()
+    };
+    for bar in ["50|##  |\\r", "50|##  |"] {
+        let said = said(bar);
+        assert!(said.contains("|##  |") && said.contains("verdict"), "{said}");
+        let ours = said.lines().filter(|line| line.contains("\"severity\""));
+        ours.for_each(|line| drop(serde_json::from_str::<serde_json::Value>(line).expect(line)));
+    }
+    assert!(!said("100\\n").contains("\n\n"), "a line that is ended is ended once");
+}
+
+#[test]
 fn of_several_trainits_on_a_node_the_first_reports_and_another_says_that_it_does_not() {
     let (_dir, file) = folder();
     let rank = |rank: &str, patterns: &[&str]| {
