@@ -37,10 +37,7 @@ fn census(root: &Path) -> Vec<String> {
 #[test]
 fn a_store_alone_is_enough_to_list_verify_and_prune_it() {
     let place = Place::new();
-    for step in 1..=2 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=2);
     let url = place.url();
     let run = |deed: &str| Trainit::new(["checkpoint", deed, "--checkpoint-store", &url]).output().expect_code(0).out();
     assert!(run("list").contains("step-2") && !run("list").contains("LOCAL"), "{}", run("list"));
@@ -191,10 +188,7 @@ fn verify_names_every_file_that_is_no_good_and_list_those_whose_size_tells() {
 #[test]
 fn verify_goes_on_after_an_object_that_cannot_be_read() {
     let place = Place::new();
-    for step in 1..=2 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=2);
     // A directory of that name has a size in no listing and no bytes to read.
     let object = place.store().join("step-2/0000000002-000001/weights.bin");
     fs::remove_file(&object).unwrap();
@@ -206,10 +200,7 @@ fn verify_goes_on_after_an_object_that_cannot_be_read() {
 #[test]
 fn what_the_newest_commit_holds_is_not_pushed_again() {
     let place = Place::new();
-    for step in 1..=3 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=3);
     let before = census(&place.store());
     let done = place.push();
     assert!(
@@ -390,10 +381,7 @@ fn the_steps_of_a_run_are_committed_and_not_the_run() {
 #[test]
 fn prune_names_what_goes_and_counts_what_stays() {
     let place = Place::new();
-    for step in 1..=3 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=3);
     let prune = |args: &[&str]| place.checkpoint("prune").args(["--keep-last", "1"]).args(args).output().expect_code(0);
     let value = json_of(&prune(&["--json", "--dry-run", "--keep-every", "2"]));
     assert_eq!((value["kept"].as_u64(), value["commits"].as_array().map(Vec::len)), (Some(2), Some(1)), "{value}");
@@ -429,10 +417,7 @@ fn prune_counts_what_was_written_half_and_a_dry_one_leaves_it() {
 #[test]
 fn a_store_without_room_for_one_more_file_can_be_pruned() {
     let place = Place::new();
-    for step in 1..=2 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=2);
     let script = "mount -t tmpfs -o nr_inodes=40 none \"$1\" && cp -a \"$2\"/. \"$1\" || exit 9; n=0; \
                   while touch \"$1/full-$n\" 2>/dev/null; do n=$((n + 1)); done; \
                   for dry in --dry-run --json; do \"$0\" checkpoint prune --keep-last 1 --checkpoint-store \"file://$1\" $dry || exit; done";
@@ -448,10 +433,7 @@ fn a_store_without_room_for_one_more_file_can_be_pruned() {
 #[test]
 fn a_push_deletes_only_where_it_is_told_what_to_keep() {
     let place = Place::new();
-    for step in 1..=5 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=5);
     assert_eq!(place.steps(), [5, 4, 3, 2, 1]);
     place.save(6);
     place.checkpoint("push").env("TRAINIT_KEEP_LAST", "2").output().expect_code(0);

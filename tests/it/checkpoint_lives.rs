@@ -200,10 +200,7 @@ fn two_runs_at_once_leave_only_whole_checkpoints_whatever_the_schedule() {
         "11:stop:2",
     ] {
         let place = Place::new();
-        for step in 1..=3 {
-            place.save(step);
-            place.push();
-        }
+        place.save_and_push(1..=3);
         place.save(4);
         let machine = place.path("another machine");
         let older = place.checkpoint("push").args(["--keep-last", "2"]).env("TRAINIT_TEST_FAULT", point).start();

@@ -12,10 +12,7 @@ use crate::support::checkpoints::Place;
 fn a_pipe_or_a_socket_in_a_files_place_keeps_nobody_waiting_and_its_commit_is_not_whole() {
     for is_pipe in [true, false] {
         let place = Place::new();
-        for step in 1..=2 {
-            place.save(step);
-            place.push();
-        }
+        place.save_and_push(1..=2);
         let object = place.store().join("step-2/0000000002-000001/weights.bin");
         fs::remove_file(&object).unwrap();
         if is_pipe {

@@ -31,10 +31,7 @@ fn a_prune_by_hand_spares_the_commit_that_the_newest_ones_run_resumed_from() {
 #[test]
 fn data_of_no_commit_is_found_where_the_claims_are_gone() {
     let place = Place::new();
-    for step in 1..=2 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=2);
     let (older, newest) = ("step-1/0000000001-000002", "step-2/0000000002-000002");
     for orphan in [older, newest] {
         fs::create_dir_all(place.store().join(orphan)).unwrap();
@@ -50,10 +47,7 @@ fn data_of_no_commit_is_found_where_the_claims_are_gone() {
 #[test]
 fn a_poisoned_commit_is_called_so_and_is_none_of_those_that_are_kept() {
     let place = Place::new();
-    for step in 1..=3 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=3);
     fs::create_dir_all(place.store().join(".trainit/bad")).unwrap();
     fs::write(place.store().join(".trainit/bad/0000000003-000001.json"), "{}").unwrap();
     let list = place.checkpoint("list").output().expect_code(0).out();

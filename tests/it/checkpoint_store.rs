@@ -253,10 +253,7 @@ fn retention_keeps_the_newest_and_the_multiples_and_deletes_their_data_too() {
 #[test]
 fn an_older_commit_is_not_deleted_while_the_newer_ones_are_torn() {
     let place = Place::new();
-    for step in 1..=2 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=2);
     fs::remove_file(place.store().join("step-2/0000000002-000001/weights.bin")).unwrap();
     place.save(3);
     place.checkpoint("push").args(["--keep-last", "2"]).output().expect_code(0);
@@ -266,10 +263,7 @@ fn an_older_commit_is_not_deleted_while_the_newer_ones_are_torn() {
 #[test]
 fn a_dry_prune_only_says_what_it_would_delete() {
     let place = Place::new();
-    for step in 1..=3 {
-        place.save(step);
-        place.push();
-    }
+    place.save_and_push(1..=3);
     let prune = || place.checkpoint("prune").args(["--keep-last", "1"]);
     let done = prune().args(["--dry-run"]).output().expect_code(0);
     assert!(done.out().contains("would delete 2 commits"), "{}", done.out());

@@ -590,10 +590,7 @@ fn data_of_a_store_below_another_is_never_pruned() {
 #[test]
 fn a_commit_whose_manifest_cannot_be_read_just_now_is_not_deleted_before_its_data_are_known() {
     each(|bucket, place| {
-        for step in 1..=2 {
-            place.save(step);
-            place.push();
-        }
+        place.save_and_push(1..=2);
         bucket.misbehave(|r| {
             let is_it = r.method == "GET" && r.key.contains("/commits/") && r.key.contains("-000000000001-");
             is_it.then_some(Fault::Refuse("403 Forbidden", "AccessDenied"))

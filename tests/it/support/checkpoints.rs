@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -106,6 +107,15 @@ impl Place {
     pub fn save(&self, step: u64) -> BTreeMap<String, Vec<u8>> {
         save_in(&self.local(), step);
         tree(&self.local().join(format!("step-{step}")))
+    }
+
+    /// These steps, one after another.
+    #[track_caller]
+    pub fn save_and_push(&self, steps: RangeInclusive<u64>) {
+        for step in steps {
+            self.save(step);
+            self.push();
+        }
     }
 
     /// The commits of the store as `list --json` shows them, newest first.
