@@ -1,4 +1,5 @@
-//! CRC-64/NVME, the checksum that S3 is told of each object, as the crate crc-fast spells it.
+//! CRC-64/NVME, the checksum that S3 is told of each object, as the crate crc-fast spells it; and stand-ins, which that
+//! crate does not know: a few bytes with the checksum of others that need not be in memory.
 //!
 //! The bits of a byte are coefficients of a polynomial over GF(2), the lowest bit the highest power, and the checksum is
 //! what is left of it after a division. Where the processor multiplies such polynomials (PCLMULQDQ, PMULL), a line of
