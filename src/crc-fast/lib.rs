@@ -1,5 +1,5 @@
 //! CRC-64/NVME, the checksum that S3 is told of each object, as the crate crc-fast spells it; and stand-ins, which that
-//! crate does not know: a few bytes with the checksum of others that need not be in memory.
+//! crate does not know: bytes that nobody looks at, with the checksum of as many others that need not be in memory.
 //!
 //! The bits of a byte are coefficients of a polynomial over GF(2), the lowest bit the highest power, and the checksum is
 //! what is left of it after a division. Where the processor multiplies such polynomials (PCLMULQDQ, PMULL), a line of
@@ -38,7 +38,7 @@ impl Digest {
 
     /// Of these bytes too, or of those that they stand for.
     pub fn update(&mut self, bytes: &[u8]) {
-        if let Some((checksum, _)) = stands_for(bytes) {
+        if let Some(checksum) = stands_for(bytes) {
             self.state = !checksum;
             return;
         }
@@ -55,23 +55,28 @@ impl Digest {
     }
 }
 
-/// Bytes of a stand-in.
-pub const STAND_IN: usize = 32;
+/// What bytes begin with that stand for others.
+const STAND_IN: usize = 32;
 
-/// In the place of others that need not be in memory, whose checksum is known: a [`Digest`] of it alone comes to that.
-/// `name` says which others.
-pub fn stand_in(checksum: u64, name: u64) -> [u8; STAND_IN] {
-    let mut bytes = [0; STAND_IN];
-    let words = mark().into_iter().chain([checksum, name]);
-    bytes.chunks_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
-    bytes
+/// Makes of these bytes, whatever they are, a stand-in for as many others, whose checksum is known: a [`Digest`] of all of it
+/// alone comes to that. Of fewer than 32 there is none.
+pub fn stand_in(bytes: &mut [u8], checksum: u64) {
+    let words = words(checksum, bytes.len());
+    if let Some(head) = bytes.first_chunk_mut::<STAND_IN>() {
+        head.chunks_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+    }
 }
 
-/// The checksum and the name of others, if these bytes stand for them.
-pub fn stands_for(bytes: &[u8]) -> Option<(u64, u64)> {
-    let words: &[u8; STAND_IN] = bytes.try_into().ok()?;
-    let word = |at| words.as_chunks().0.get(at).map_or(0, |word| u64::from_le_bytes(*word));
-    (mark() == [word(0), word(1)]).then(|| (word(2), word(3)))
+/// The checksum of others, if these bytes stand for them.
+fn stands_for(bytes: &[u8]) -> Option<u64> {
+    let word = |at: usize| bytes.get(8 * at..)?.first_chunk().map(|word| u64::from_le_bytes(*word));
+    let checksum = word(2)?;
+    words(checksum, bytes.len()).into_iter().enumerate().all(|(at, is)| word(at) == Some(is)).then_some(checksum)
+}
+
+fn words(checksum: u64, length: usize) -> [u64; 4] {
+    let [first, second] = mark();
+    [first, second, checksum, length as u64]
 }
 
 /// What no bytes have by chance, or because somebody knew: it is drawn at random once a process.
@@ -292,18 +297,23 @@ mod tests {
     }
 
     #[test]
-    fn a_stand_in_has_the_checksum_and_the_name_it_was_made_with_and_nothing_else_is_one() {
-        let bytes = stand_in(0xae8b_1486_0a79_9888, 7);
-        assert_eq!(checksum(&[&bytes]), 0xae8b_1486_0a79_9888);
-        assert_eq!(stands_for(&bytes), Some((0xae8b_1486_0a79_9888, 7)));
-        for at in 0..STAND_IN / 2 {
-            let mut other = bytes;
-            other[at] ^= 1;
-            assert_eq!(stands_for(&other), None, "byte {at}");
-            assert_eq!(checksum(&[&other]), bit_by_bit(&other));
+    fn a_stand_in_has_the_checksum_it_was_made_with_and_nothing_else_is_one() {
+        for length in [STAND_IN, STAND_IN + 1, 4096] {
+            let mut bytes = vec![7; length];
+            stand_in(&mut bytes, 0xae8b_1486_0a79_9888);
+            assert_eq!(checksum(&[&bytes]), 0xae8b_1486_0a79_9888);
+            for at in (0..16).chain(24..32) {
+                let mut other = bytes.clone();
+                other[at] ^= 1;
+                assert_eq!(checksum(&[&other]), bit_by_bit(&other), "byte {at}");
+            }
+            for part in [&bytes[1..], &bytes[..length - 1], &[bytes.as_slice(), &[7]].concat()] {
+                assert_eq!(checksum(&[part]), bit_by_bit(part));
+            }
         }
-        assert_eq!(stands_for(&bytes[1..]), None);
-        assert_eq!(stands_for(&[]), None);
+        let mut short = [7; STAND_IN - 1];
+        stand_in(&mut short, 0);
+        assert_eq!(short, [7; STAND_IN - 1]);
     }
 
     #[test]

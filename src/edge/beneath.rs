@@ -17,7 +17,7 @@ use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::sys::statvfs::fstatvfs;
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, syncfs, unlinkat};
 
-pub use bytes::{finish_file, forget, read_at, read_into, set_time, touch, write_sparsely};
+pub use bytes::{finish_file, forget, is_sparse, read_at, read_into, set_time, touch, write_sparsely};
 
 use super::walk::entry;
 use crate::rules::checkpoint::listing::{Entry, Kind, Peek, name_of, parent_of};

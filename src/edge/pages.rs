@@ -28,7 +28,23 @@ impl Pages {
     /// # Errors
     /// Out of memory, or none asked for.
     pub(crate) fn new(length: usize) -> io::Result<Pages> {
-        let slack = if length >= LARGE { LARGE } else { 0 };
+        if length >= LARGE {
+            Pages::map(length, LARGE, libc::MADV_HUGEPAGE)
+        } else {
+            Pages::map(length, 0, libc::MADV_NORMAL)
+        }
+    }
+
+    /// So many bytes, of which few will be touched: the others take no memory.
+    ///
+    /// # Errors
+    /// As [`Pages::new`].
+    pub(crate) fn bare(length: usize) -> io::Result<Pages> {
+        Pages::map(length, 0, libc::MADV_NOHUGEPAGE)
+    }
+
+    /// So many bytes, aligned to `slack`.
+    fn map(length: usize, slack: usize, advice: libc::c_int) -> io::Result<Pages> {
         let (read_write, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh mapping; what lies before and behind the aligned place, and is given back, nobody has seen.
         unsafe {
@@ -36,7 +52,7 @@ impl Pages {
             if all == libc::MAP_FAILED {
                 return Err(io::Error::last_os_error());
             }
-            let before = if slack > 0 { all.align_offset(LARGE) } else { 0 };
+            let before = if slack > 0 { all.align_offset(slack) } else { 0 };
             let at = all.add(before);
             if before > 0 {
                 libc::munmap(all, before);
@@ -44,9 +60,7 @@ impl Pages {
             if slack > before {
                 libc::munmap(at.add(length), slack - before);
             }
-            if slack > 0 {
-                libc::madvise(at, length, libc::MADV_HUGEPAGE);
-            }
+            libc::madvise(at, length, advice);
             let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
             Ok(Pages { at, length })
         }

@@ -46,6 +46,13 @@ impl Bell {
     }
 }
 
+/// Whether a descriptor takes something now, or says at once why it does not.
+pub fn is_writable(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one pollfd, alive for the call, which does not wait.
+    unsafe { libc::poll(&raw mut poll, 1, 0) != 0 }
+}
+
 /// Rings when it is dropped: when a thread ends, by a panic too.
 #[derive(Debug)]
 pub struct Farewell(pub Bell);

@@ -1,8 +1,11 @@
 //! Stores in buckets, over real HTTP on loopback: what was pushed comes back, whatever the bucket does meanwhile.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::support::Finished;
 use crate::support::bucket::{Bucket, Fault, NAME, Request, SECRET};
@@ -118,17 +121,64 @@ fn a_transfer_takes_no_more_memory_than_the_cgroup_can_spare() {
 fn what_is_sent_of_large_files_is_not_held_in_memory() {
     const PEAK: &str = "import resource, subprocess, sys\ncode = subprocess.call(sys.argv[1:])\n\
         print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)\nsys.exit(code)";
-    for place in [google, amazon] {
-        let bucket = Bucket::start();
-        let place = place(&bucket);
+    each(|_, place| {
         place.save(1);
         for (number, mebibytes) in [60, 60, 40, 100].into_iter().enumerate() {
             let large = File::create(place.local().join(format!("step-1/large-{number}.bin"))).unwrap();
             large.set_len(mebibytes << 20).unwrap();
+            // What has no holes the kernel sends.
+            if number % 2 == 0 {
+                std::io::copy(&mut std::io::repeat(7).take(mebibytes << 20), &mut &large).unwrap();
+            }
         }
         let pushed = place.checkpoint_through(&["python3", "-c", PEAK], "push", &place.local()).output().expect_code(0);
         let peak: u64 = pushed.err().lines().last().and_then(|line| line.parse().ok()).expect("says how many KiB");
         assert!(peak < 64 << 10, "{peak} KiB");
+    });
+}
+
+/// A file of 24 MiB without holes in step 1: more than a connection holds that nobody reads from.
+fn dense(place: &Place) -> (PathBuf, Vec<u8>) {
+    let path = place.local().join("step-1/dense.bin");
+    let bytes: Vec<u8> = (0..24_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    fs::write(&path, &bytes).unwrap();
+    (path, bytes)
+}
+
+#[test]
+fn a_file_that_the_kernel_sends_comes_back_bit_for_bit_also_if_a_try_is_cut_off() {
+    each(|bucket, place| {
+        place.save(1);
+        let (_, bytes) = dense(&place);
+        let first = AtomicBool::new(true);
+        bucket.misbehave(move |r| (r.key.ends_with("dense.bin") && first.swap(false, Relaxed)).then_some(Fault::Cut));
+        place.push();
+        let data = bucket.object("jobs/1/step-1/0000000001-000001/dense.bin").unwrap();
+        assert!(data == bytes, "other bytes than the file's");
+        assert!(fs::read(place.pull_afresh("elsewhere").join("step-1/dense.bin")).unwrap() == bytes);
+    });
+}
+
+#[test]
+fn a_file_that_is_written_to_while_the_kernel_sends_it_is_not_committed_whether_the_store_sums_it_or_not() {
+    for sums in [true, false] {
+        let bucket = Bucket::start();
+        let place = amazon(&bucket);
+        place.save(1);
+        let (path, bytes) = dense(&place);
+        let file = File::options().write(true).open(&path).unwrap();
+        bucket.misbehave(move |r| {
+            let is_it = r.method == "PUT" && r.key.ends_with("dense.bin");
+            // It has read nothing but the head.
+            if is_it {
+                file.write_all_at(&[!bytes[bytes.len() - 1]], bytes.len() as u64 - 1).unwrap();
+            }
+            // Which stores it whatever its sum is.
+            (is_it && !sums).then_some(Fault::Flip)
+        });
+        let pushed = place.checkpoint("push").output().expect_code(1);
+        assert!(pushed.err().contains("step-1/dense.bin was written to while it was copied"), "{}", pushed.err());
+        assert!(!bucket.keys().iter().any(|key| key.contains("/commits/")), "{:?}", bucket.keys());
     }
 }
 

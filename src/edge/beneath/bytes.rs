@@ -1,6 +1,6 @@
 //! What a file holds: read and written at any place, holes left out.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -28,7 +28,7 @@ pub fn read_into(file: &File, from: u64, bytes: &mut [u8], mut seen: impl FnMut(
     let length = bytes.len().min(left);
     let bytes = &mut bytes[..length];
     // To ask where the next hole is takes a walk through all that the page cache has of the file.
-    if metadata.blocks() * 512 >= metadata.len() {
+    if !is_sparse(&metadata) {
         let mut at = from;
         for piece in bytes.chunks_mut(PIECE) {
             let read = fill(file, at, piece)?;
@@ -64,6 +64,11 @@ pub fn read_into(file: &File, from: u64, bytes: &mut [u8], mut seen: impl FnMut(
     let read = (at - from) as usize;
     seen(&bytes[..read]);
     Ok(read)
+}
+
+/// Whether less lies on the device than the file is long: it has holes, or is compressed.
+pub fn is_sparse(metadata: &Metadata) -> bool {
+    metadata.blocks() * 512 < metadata.len()
 }
 
 /// Reads until there is no room, or to the end of a file that has been cut since its length was asked for.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::motion::{Meter, Motion};
-use super::source::Sources;
+use super::stand_in::Sources;
 use crate::rules::env::Env;
 
 /// Variables whose values must not be seen. Not addresses or names.

@@ -7,8 +7,8 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -33,13 +33,15 @@ use url::Url;
 
 use super::access::Access;
 use super::answers;
-use super::checksum::{self, GOOGLE_HASH};
+use super::checksum::{self, AMAZON_CHECKSUM, GOOGLE_HASH};
 use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
 use super::page;
 use super::prompt::Connector as Prompt;
-use super::source::Sent;
+use super::sent::{self, Sent, Streamed};
+use super::source::Source;
 use super::tls::Roots;
 use super::values;
+use crate::edge::blocking::blocking;
 use crate::rules::when::http_date;
 
 /// To connect to a store. Metadata servers have a shorter limit, which the crate sets.
@@ -186,13 +188,21 @@ impl Service {
     /// The answer, whose body has yet to come.
     async fn send(&self, host: &str, request: HttpRequest) -> Result<Response<Incoming>, HttpError> {
         let meter = self.access.meter();
-        let request = self.access.sources().resolve(request, meter)?;
+        let is_secure = request.uri().scheme_str() == Some("https");
+        let source = sent::behind(request.body(), self.access.sources());
+        // What goes out as it is the kernel can send.
+        let straight = source.as_ref().filter(|source| !is_secure && source.is_dense).cloned();
+        let checksum = request.headers().get(AMAZON_CHECKSUM).cloned();
+        let request = request.map(|body| match source {
+            Some(source) if straight.is_none() => Sent::Streamed(Streamed::new(source, meter.clone())),
+            _ => Sent::Given(body),
+        });
         let length = request.body().size_hint().lower();
         let limit = self.silence() + Duration::from_secs_f64(length as f64 / SLOWEST);
         let is_write = !self.is_metadata() && matches!(*request.method(), Method::PUT | Method::POST);
         let write = is_write.then(|| meter.writes());
         let answer = match request.uri().scheme_str() {
-            Some("https") => meter.in_time(limit, SILENCE, self.secure()?.request(request)).await,
+            _ if is_secure => meter.in_time(limit, SILENCE, self.secure()?.request(request)).await,
             _ if self.is_plain_fine || is_here(request.uri()) => {
                 meter.in_time(limit, SILENCE, self.plain().request(request)).await
             }
@@ -208,12 +218,41 @@ impl Service {
             write.answered(answer.map(|answer| answer.status().as_u16()));
         }
         match answer {
-            Ok(Ok(answer)) => Ok(answer),
+            Ok(Ok(answer)) => {
+                if let Some(source) = straight {
+                    self.prove(source, &answer, checksum.as_ref()).await?;
+                }
+                Ok(answer)
+            }
             Ok(Err(failed)) => Err(self.failure(host, &failed)),
             Err(waited) => {
                 Err(error(HttpErrorKind::Timeout, format!("no answer from {host} within {} s", waited.as_secs())))
             }
         }
+    }
+
+    /// Nobody here has seen what the kernel has sent of a file. Whether it is what was summed before, a store says that sums it,
+    /// too; or the file is read once more, also where it is the store that says no. Errors: the file has other bytes now.
+    async fn prove(
+        &self,
+        source: Arc<Source>,
+        answer: &Response<Incoming>,
+        sent: Option<&HeaderValue>,
+    ) -> Result<(), HttpError> {
+        let is_taken = answer.status().is_success();
+        if !is_taken && answer.status() != StatusCode::BAD_REQUEST {
+            return Ok(());
+        }
+        let is_proven = is_taken && sent.is_some() && answer.headers().get(AMAZON_CHECKSUM) == sent;
+        let _idle = self.access.meter().idle();
+        let proven = blocking(move || {
+            if is_proven {
+                source.let_go();
+                return Ok(());
+            }
+            source.prove()
+        });
+        proven.await.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))
     }
 
     /// What the crate does not say as we or the environment want it said.
@@ -292,7 +331,7 @@ impl Service {
     }
 
     fn prompt(&self, tcp: Tcp) -> Prompt {
-        Prompt { tcp, meter: self.access.meter().clone() }
+        Prompt { tcp, meter: self.access.meter().clone(), sources: self.access.sources().clone() }
     }
 
     fn tcp(&self) -> Tcp {

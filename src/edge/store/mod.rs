@@ -28,7 +28,10 @@ mod page;
 mod profile;
 mod prompt;
 mod reading;
+mod sent;
 mod source;
+mod stand_in;
+mod straight;
 mod tls;
 mod upload;
 mod values;
@@ -46,7 +49,6 @@ pub use upload::Upload;
 use crate::edge::clock::Clock;
 use crate::rules::checkpoint::address::Address;
 use directory::Directory;
-use source::Standing;
 
 /// Tries of a put-if-absent whose answer was lost.
 const CREATE_TRIES: u32 = 3;
@@ -168,12 +170,7 @@ impl Store {
                     prefix,
                     directory: None,
                     checks_crc32c: bucket.cloud == Cloud::Google,
-                    streams: match bucket.cloud {
-                        Cloud::Google => true,
-                        Cloud::Amazon => amazon::streams(access),
-                        // A shared key signs how long it is.
-                        Cloud::Azure => false,
-                    },
+                    streams: bucket.cloud != Cloud::Amazon || amazon::streams(access),
                     replaces: false,
                     access: access.clone(),
                     given_up: Arc::default(),
@@ -273,21 +270,19 @@ impl Store {
             options.extensions.insert(checksum::Checksum(crc32c));
         }
         let (at, content) = (self.key(key)?, content.into());
-        let (size, (payload, _standing)) = (content.length(), self.payload(content));
+        let size = content.length();
+        let payload = self.payload(content).map_err(|error| self.io_error("write", key, &error))?;
         let put = self.counted(size as usize, self.data.put_opts(&at, payload, options)).await;
         let result = put.map_err(|error| self.error("write", key, &error))?;
         self.compare(key, &result.extensions, crc32c)?;
         Ok(result.e_tag)
     }
 
-    /// What the crate is given of it, and what must stay as long as it is sent.
-    fn payload(&self, content: Content) -> (PutPayload, Option<Standing>) {
+    /// What the crate is given of it.
+    fn payload(&self, content: Content) -> io::Result<PutPayload> {
         match content {
-            Content::Blocks(blocks) => (blocks.into_iter().collect(), None),
-            Content::File(source) => {
-                let (bytes, standing) = self.access.sources().stand_in(&source);
-                (PutPayload::from_bytes(bytes), Some(standing))
-            }
+            Content::Blocks(blocks) => Ok(blocks.into_iter().collect()),
+            Content::File(source) => self.access.sources().stand_in(&source).map(PutPayload::from_bytes),
         }
     }
 

@@ -16,12 +16,15 @@ use tokio::net::TcpStream;
 use tower_service::Service;
 
 use super::motion::{Line, Meter};
+use super::stand_in::Sources;
+use super::straight::Straight;
 
 /// Makes them.
 #[derive(Clone)]
 pub(super) struct Connector {
     pub(super) tcp: HttpConnector,
     pub(super) meter: Meter,
+    pub(super) sources: Sources,
 }
 
 impl Service<Uri> for Connector {
@@ -34,17 +37,20 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let meter = self.meter.clone();
-        let prompt = move |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt::new(tcp.into_inner(), &meter));
+        let (meter, sources) = (self.meter.clone(), self.sources.clone());
+        let prompt = move |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt::new(tcp.into_inner(), meter, sources));
         self.tcp.call(to).map_ok(prompt).boxed()
     }
 }
 
-/// Acknowledges what it has read once there is no more, and counts what moves.
+/// Acknowledges what it has read once there is no more, sends files in the place of their stand-ins, and counts what moves.
 pub(super) struct Prompt {
     /// Goes before the connection does.
     line: Line,
     tcp: TcpStream,
+    meter: Meter,
+    sources: Sources,
+    straight: Straight,
     /// Whether something was read that may not be acknowledged.
     owes: bool,
 }
@@ -69,9 +75,8 @@ impl AsyncRead for Prompt {
 }
 
 impl AsyncWrite for Prompt {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.tcp).poll_write(context, bytes);
-        self.counted(written)
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[io::IoSlice::new(bytes)])
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -91,21 +96,25 @@ impl AsyncWrite for Prompt {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.tcp).poll_write_vectored(context, bytes);
-        self.counted(written)
+        let Prompt { line, tcp, meter, sources, straight, .. } = &mut *self;
+        let written = match bytes.first().and_then(|first| sources.behind(first).map(|behind| (behind, first.len()))) {
+            Some((behind, most)) => straight.poll(behind, most, tcp, meter, context),
+            None => {
+                let before = bytes.iter().take_while(|bytes| sources.behind(bytes).is_none()).count();
+                Pin::new(tcp).poll_write_vectored(context, &bytes[..before])
+            }
+        };
+        if let Poll::Ready(Ok(bytes)) = written {
+            line.sent(bytes);
+        }
+        written
     }
 }
 
 impl Prompt {
-    fn new(tcp: TcpStream, meter: &Meter) -> Prompt {
-        Prompt { line: meter.line(tcp.as_raw_fd()), tcp, owes: false }
-    }
-
-    fn counted(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(bytes)) = written {
-            self.line.sent(bytes);
-        }
-        written
+    fn new(tcp: TcpStream, meter: Meter, sources: Sources) -> Prompt {
+        let line = meter.line(tcp.as_raw_fd());
+        Prompt { line, tcp, meter, sources, straight: Straight::default(), owes: false }
     }
 }
 
@@ -117,19 +126,23 @@ impl Connection for Prompt {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::sync::Arc;
 
-    use tokio::io::AsyncReadExt;
+    use bytes::Buf;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    use super::super::source::Source;
     use super::*;
+    use crate::edge::pool::Pool;
 
     #[tokio::test]
     async fn what_was_read_is_acknowledged_before_more_is_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let tcp = TcpStream::connect(listener.local_addr().expect("has an address")).await.expect("connects");
         let (mut server, _) = listener.accept().expect("accepts");
-        let mut prompt = Prompt::new(tcp, &Meter::default());
+        let mut prompt = Prompt::new(tcp, Meter::default(), Sources::default());
         // As after a few questions and answers: the kernel lets acknowledgements wait.
         prompt.tcp.set_quickack(false).expect("sets");
         server.write_all(b"HTTP/1.1 200 OK").expect("writes");
@@ -138,5 +151,34 @@ mod tests {
         let mut reading = std::pin::pin!(prompt.read(&mut bytes));
         assert!(futures_util::poll!(&mut reading).is_pending());
         assert!(prompt.tcp.quickack().expect("asks"), "the other side waits for the kernel's timer");
+    }
+
+    /// A connection that writes only a part of what it is given at once, and what has come at its other end once it is closed.
+    async fn connected(sources: &Sources) -> (Prompt, std::thread::JoinHandle<Vec<u8>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let tcp = TcpStream::connect(listener.local_addr().expect("has an address")).await.expect("connects");
+        let (mut server, _) = listener.accept().expect("accepts");
+        let came = std::thread::spawn(move || {
+            let mut came = Vec::new();
+            server.read_to_end(&mut came).expect("reads");
+            came
+        });
+        (Prompt::new(tcp, Meter::default(), sources.clone()), came)
+    }
+
+    #[tokio::test]
+    async fn a_file_is_sent_in_the_place_of_its_stand_in_and_what_lies_around_it_as_it_is() {
+        let (sources, file) = (Sources::default(), tempfile::tempfile().expect("makes a file"));
+        let bytes: Vec<u8> = (0..24_u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        (&file).write_all(&bytes).expect("writes");
+        let source = Source::new(file, 0, bytes.len() as u64, true, &Pool::new(1 << 20), |_| {}).expect("reads");
+        let stand_in = sources.stand_in(&Arc::new(source)).expect("there is memory");
+        let (mut prompt, came) = connected(&sources).await;
+        let mut all = Buf::chain(&b"PUT"[..], stand_in.clone()).chain(&b"GET"[..]);
+        prompt.write_all_buf(&mut all).await.expect("is sent");
+        prompt.write_all(&stand_in[7..9]).await.expect("is sent");
+        assert_eq!(prompt.meter.sent(), bytes.len() as u64 + 8);
+        drop(prompt);
+        assert!(came.join().expect("reads") == [b"PUT", bytes.as_slice(), b"GET", &bytes[7..9]].concat());
     }
 }

@@ -1,34 +1,31 @@
-//! Stretches of files that are sent without being held in memory. `object_store` takes bytes only: it is given a stand-in
-//! of a few, which the connector finds in the request, and sends the file's in its place.
+//! Stretches of files that are sent without being held in memory.
 
 use std::fmt;
 use std::fs::File;
-use std::io;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use crc_fast::{CrcAlgorithm, Digest, STAND_IN, stand_in, stands_for};
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
-use http_body_util::BodyExt;
-use hyper::Request;
-use hyper::body::{Body, Frame, SizeHint};
-use hyper::header::CONTENT_LENGTH;
-use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpRequestBody};
+use crc_fast::{CrcAlgorithm, Digest};
+use nix::errno::Errno;
+use nix::sys::sendfile::sendfile;
 
-use super::motion::{Idle, Meter};
-use crate::edge::beneath::{forget, read_into};
-use crate::edge::blocking::blocking;
+use crate::edge::beneath::{forget, is_sparse, read_into};
 use crate::edge::pool::{Buffer, Pool};
 
-/// A stretch of a file, read once to know its checksum. What is sent of it later is the same, or not sent to the end.
+/// Bytes that are read and sent at a time where the kernel does not send a file by itself.
+const PIECE: usize = 64 << 10;
+
+/// A stretch of a file, read once to know its checksum. What is sent of it later is the same, or the sending fails.
 pub struct Source {
     file: File,
-    from: u64,
-    until: u64,
-    crc64: u64,
+    pub(super) from: u64,
+    pub(super) until: u64,
+    pub(super) crc64: u64,
+    /// Whether it has no holes, which to read takes longer than to know.
+    pub(super) is_dense: bool,
     /// Whether the file is through with it: the page cache is the trainer's.
     is_last: bool,
     windows: Pool,
@@ -63,8 +60,8 @@ impl Source {
             })?;
             at += entire(&window, at, until)?;
         }
-        let (crc64, windows) = (digest.finalize(), windows.clone());
-        Ok(Source { file, from, until, crc64, is_last, windows, fault: Mutex::default() })
+        let (crc64, is_dense) = (digest.finalize(), !is_sparse(&file.metadata()?));
+        Ok(Source { file, from, until, crc64, is_dense, is_last, windows: windows.clone(), fault: Mutex::default() })
     }
 
     /// How many bytes it is.
@@ -75,26 +72,71 @@ impl Source {
     /// What kept it from being sent. [`io::ErrorKind::UnexpectedEof`]: the file became shorter;
     /// [`io::ErrorKind::InvalidData`]: it has other bytes than it had.
     pub(crate) fn take_fault(&self) -> Option<io::Error> {
-        self.fault().take()
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn fault(&self) -> MutexGuard<'_, Option<io::Error>> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps what the file did, and returns an error that is not taken for the connection's, after which one tries again.
+    pub(super) fn at_fault(&self, fault: io::Error) -> io::Error {
+        let told = io::Error::other(fault.to_string());
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+        told
     }
 
     /// The window from there on, and what all up to its end sums to. The last one comes only where that is what it was.
-    fn window(&self, at: u64, mut digest: Digest) -> io::Result<(Buffer, Digest)> {
+    pub(super) fn window(&self, at: u64, mut digest: Digest) -> io::Result<(Buffer, Digest)> {
         let mut window = self.windows.take()?;
         window.fill(self.until - at, |room| read_into(&self.file, at, room, |bytes| digest.update(bytes)))?;
         if at + entire(&window, at, self.until)? == self.until {
             if digest.finalize() != self.crc64 {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            if self.is_last {
-                forget(&self.file);
-            }
+            self.let_go();
         }
         Ok((window, digest))
+    }
+
+    /// Lets the kernel send the bytes from there on, `most` at most, which do not pass through here. `None`: the connection
+    /// takes none now. Errors: as send(2); what [`Source::at_fault`] makes of the file's.
+    pub(super) fn send(&self, at: u64, most: usize, to: &TcpStream) -> io::Result<Option<usize>> {
+        let mut from = at as libc::off_t;
+        match sendfile(to, &self.file, Some(&mut from), most) {
+            Ok(0) => Err(self.at_fault(io::ErrorKind::UnexpectedEof.into())),
+            Ok(sent) => Ok(Some(sent)),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+            // It cannot with this file, it may not, or one of the two is broken.
+            Err(_) => self.send_copied(at, most, to),
+        }
+    }
+
+    fn send_copied(&self, at: u64, most: usize, mut to: &TcpStream) -> io::Result<Option<usize>> {
+        let mut piece = vec![0; PIECE.min(most)];
+        let read = match self.file.read_at(&mut piece, at) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            read => read,
+        };
+        let read = read.map_err(|error| self.at_fault(error))?;
+        match to.write(&piece[..read]) {
+            Ok(sent) => Ok(Some(sent)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads all of it again, after it was sent. Errors: what [`Source::at_fault`] makes of pread(2)'s, and of other bytes.
+    pub(super) fn prove(&self) -> io::Result<()> {
+        let (mut at, mut digest) = (self.from, Digest::new(CrcAlgorithm::Crc64Nvme));
+        while at < self.until {
+            let (window, so_far) = self.window(at, digest).map_err(|error| self.at_fault(error))?;
+            (at, digest) = (at + window.as_ref().len() as u64, so_far);
+        }
+        Ok(())
+    }
+
+    /// Tells the kernel where nothing of the file will be read again.
+    pub(super) fn let_go(&self) {
+        if self.is_last {
+            forget(&self.file);
+        }
     }
 }
 
@@ -137,225 +179,110 @@ impl Content {
     }
 }
 
-/// The sources that stand-ins stand for.
-#[derive(Clone, Default)]
-pub(super) struct Sources(Arc<Mutex<Named>>);
-
-#[derive(Default)]
-struct Named {
-    last: u64,
-    /// A few, by their names.
-    there: Vec<(u64, Arc<Source>)>,
-}
-
-impl Sources {
-    /// What to send in its place, as long as the guard is there.
-    pub(super) fn stand_in(&self, source: &Arc<Source>) -> (Bytes, Standing) {
-        let mut named = self.lock();
-        named.last += 1;
-        let name = named.last;
-        named.there.push((name, Arc::clone(source)));
-        (Bytes::copy_from_slice(&stand_in(source.crc64, name)), Standing { sources: self.clone(), name })
-    }
-
-    /// The request with what is to be sent in the place of a stand-in. Errors: nobody sends that any more.
-    pub(super) fn resolve(&self, request: HttpRequest, meter: &Meter) -> Result<Request<Sent>, HttpError> {
-        let (mut head, body) = request.into_parts();
-        let Some(name) = name_in(&body) else { return Ok(Request::from_parts(head, Sent::Given(body))) };
-        let source = self.lock().there.iter().find(|(known, _)| *known == name).map(|(_, source)| Arc::clone(source));
-        let source = source.ok_or_else(|| HttpError::new(HttpErrorKind::Unknown, io::Error::other("given up")))?;
-        // Not signed by any cloud's scheme that stand-ins are sent under.
-        head.headers.insert(CONTENT_LENGTH, source.length().into());
-        Ok(Request::from_parts(head, Sent::Streamed(Streamed::new(source, meter.clone()))))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Named> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The name in a body that stands for others.
-fn name_in(body: &HttpRequestBody) -> Option<u64> {
-    if body.content_length() != STAND_IN {
-        return None;
-    }
-    let first = body.clone().frame().now_or_never()??.ok()?;
-    stands_for(first.data_ref()?).map(|(_, name)| name)
-}
-
-/// As long as it is there, its stand-in stands for a source.
-pub(super) struct Standing {
-    sources: Sources,
-    name: u64,
-}
-
-impl Drop for Standing {
-    fn drop(&mut self) {
-        self.sources.lock().there.retain(|(name, _)| *name != self.name);
-    }
-}
-
-/// The body of a request.
-pub(super) enum Sent {
-    Given(HttpRequestBody),
-    Streamed(Streamed),
-}
-
-impl Body for Sent {
-    type Data = Bytes;
-    type Error = HttpError;
-
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
-        match self.get_mut() {
-            Sent::Given(body) => Pin::new(body).poll_frame(context),
-            Sent::Streamed(body) => body.poll(context).map(|window| window.map(|window| window.map(Frame::data))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Sent::Given(body) => body.is_end_stream(),
-            Sent::Streamed(body) => body.at == body.source.until,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Sent::Given(body) => body.size_hint(),
-            Sent::Streamed(body) => SizeHint::with_exact(body.source.until - body.at),
-        }
-    }
-}
-
-type Ahead = MaybeDone<BoxFuture<'static, io::Result<(Buffer, Digest)>>>;
-
-/// A source on its way out: while one window is sent, the next is read.
-pub(super) struct Streamed {
-    source: Arc<Source>,
-    meter: Meter,
-    /// What is read next.
-    at: u64,
-    ahead: Ahead,
-    /// While the file is waited for, nobody else is.
-    idle: Option<Idle>,
-}
-
-impl Streamed {
-    fn new(source: Arc<Source>, meter: Meter) -> Streamed {
-        let ahead = read(&source, source.from, Digest::new(CrcAlgorithm::Crc64Nvme));
-        Streamed { at: source.from, source, meter, ahead, idle: None }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, HttpError>>> {
-        if self.at == self.source.until {
-            return Poll::Ready(None);
-        }
-        if Pin::new(&mut self.ahead).poll(context).is_pending() {
-            self.idle.get_or_insert_with(|| self.meter.idle());
-            return Poll::Pending;
-        }
-        self.idle = None;
-        let read_ahead = Pin::new(&mut self.ahead).take_output();
-        let (window, digest) = match read_ahead.unwrap_or_else(|| Err(io::ErrorKind::Other.into())) {
-            Ok(read_ahead) => read_ahead,
-            Err(error) => {
-                // Not for a connection's error, after which one tries again.
-                let told = io::Error::other(error.to_string());
-                *self.source.fault() = Some(error);
-                return Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Unknown, told))));
-            }
-        };
-        self.at += window.as_ref().len() as u64;
-        if self.at < self.source.until {
-            self.ahead = read(&self.source, self.at, digest);
-            // It begins now.
-            let _ = Pin::new(&mut self.ahead).poll(context);
-        }
-        Poll::Ready(Some(Ok(Bytes::from_owner(window))))
-    }
-}
-
-fn read(source: &Arc<Source>, at: u64, digest: Digest) -> Ahead {
-    let source = Arc::clone(source);
-    maybe_done(blocking(move || source.window(at, digest)).boxed())
-}
-
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::FileExt;
-
-    use object_store::PutPayload;
+pub(super) mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
 
     use super::*;
 
     const WINDOW: u64 = 64 << 10;
-    const LENGTH: u64 = 5 * WINDOW + 7;
+    pub(in super::super) const LENGTH: u64 = 5 * WINDOW + 7;
+    const FROM: u64 = 11;
 
     /// A file, the bytes of a stretch of it, and the stretch.
-    fn fixture() -> (File, Vec<u8>, Arc<Source>) {
+    pub(in super::super) fn fixture() -> (File, Vec<u8>, Arc<Source>) {
         let file = tempfile::tempfile().expect("makes a file");
-        let bytes: Vec<u8> = (0..LENGTH + 11).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let bytes: Vec<u8> = (0..LENGTH + FROM).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         file.write_all_at(&bytes, 0).expect("writes");
         let (mut seen, reader) = (Vec::new(), file.try_clone().expect("duplicates"));
-        let source = Source::new(reader, 11, LENGTH, true, &Pool::new(WINDOW), |more| seen.extend_from_slice(more));
-        assert!(seen == bytes[11..], "what is summed is shown");
+        let source = Source::new(reader, FROM, LENGTH, true, &Pool::new(WINDOW), |more| seen.extend_from_slice(more));
+        assert!(seen == bytes[FROM as usize..], "what is summed is shown");
         (file, seen, Arc::new(source.expect("reads")))
     }
 
-    /// What the connector would send for a request with this body.
-    fn resolved(sources: &Sources, body: impl Into<HttpRequestBody>) -> Result<Request<Sent>, HttpError> {
-        let request = Request::put("http://127.0.0.1/b/k").header(CONTENT_LENGTH, STAND_IN).body(body.into());
-        sources.resolve(request.expect("is a request"), &Meter::default())
-    }
-
-    async fn sent(source: &Arc<Source>) -> Result<Vec<u8>, HttpError> {
-        let sources = Sources::default();
-        let (bytes, _standing) = sources.stand_in(source);
-        let body = resolved(&sources, PutPayload::from_bytes(bytes)).expect("resolves").into_body();
-        body.collect().await.map(|body| body.to_bytes().to_vec())
-    }
-
-    #[tokio::test]
-    async fn a_stretch_of_a_file_is_sent_in_the_place_of_its_stand_in_as_often_as_it_is_asked_for() {
-        let (_file, bytes, source) = fixture();
-        let sources = Sources::default();
-        let (stand_in, standing) = sources.stand_in(&source);
-        let payload = PutPayload::from_bytes(stand_in);
-        for _ in 0..2 {
-            let request = resolved(&sources, payload.clone()).expect("resolves");
-            assert_eq!(request.headers()[CONTENT_LENGTH], LENGTH.to_string());
-            assert_eq!(request.body().size_hint().exact(), Some(LENGTH));
-            let sent = request.into_body().collect().await.expect("is sent").to_bytes();
-            assert!(sent == bytes, "{} bytes", sent.len());
-        }
-        drop(standing);
-        assert!(resolved(&sources, payload).is_err(), "a stand-in was sent as it is");
-    }
-
-    #[tokio::test]
-    async fn a_body_of_other_bytes_is_sent_as_it_is() {
-        for bytes in [Bytes::new(), Bytes::from_static(&[7; STAND_IN]), Bytes::from_static(&[7; 3 * STAND_IN])] {
-            let request = resolved(&Sources::default(), PutPayload::from_bytes(bytes.clone())).expect("resolves");
-            let sent = request.into_body().collect().await.expect("is sent").to_bytes();
-            assert_eq!(sent, bytes);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_file_that_is_written_to_meanwhile_is_not_sent_to_its_end() {
-        for (at, length, fault) in [
-            (Some(11), LENGTH + 11, io::ErrorKind::InvalidData),
-            (Some(LENGTH + 10), LENGTH + 11, io::ErrorKind::InvalidData),
-            (None, LENGTH + 10, io::ErrorKind::UnexpectedEof),
+    /// What may become of a file after it was summed, and how that is called.
+    pub(in super::super) fn spoilt() -> impl Iterator<Item = (File, Arc<Source>, io::ErrorKind)> {
+        let kinds = [
+            (Some(FROM), LENGTH + FROM, io::ErrorKind::InvalidData),
+            (Some(LENGTH + FROM - 1), LENGTH + FROM, io::ErrorKind::InvalidData),
+            (None, LENGTH + FROM - 1, io::ErrorKind::UnexpectedEof),
             (None, 0, io::ErrorKind::UnexpectedEof),
-        ] {
+        ];
+        kinds.into_iter().map(|(at, length, fault)| {
             let (file, bytes, source) = fixture();
             if let Some(at) = at {
-                file.write_all_at(&[!bytes[at as usize - 11]], at).expect("writes");
+                file.write_all_at(&[!bytes[(at - FROM) as usize]], at).expect("writes");
             }
             file.set_len(length).expect("cuts");
-            assert!(sent(&source).await.is_err(), "{at:?} {length}");
-            assert_eq!(source.take_fault().map(|error| error.kind()), Some(fault), "{at:?} {length}");
+            (file, source, fault)
+        })
+    }
+
+    fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let ours = TcpStream::connect(listener.local_addr().expect("has an address")).expect("connects");
+        ours.set_nonblocking(true).expect("sets");
+        (ours, listener.accept().expect("accepts").0)
+    }
+
+    /// What comes of sending all of it.
+    fn through(source: &Source) -> Vec<u8> {
+        let (ours, mut theirs) = connected();
+        let (mut at, mut came) = (source.from, Vec::new());
+        while at < source.until {
+            let sent = source.send(at, (source.until - at) as usize, &ours).expect("is sent");
+            came.resize((at - source.from) as usize + sent.unwrap_or(0), 0);
+            theirs.read_exact(&mut came[(at - source.from) as usize..]).expect("comes");
+            at += sent.unwrap_or(0) as u64;
+        }
+        came
+    }
+
+    #[test]
+    fn the_kernel_sends_what_is_in_the_file() {
+        let (_file, bytes, source) = fixture();
+        assert!(through(&source) == bytes);
+        source.prove().expect("it is what was summed");
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_send_by_itself_is_sent_all_the_same() {
+        // Memory is a file that can be read at any place, and not spliced.
+        let bytes: Vec<u8> = (0..LENGTH).map(|n| (n % 251) as u8).collect();
+        let (file, from) = (File::open("/proc/self/mem").expect("opens"), bytes.as_ptr().addr() as u64);
+        let (until, windows) = (from + LENGTH, Pool::new(WINDOW));
+        let (crc64, is_dense, is_last, fault) = (0, true, true, Mutex::default());
+        let source = Source { file, from, until, crc64, is_dense, is_last, windows, fault };
+        assert!(through(&source) == bytes);
+    }
+
+    #[test]
+    fn a_connection_that_takes_nothing_now_is_no_error_and_one_that_is_gone_is_not_the_files() {
+        let (_file, _, source) = fixture();
+        let (ours, theirs) = connected();
+        while source.send(FROM, LENGTH as usize, &ours).expect("is sent").is_some() {}
+        drop(theirs);
+        let gone = (0..).find_map(|_| source.send(FROM, LENGTH as usize, &ours).err()).expect("fails at last");
+        assert!(matches!(gone.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{gone}");
+        assert!(source.take_fault().is_none());
+    }
+
+    #[test]
+    fn a_file_that_ends_before_it_should_is_at_fault() {
+        let (file, _, source) = fixture();
+        file.set_len(FROM + 5).expect("cuts");
+        let (ours, _theirs) = connected();
+        assert_eq!(source.send(FROM, LENGTH as usize, &ours).expect("is sent"), Some(5));
+        source.send(FROM + 5, LENGTH as usize, &ours).expect_err("there is no more");
+        assert_eq!(source.take_fault().map(|error| error.kind()), Some(io::ErrorKind::UnexpectedEof));
+    }
+
+    #[test]
+    fn a_file_that_was_written_to_meanwhile_proves_nothing() {
+        for (_file, source, fault) in spoilt() {
+            source.prove().expect_err("has other bytes");
+            assert_eq!(source.take_fault().map(|error| error.kind()), Some(fault));
         }
     }
 

@@ -60,12 +60,14 @@ impl<'a> Upload<'a> {
             content => vec![content],
         };
         let put = |piece: Content| {
-            let (size, (payload, standing)) = (piece.length(), store.payload(piece));
-            self.upload.as_mut().map(|upload| (size, upload.put_part(payload), standing))
+            let (size, payload) = (piece.length(), store.payload(piece));
+            let payload = payload.map_err(|error| store.io_error("write", &self.key, &error));
+            self.upload.as_mut().map(|upload| payload.map(|payload| (size, upload.put_part(payload))))
         };
         let puts: Vec<_> = pieces.into_iter().filter_map(put).collect();
         async move {
-            for (size, put, _standing) in puts {
+            for put in puts {
+                let (size, put) = put?;
                 store.counted(size as usize, put).await.map_err(|error| store.error("write", &key, &error))?;
             }
             Ok(())

@@ -300,7 +300,7 @@ fn serve(stream: &TcpStream, shared: &Shared) {
             Some(Fault::Flip) => {
                 let mut request = request;
                 // S3's check is before the damage.
-                request.headers.remove("x-amz-checksum-crc64nvme");
+                request.headers.remove(CHECKSUM);
                 if let Some(byte) = request.body.first_mut() {
                     *byte ^= 1;
                 }
@@ -422,6 +422,8 @@ pub(super) fn hash_of(bytes: &[u8]) -> String {
     format!("crc32c={}", base64(&crc32c::crc32c(bytes).to_be_bytes()))
 }
 
+const CHECKSUM: &str = "x-amz-checksum-crc64nvme";
+
 /// CRC-64/NVME as S3 spells it; its polynomial's bits reversed.
 fn crc64_of(bytes: &[u8]) -> String {
     static TABLE: LazyLock<Vec<u64>> = LazyLock::new(|| {
@@ -450,14 +452,16 @@ fn put(state: &mut State, request: Request, upload: Option<String>, ignores_cond
     if request.header("x-goog-hash").is_some_and(|sent| sent != hash_of(&request.body)) {
         return error("400 Bad Request", "BadDigest");
     }
-    // Of every object and every part, as S3 checks it.
-    if request.header("x-amz-checksum-crc64nvme").is_some_and(|sent| sent != crc64_of(&request.body)) {
+    // Of every object and every part, as S3 checks it and says so.
+    let checksum = request.header(CHECKSUM).map(|sent| (CHECKSUM, sent.to_owned()));
+    if checksum.as_ref().is_some_and(|(_, sent)| *sent != crc64_of(&request.body)) {
         return error("400 Bad Request", "BadDigest");
     }
     if let Some(id) = upload {
         let number = request.query["partNumber"].parse().unwrap();
         state.uploads.get_mut(&id).unwrap().insert(number, request.body);
-        return Answer { headers: vec![("ETag", format!("\"p{number}\""))], ..answer("200 OK") };
+        let headers = [("ETag", format!("\"p{number}\""))].into_iter().chain(checksum).collect();
+        return Answer { headers, ..answer("200 OK") };
     }
     let only_new =
         request.header("if-none-match") == Some("*") || request.header("x-goog-if-generation-match") == Some("0");
@@ -471,7 +475,7 @@ fn put(state: &mut State, request: Request, upload: Option<String>, ignores_cond
         ("x-goog-generation", generation.to_string()),
         ("x-goog-hash", hash),
     ];
-    Answer { headers, ..answer("200 OK") }
+    Answer { headers: headers.into_iter().chain(checksum).collect(), ..answer("200 OK") }
 }
 
 pub(super) fn get(state: &State, request: &Request) -> Answer {
