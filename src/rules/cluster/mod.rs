@@ -163,10 +163,19 @@ pub fn malformed(input: &Input<'_>, first: Option<ClusterError>, with_sources: b
 }
 
 fn first_match(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<(Option<usize>, Reading), ClusterError> {
+    // What a source lacks to give a place is of no account where another one, or an explicit value, gives it.
+    let lacks_place = |warning: &Warning| warning.code == "node_rank_unknown";
     for (at, source) in PLATFORMS.iter().enumerate() {
-        if let Some(reading) = (source.read)(input, warnings)? {
+        let mut odd = Vec::new();
+        if let Some(reading) = (source.read)(input, &mut odd)? {
+            warnings.retain(|warning| !lacks_place(warning));
+            warnings.extend(odd);
             return Ok((Some(at), reading));
         }
+        warnings.extend(odd);
+    }
+    if [&input.options.nnodes, &input.options.node_rank].into_iter().any(Option::is_some) {
+        warnings.retain(|warning| !lacks_place(warning));
     }
     Ok((None, Reading::alone()))
 }

@@ -44,7 +44,7 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         (_, _, Some(_), Some(_)) if copies_slurm(input) => return Ok(None),
         (_, _, Some(own), Some(_)) => plain(input, own, warnings)?,
         (nodes, ..) => {
-            warnings.extend(nodes.and_then(elastic));
+            warnings.extend(nodes.and_then(elastic).or_else(|| half(input)));
             return Ok(None);
         }
     };
@@ -66,6 +66,25 @@ fn elastic(nodes: &str) -> Option<Warning> {
         quote(nodes)
     );
     (max > 1).then(|| Warning::new("node_rank_unknown", message))
+}
+
+/// A leader elsewhere, and either how many there are or which of them this is: one of the two was forgotten.
+fn half(input: &Input<'_>) -> Option<Warning> {
+    let leader = input.env.given("MASTER_ADDR").map(str::trim)?;
+    let several = || input.count("WORLD_SIZE").ok().flatten().is_some_and(|world| world > 1);
+    let (given, missing) = match (input.env.given("RANK"), several()) {
+        (None, true) => ("WORLD_SIZE", "RANK"),
+        (Some(_), false) if input.env.given("WORLD_SIZE").is_none() => ("RANK", "WORLD_SIZE"),
+        _ => return None,
+    };
+    let message = format!(
+        "{given} and MASTER_ADDR are set, but {missing} is not: this is taken for the only replica, and those that share a \
+         checkpoint directory or store overtake each other (205); set {missing}, or TRAINIT_NODE_RANK and TRAINIT_NNODES, on \
+         every node"
+    );
+    // A program that starts its processes itself on this machine alone needs no rank.
+    let is_here = matches!(leader, "localhost" | "::1") || leader.starts_with("127.");
+    (!is_here).then(|| Warning::new("node_rank_unknown", message))
 }
 
 /// torchrun's options. An elastic job (`min:max`) has no world that could be known now.
@@ -167,7 +186,7 @@ fn first<T>(
 mod tests {
     use super::super::detect;
     use super::*;
-    use crate::rules::cluster::spec::ClusterOptions;
+    use crate::rules::cluster::spec::{ClusterOptions, Explicit};
     use crate::rules::env::Env;
 
     /// Rank and number of nodes, rank and number of processes there, the codes of what is warned of.
@@ -223,6 +242,34 @@ mod tests {
         };
         assert_eq!((warned("1:3"), warned("2")), (vec!["node_rank_unknown"], vec!["node_rank_unknown"]));
         assert_eq!((warned("1"), warned("1:1"), warned("x")), (vec![], vec![], vec![]));
+    }
+
+    #[test]
+    fn half_of_a_place_is_warned_of_where_nobody_else_gives_the_whole() {
+        let warned = |told: &[(&str, &str)], node_rank: Option<&str>| {
+            let node_rank = node_rank.map(|text| Explicit { place: "--node-rank".to_owned(), text: text.to_owned() });
+            let nnodes = node_rank.as_ref().map(|_| Explicit { place: "--nnodes".to_owned(), text: "4".to_owned() });
+            let (env, options) = (
+                Env::from_pairs(told.iter().copied()),
+                ClusterOptions { node_rank, nnodes, ..ClusterOptions::default() },
+            );
+            let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+            found.warnings.iter().map(|warning| warning.code).collect::<Vec<_>>()
+        };
+        let (address, world) = (("MASTER_ADDR", "m"), ("WORLD_SIZE", "4"));
+        assert_eq!(warned(&[address, world], None), ["node_rank_unknown"]);
+        assert_eq!(warned(&[address, ("RANK", "3")], None), ["node_rank_unknown"]);
+        assert!(
+            warned(&[address, world], Some("3")).is_empty()
+                && warned(&[("PET_NNODES", "4"), address], Some("3")).is_empty()
+        );
+        let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "3"), ("SLURM_NTASKS", "4"), ("SLURM_NNODES", "4")];
+        assert!(warned(&[&slurm[..], &[address, world]].concat(), None).is_empty(), "a batch script exports these two");
+        for no_job in
+            [&[world][..], &[address], &[address, ("WORLD_SIZE", "1")], &[("MASTER_ADDR", "127.0.0.1"), world]]
+        {
+            assert!(warned(no_job, None).is_empty(), "{no_job:?}");
+        }
     }
 
     #[test]
