@@ -277,6 +277,7 @@ fn refusal(error: clap::Error, argv: &[OsString], wanted: Option<&Sub>) -> Refus
             }
         }
         ErrorKind::UnknownArgument if let Some(line) = before_the_subcommand(argv) => line,
+        ErrorKind::UnknownArgument if let Some(line) = step_as_operand(&error, wanted) => line,
         ErrorKind::MissingRequiredArgument if let Some(sub) = wanted => {
             let operands = (sub.operands)();
             let needed = operands.iter().filter(|operand| operand.is_required_set());
@@ -306,6 +307,14 @@ fn before_the_subcommand(argv: &[OsString]) -> Option<String> {
     let typed = argv[2..].iter().find_map(|word| SUBS.iter().filter(takes).find(|sub| word == sub.name));
     let sub = typed.or_else(|| SUBS.iter().find(takes))?;
     Some(format!("{flag} belongs after the subcommand: trainit {} {flag} ...", sub.name))
+}
+
+/// What to tell of a step that stands behind TAG and VALUE.
+fn step_as_operand(error: &clap::Error, wanted: Option<&Sub>) -> Option<String> {
+    wanted.filter(|sub| sub.on == on::REPORT_METRIC)?;
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return None };
+    let is_step = !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+    is_step.then(|| format!("unexpected argument '{word}' found; for a step give --step {word}; nothing was written"))
 }
 
 #[cfg(test)]
