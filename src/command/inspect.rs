@@ -217,7 +217,8 @@ fn text(object: &Value, discovery: &Discovery) -> String {
     line("trial", plain(&cluster["trial"]));
     section(&mut text, "set for the command", &object["child_env"], plain);
     section(&mut text, "removed for the command", &object["removed_env"], |_| String::new());
-    for process in object["processes"].as_array().into_iter().flatten() {
+    // One alone has all that is set above.
+    for process in object["processes"].as_array().filter(|all| all.len() > 1).into_iter().flatten() {
         section(&mut text, &format!("process {}", plain(&process["local_rank"])), &process["child_env"], plain);
     }
     for warning in object["warnings"].as_array().into_iter().flatten() {

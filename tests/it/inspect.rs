@@ -139,6 +139,17 @@ fn each_process_of_a_node_is_listed_with_what_differs() {
 }
 
 #[test]
+fn what_each_of_several_processes_is_given_has_a_heading_and_one_alone_is_given_what_is_set() {
+    let headings = |nproc| {
+        let text = Trainit::new(["inspect", "--nproc", nproc]).output().expect_code(0).out();
+        let headings = text.lines().filter(|line| line.starts_with("process "));
+        (headings.map(str::to_owned).collect::<Vec<_>>(), text.matches("  RANK ").count())
+    };
+    assert_eq!(headings("2"), (vec!["process 0".to_owned(), "process 1".to_owned()], 3));
+    assert_eq!(headings("1"), (vec![], 1));
+}
+
+#[test]
 fn a_secret_in_job_is_in_no_error() {
     for broken in [
         r#"{"cluster":{"worker":["a:0"]},"job":{"password":"hunter2"},"task":{"type":"worker","index":0}}"#,
