@@ -17,7 +17,7 @@ use crate::rules::exit;
 use crate::rules::framework::{Launch, Resolved};
 use crate::rules::gpu::{Discovery, table};
 use crate::rules::job::Policy;
-use crate::rules::plain::plain as printable;
+use crate::rules::plain::{counted, plain as printable};
 use crate::rules::preempt;
 use crate::settings::defs::{Takes, find};
 use crate::settings::{Origin, Reader, Values};
@@ -250,7 +250,8 @@ fn kept(text: &mut String, heading: &str, part: &Value) {
         (Value::String(source), _) => format!("{}  ({source})", plain(&member["value"])),
         (_, Value::String(_)) => {
             let step = member["step"].as_u64().map_or("no step".to_owned(), |step| format!("step {step}"));
-            format!("{} ({step}, {} files, {} bytes)", plain(&member["unit"]), member["files"], member["bytes"])
+            let files = counted(member["files"].as_u64().unwrap_or_default() as usize, "file");
+            format!("{} ({step}, {files}, {} bytes)", plain(&member["unit"]), member["bytes"])
         }
         (_, _) => member.as_str().map_or_else(|| plain(member), printable),
     });

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use crate::rules::plain::counted;
+
 /// What one process did so far.
 #[derive(Debug, Default)]
 pub struct Vitals {
@@ -53,8 +55,7 @@ pub fn stacks(pid: i32) -> String {
             names.dedup();
             names.truncate(4);
             let frames = if frames.is_empty() { frames } else { format!(" [{frames}]") };
-            let plural = if count == 1 { "" } else { "s" };
-            format!("{count} thread{plural} {does}{frames} ({})", names.join(", "))
+            format!("{} {does}{frames} ({})", counted(count, "thread"), names.join(", "))
         })
         .collect();
     format!("pid {pid} ({}): {}", or(read(pid, pid, "comm"), "?"), or(parts.join("; "), "gone"))

@@ -1,4 +1,4 @@
-//! Text of others where a person reads it.
+//! Text where a person reads it: that of others, and how many there are.
 
 /// On one line, and without what could move a terminal's cursor.
 pub fn plain(text: &str) -> String {
@@ -12,6 +12,12 @@ pub fn plain(text: &str) -> String {
         }
     }
     safe
+}
+
+/// `1 file`, `2 files`.
+pub fn counted(count: usize, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
 }
 
 #[cfg(test)]

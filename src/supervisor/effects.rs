@@ -425,7 +425,7 @@ impl Effects {
             tracing::warn!(code = "hung", "{}", threads::stacks(process.pid));
         }
         if tree.len() > MOST_DUMPED {
-            tracing::warn!(code = "hung", "{} more processes are not shown", tree.len() - MOST_DUMPED);
+            tracing::warn!(code = "hung", "{} more of its processes not shown", tree.len() - MOST_DUMPED);
         }
     }
 

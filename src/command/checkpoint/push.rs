@@ -9,7 +9,7 @@ use super::{fail, show, tell, tell_passed};
 use crate::edge::signals::HeldBack;
 use crate::edge::stdio;
 use crate::rules::exit;
-use crate::rules::plain::plain;
+use crate::rules::plain::{counted, plain};
 use crate::rules::signal::Signal;
 use crate::supervisor::keeper::commit::Outcome;
 use crate::supervisor::keeper::foresight::Next;
@@ -98,7 +98,8 @@ fn would_push(mirror: &Mirror, next: Result<Next, String>, as_json: bool) -> u8 
                     show(as_json, &json!({ "up_to_date": value }), &text)
                 }
                 None => {
-                    let text = format!("would push {unit} ({step}, {} files, {} bytes)\n", next.files, next.bytes);
+                    let files = counted(next.files, "file");
+                    let text = format!("would push {unit} ({step}, {files}, {} bytes)\n", next.bytes);
                     show(as_json, &json!({ "would_push": value }), &text)
                 }
             }

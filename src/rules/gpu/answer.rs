@@ -9,6 +9,7 @@ use super::health::health;
 use super::protocol::{Findings, Overrun};
 use super::{Discovery, Evidence, Gpu, Health};
 use crate::rules::exit::End;
+use crate::rules::plain::counted;
 
 /// NVML return values that decide something.
 pub mod code {
@@ -240,9 +241,12 @@ fn said(report: &Report, site: &Site) -> Option<String> {
     if failed.is_empty() && findings.gpus.is_empty() && site.gpu_nodes > 0 {
         let listed = match findings.count {
             Some(0) | None => "lists no GPU: look whether nvidia-smi on the host shows any".to_owned(),
-            Some(count) => format!("lists {count} GPUs and hands out none, no permission: {}", denied(site)),
+            Some(count) => {
+                format!("lists {} and hands out none, no permission: {}", counted(count as usize, "GPU"), denied(site))
+            }
         };
-        return Some(format!("{} GPUs have a device node in this container, and NVML {listed}", site.gpu_nodes));
+        let nodes = counted(site.gpu_nodes, "device node");
+        return Some(format!("this container has {nodes} of GPUs, and NVML {listed}"));
     }
     (!failed.is_empty()).then(|| failed.join("; "))
 }

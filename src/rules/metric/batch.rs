@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::line::Report;
 use super::number::{parse_any_step, parse_float, parse_step};
+use crate::rules::plain::counted;
 
 /// Mistakes named at most; the rest are counted.
 const MISTAKES_SHOWN: usize = 10;
@@ -34,7 +35,8 @@ pub fn parse(text: &[u8], tag: &str, before: usize) -> (Vec<Report>, Vec<String>
         }
     }
     if unnamed > 0 {
-        mistakes.push(format!("{unnamed} more lines are wrong"));
+        let are = if unnamed == 1 { "is" } else { "are" };
+        mistakes.push(format!("{} {are} wrong", counted(unnamed, "more line")));
     }
     (reports, mistakes)
 }
@@ -57,7 +59,10 @@ fn one(line: &[u8], tag: &str) -> Result<Option<Report>, String> {
     let (tag, value, step) = match fields[..] {
         [tag, value] => (tag, value, ""),
         [tag, value, step] => (tag, value, step),
-        _ => return Err(format!("{} fields; expected `tag value [step]` or a JSON object", fields.len())),
+        _ => {
+            let found = counted(fields.len(), "field");
+            return Err(format!("{found}; expected `tag value [step]` or a JSON object"));
+        }
     };
     Report::parse(tag, value, step, "").map(Some).map_err(|wrong| wrong.to_string())
 }
@@ -194,8 +199,15 @@ mod tests {
     }
 
     #[test]
+    fn the_mistakes_beyond_the_tenth_are_counted() {
+        let last = |lines: usize| parse("x\n".repeat(lines).as_bytes(), "", 0).1.pop();
+        assert_eq!(last(11).as_deref(), Some("1 more line is wrong"));
+        assert_eq!(last(12).as_deref(), Some("2 more lines are wrong"));
+    }
+
+    #[test]
     fn what_is_no_report_is_refused_with_its_reason() {
-        refuses("loss", "1 fields");
+        refuses("loss", "1 field;");
         refuses("loss 1 2 3", "4 fields");
         refuses("loss abc", "\"abc\" is no number");
         refuses("loss 1 1.5", "\"1.5\" is no whole number");

@@ -176,6 +176,6 @@ fn device_nodes_of_gpus_that_nvml_does_not_hand_out_are_a_problem() {
     let closed = || ended(&[r#"{"t":"driver","count":1}"#, closed, r#"{"t":"end"}"#]);
     let here = Site { control_node: true, gpu_nodes: 3, ..Site::default() };
     assert!(problem(&none(), &here).unwrap().contains("NVML lists no GPU"));
-    assert!(problem(&closed(), &here).unwrap().contains("lists 1 GPUs and hands out none"));
+    assert!(problem(&closed(), &here).unwrap().contains("lists 1 GPU and hands out none"));
     assert_eq!(problem(&none(), &Site { control_node: true, ..Site::default() }), None, "none was asked for");
 }
