@@ -118,6 +118,16 @@ fn a_disk_too_full_for_the_restore_is_204_before_anything_is_written() {
 }
 
 #[test]
+fn a_mount_at_the_very_path_of_a_checkpoint_is_named_as_what_is_in_the_way() {
+    let place = Place::new();
+    place.save_and_push(1..=1);
+    fs::remove_dir_all(place.local()).unwrap();
+    let done = with_tmpfs(&place, "pull", &place.local().join("step-1"), "1m").output().expect_code(204);
+    assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    assert!(done.err().contains("something is mounted at a checkpoint's own path within it"), "{}", done.err());
+}
+
+#[test]
 fn what_is_not_whole_needs_no_space() {
     let place = Place::new();
     place.save(1);

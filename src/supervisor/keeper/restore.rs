@@ -167,6 +167,9 @@ impl Mirror {
             Some(libc::EXDEV) => {
                 "something is mounted within it, and nothing is put in place across a mount; name that as the checkpoint directory"
             }
+            Some(libc::EBUSY) => {
+                "something is mounted at a checkpoint's own path within it, and what is mounted is not moved: unmount it, or mount the directory itself"
+            }
             Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOENT) => "it must be there for this user to write",
             _ => limits::way_out(error, "see that its disk is sound"),
         };
