@@ -271,6 +271,40 @@ fn what_may_not_be_read_or_written_is_named_in_one_line() {
 }
 
 #[test]
+fn what_may_not_be_read_is_gone_on_from_only_where_there_is_nothing_else() {
+    if !is_root(&Place::new()) {
+        return;
+    }
+    let place = Place::new();
+    place.save(1);
+    open_to_all(&place);
+    as_nobody(&place, "push").output().expect_code(0);
+    place.save(2);
+    let lock = |step: &str| {
+        let file = place.local().join(step).join("weights.bin");
+        fs::set_permissions(file, fs::Permissions::from_mode(0)).unwrap();
+    };
+    lock("step-2");
+    let run = |store: &[&str]| {
+        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        let local = place.local();
+        let args = [&["run", "--checkpoint-dir", local.to_str().unwrap()], store].concat();
+        let script = ["--", "sh", "-c", "echo from ${TRAINIT_RESUME_FROM##*/}"];
+        Trainit::through(&nobody, [&args[..], &script].concat()).output().expect_code(0)
+    };
+    let done = run(&[]);
+    let passed = "passed over: step-2 is not complete: step-2/weights.bin cannot be read: Permission denied";
+    assert!(done.out() == "from step-1\n" && done.err().contains(passed), "{}{}", done.out(), done.err());
+    lock("step-1");
+    let done = run(&[]);
+    assert!(done.out() == "from step-2\n" && done.err().contains("nothing else to go on from"), "{}", done.err());
+    fs::remove_dir_all(place.local().join("step-1")).unwrap();
+    let done = run(&["--checkpoint-store", &place.url()]);
+    let passed = "passed over: step-2/weights.bin cannot be read: Permission denied";
+    assert!(done.out() == "from step-1\n" && done.err().contains(passed), "{}{}", done.out(), done.err());
+}
+
+#[test]
 fn a_directory_that_can_only_be_read_can_be_pushed_and_a_run_that_would_restore_into_it_is_125() {
     let place = Place::new();
     place.save(1);

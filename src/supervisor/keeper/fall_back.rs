@@ -27,7 +27,7 @@ impl Mirror {
         self.naming = None;
         self.bad.extend(committed.clone());
         let ignored = self.ignored.insert(unit.clone(), bad.age.newest_ns);
-        let look = self.look(None).await.map_err(|error| self.unusable(&error))?;
+        let look = self.look_to_resume(None).await.map_err(|error| self.unusable(&error))?;
         let found = match self.store.clone() {
             None => self.local_only(&look),
             Some(store) => {

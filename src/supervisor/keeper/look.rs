@@ -52,17 +52,29 @@ pub(crate) struct Look {
     pub(crate) half: Vec<String>,
     /// Why newer ones are not complete, newest first; or why there is nothing.
     pub(crate) passed: Vec<String>,
+    /// Where every complete one has a file that may not be read: the newest, and which file. Only of a look for what to resume from.
+    pub(crate) unread: Option<(Local, String)>,
 }
 
 impl Mirror {
     /// Walks the directory and finds the newest complete checkpoint, of the given step if one is given.
     pub(crate) async fn look(&self, step: Option<u64>) -> io::Result<Look> {
+        self.look_for(step, false).await
+    }
+
+    /// The same for a start: one that may not be read is passed over for one that may be.
+    pub(crate) async fn look_to_resume(&self, step: Option<u64>) -> io::Result<Look> {
+        self.look_for(step, true).await
+    }
+
+    async fn look_for(&self, step: Option<u64>, to_resume: bool) -> io::Result<Look> {
         let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
         let passed_over = self.ignored.clone();
         let judged = self.committed.as_ref().map_or(Vec::new(), |committed| committed.entries.clone());
         blocking(move || {
             let half = Beneath::open(&dir).map(|dir| half(&dir)).unwrap_or_default();
-            let look = look(&dir, walked(&dir, &options)?, half, &options, &Before { passed_over, judged }, step);
+            let look =
+                look(&dir, walked(&dir, &options)?, half, &options, &Before { passed_over, judged, to_resume }, step);
             if !look.passed.is_empty() {
                 has_files_to_see_with(&dir)?;
             }
@@ -88,6 +100,8 @@ struct Before {
     passed_over: BTreeMap<String, i64>,
     /// The entries of the one that the store holds: it was found complete, and is not read again at each look.
     judged: Vec<Entry>,
+    /// Whether it is to be gone on from, and not only to be told of or committed, where what may not be read is an error.
+    to_resume: bool,
 }
 
 /// Of what is not recognised, so many are named.
@@ -148,7 +162,8 @@ fn look(
     before: &Before,
     step: Option<u64>,
 ) -> Look {
-    let mut look = Look { layout: None, listing, newest: None, ages: BTreeMap::new(), half, passed: Vec::new() };
+    let ages = BTreeMap::new();
+    let mut look = Look { layout: None, listing, newest: None, ages, half, passed: Vec::new(), unread: None };
     let Ok(beneath) = Beneath::open(dir) else {
         look.passed.push(format!("{} is not there", dir.display()));
         return look;
@@ -185,8 +200,18 @@ fn look(
                 let directory = look.listing.get(&candidate.unit).filter(|entry| entry.kind == Kind::Directory);
                 let mode = directory.map(|entry| entry.mode).filter(|mode| *mode != ORDINARY);
                 let candidate = candidate.clone();
-                look.newest =
-                    Some(Local { layout: found.layout, candidate, entries, mode, names, best, age, is_less, other });
+                let unread = before.to_resume.then(|| unreadable(&files, &candidate)).flatten();
+                let local = Local { layout: found.layout, candidate, entries, mode, names, best, age, is_less, other };
+                match unread {
+                    Some(why) => _ = look.unread.get_or_insert((local, why)),
+                    None => {
+                        let unread = look.unread.take();
+                        look.passed.extend(
+                            unread.map(|(local, why)| format!("{} is not complete: {why}", local.candidate.unit)),
+                        );
+                        look.newest = Some(local);
+                    }
+                }
             }
             Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
         }
@@ -198,6 +223,17 @@ fn look(
         look.passed.push(format!("{unit} is not complete: {why}"));
     }
     look
+}
+
+/// Which of its files cannot be opened, and why, if there is one.
+pub(super) fn unreadable(files: &Files, candidate: &Candidate) -> Option<String> {
+    candidate.files(files.listing).find_map(|file| {
+        let opened = match &file.through {
+            Some(real) => links::open(real),
+            None => files.beneath.read_file(&file.path),
+        };
+        Some(format!("{} cannot be read: {}", file.path, opened.err()?))
+    })
 }
 
 /// Where nothing is recognised: as what it was looked for, and where not.

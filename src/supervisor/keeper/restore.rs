@@ -83,7 +83,7 @@ impl Mirror {
         let first = !std::mem::replace(&mut self.begun, true);
         self.is_first = first;
         let step = self.config.restore_step.filter(|_| first);
-        let look = self.look(step).await.map_err(|error| self.unusable(&error))?;
+        let look = self.look_to_resume(step).await.map_err(|error| self.unusable(&error))?;
         if first {
             self.unrecognised = Unrecognised::begin(&look.listing);
         }
@@ -188,7 +188,11 @@ impl Mirror {
     pub(super) fn local_only(&mut self, look: &Look) -> Option<Resume> {
         let is_any = look.layout.is_some();
         look.passed.iter().filter(|_| is_any).take(NAMED).for_each(|why| self.note(format!("passed over: {why}")));
-        look.newest.as_ref().map(|local| self.resume(&local.candidate.unit, local.age, None))
+        if let Some((_, why)) = &look.unread {
+            self.note(format!("{why}, and there is nothing else to go on from; let trainit's user read it"));
+        }
+        let local = look.newest.as_ref().or(look.unread.as_ref().map(|(local, _)| local))?;
+        Some(self.resume(&local.candidate.unit, local.age, None))
     }
 
     /// A store that does not show our claim is not the one that we claimed, or does not show what it holds.
@@ -344,7 +348,8 @@ impl Mirror {
     /// Local checkpoints that may be newer than the commit that is restored, and are not whole.
     fn note_passed(&self, look: &Look) {
         if !look.ages.is_empty() {
-            look.passed.iter().take(NAMED).for_each(|why| self.note(format!("passed over: {why}")));
+            let unread = look.unread.iter().map(|(_, why)| why);
+            unread.chain(&look.passed).take(NAMED).for_each(|why| self.note(format!("passed over: {why}")));
         }
     }
 

@@ -3,10 +3,10 @@
 use std::io;
 
 use super::in_place::half;
-use super::look::{sought, walked};
+use super::look::{sought, unreadable, walked};
 use super::mirror::{Mirror, MirrorError, blocking};
 use crate::edge::beneath::Beneath;
-use crate::edge::links::{self, Files};
+use crate::edge::links::Files;
 use crate::rules::checkpoint::{Candidate, Layout, Scan, complete, linked, recognise};
 
 /// What lies in the directory.
@@ -70,15 +70,7 @@ impl Mirror {
             let judged = found.candidates.iter().map(|candidate| {
                 let is_half = half.contains(&candidate.unit);
                 let cut = || "a restore that was cut short may have left it half in place".to_owned();
-                let unread = || {
-                    candidate.files(&listing).find_map(|file| {
-                        let opened = match &file.through {
-                            Some(real) => links::open(real),
-                            None => beneath.read_file(&file.path),
-                        };
-                        Some(format!("{} cannot be read: {}", file.path, opened.err()?))
-                    })
-                };
+                let unread = || unreadable(&files, candidate);
                 let problem = complete(&found, &scan, candidate).err().or_else(|| is_half.then(cut)).or_else(unread);
                 surveyed(candidate, problem)
             });
