@@ -2,7 +2,8 @@
 //! machines too, may use the same checkpoint directory.
 //!
 //! A killed process leaves its place behind, and any other sweeps it. A place is alive while its lock is held. Where locks
-//! may not reach from mount to mount, as on some network file systems, it is alive while its lock file is touched.
+//! may not reach from mount to mount, as on some network file systems, it is alive while its lock file is touched. On a disk
+//! they do: one that moves to another machine with its volume has no room to wait for what the last one left there.
 //! Nothing but room depends on that: whoever loses a place that was alive finds its files missing, and says so.
 
 use std::fs::{File, TryLockError};
@@ -97,7 +98,7 @@ pub(super) fn sweep(dir: &Beneath, within: &str) -> io::Result<()> {
     if names.is_empty() {
         return dir.remove_empty(within);
     }
-    let (ours, now) = (mount(dir, within)?, now(dir)?);
+    let (ours, now, is_disk) = (mount(dir, within)?, now(dir)?, is_disk(dir, within)?);
     for name in names {
         let place = format!("{within}/{name}");
         let at = format!("{place}/lock");
@@ -105,7 +106,7 @@ pub(super) fn sweep(dir: &Beneath, within: &str) -> io::Result<()> {
         let lock = dir.open_lock(&at);
         let is_told = match lock.as_ref().map(File::try_lock) {
             Ok(Err(TryLockError::WouldBlock)) => continue,
-            Ok(Ok(())) => name.starts_with(&ours),
+            Ok(Ok(())) => is_disk || name.starts_with(&ours),
             _ => false,
         };
         let touched = if lock.is_ok() { dir.look(&at)? } else { dir.look(&place)? };
@@ -139,8 +140,32 @@ fn mount(dir: &Beneath, within: &str) -> io::Result<String> {
     Ok(format!("{}-{device:x}-", machine::boot_id().unwrap_or_else(nonce)))
 }
 
+/// Whether the file system lies on a block device: one kernel has it at a time, or those that share it share its locks.
+fn is_disk(dir: &Beneath, within: &str) -> io::Result<bool> {
+    let device = dir.look(within)?.ok_or(io::ErrorKind::NotFound)?.device;
+    Ok(libc::major(device) != 0)
+}
+
 /// The file system's own clock, nanoseconds since 1970: machines may not agree on the time.
 fn now(dir: &Beneath) -> io::Result<i64> {
     touch(&dir.lock_file(OURS)?)?;
     Ok(dir.look(OURS)?.ok_or(io::ErrorKind::NotFound)?.mtime_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mirror::TEMPORARY;
+    use super::*;
+
+    #[test]
+    fn what_another_kernel_left_with_a_free_lock_is_swept_at_once_on_a_disk_and_only_there() {
+        for place in [tempfile::tempdir(), tempfile::tempdir_in("/dev/shm")].into_iter().flatten() {
+            let dir = Beneath::create(place.path()).expect("is made");
+            let left = format!("{TEMPORARY}/another-kernel-1");
+            dir.create_file(&format!("{left}/lock")).expect("is made");
+            let is_disk = is_disk(&dir, TEMPORARY).expect("is there");
+            sweep(&dir, TEMPORARY).expect("sweeps");
+            assert_eq!(dir.look(&left).expect("looks").is_none(), is_disk, "{}", place.path().display());
+        }
+    }
 }
