@@ -104,6 +104,9 @@ struct Before {
     to_resume: bool,
 }
 
+/// That everybody may read a file.
+const ANYBODY: u32 = 0o444;
+
 /// Of what is not recognised, so many are named.
 const NAMED: usize = 2;
 
@@ -225,9 +228,10 @@ fn look(
     look
 }
 
-/// Which of its files cannot be opened, and why, if there is one.
+/// Which of its files cannot be opened, and why, if there is one. What everybody may read is not tried: there can be a
+/// hundred thousand, on a slow file system.
 pub(super) fn unreadable(files: &Files, candidate: &Candidate) -> Option<String> {
-    candidate.files(files.listing).find_map(|file| {
+    candidate.files(files.listing).filter(|file| file.mode & ANYBODY != ANYBODY).find_map(|file| {
         let opened = match &file.through {
             Some(real) => links::open(real),
             None => files.beneath.read_file(&file.path),
