@@ -271,7 +271,44 @@ fn in_a_bucket_objects_are_replaced_and_nobody_elses_are_looked_at() {
     let at = |deed: &str| deeds.iter().position(|d| d == deed).unwrap_or_else(|| panic!("no {deed} in {deeds:?}"));
     assert!(at("PUT job/saved_model.pb") < at("DELETE job/variables/variables.index"), "what is old goes last");
     assert!(at("DELETE job/.trainit/model.json") < at("PUT job/assets/v"));
-    assert_eq!(deeds.last().map(String::as_str), Some("PUT job/.trainit/model.json"));
+    let is_models = |deed: &&String| !deed.contains("/.trainit/probes") && !deed.starts_with("GET");
+    assert_eq!(deeds.iter().rfind(is_models).map(String::as_str), Some("PUT job/.trainit/model.json"));
+}
+
+/// Starts another run's copy once the first one's waits in the bucket, and goes on with that when the other has put its
+/// manifest. Both succeed, and what the manifest says is there.
+#[track_caller]
+fn the_later_is_whole(bucket: &Bucket, waits_at: &'static str, later: &str) {
+    let start = |word: &str| {
+        let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+        let script = format!("mkdir -p \"$0/v\"; echo {word} > \"$0/v/v\"; echo {word} > \"$0/saved_model.pb\"");
+        let running = place.env().iter().fold(run(&place, &script), |run, (name, value)| run.env(name, value)).start();
+        (place, running)
+    };
+    let (waits, go_on) = bucket.hesitate(waits_at);
+    let (_place, one) = start("one");
+    waits.recv().unwrap();
+    let (_place, other) = start("the-other");
+    eventually("the other's manifest", || bucket.object("job/.trainit/model.json").is_some());
+    go_on.send(()).unwrap();
+    one.finish().expect_code(0);
+    other.finish().expect_code(0);
+    let words = ["job/saved_model.pb", "job/v/v"].map(|key| String::from_utf8(bucket.object(key).unwrap()).unwrap());
+    assert_eq!(words, [format!("{later}\n"), format!("{later}\n")]);
+    let manifest = bucket.object("job/.trainit/model.json").unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    assert_eq!(manifest["files"][0]["size"], words[0].len());
+    assert!(bucket.keys().iter().all(|key| !key.contains("/probes/")), "{:?}", bucket.keys());
+}
+
+#[test]
+fn of_two_copies_at_once_the_one_that_ends_last_is_whole() {
+    the_later_is_whole(&Bucket::liar(), "/saved_model.pb", "one");
+}
+
+#[test]
+fn of_two_copies_that_a_store_lets_put_one_manifest_the_one_whose_was_written_over_is_copied_again() {
+    the_later_is_whole(&Bucket::liar(), "/model.json", "the-other");
 }
 
 #[test]

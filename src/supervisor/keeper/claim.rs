@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{join, try_join3};
 
 use super::guard::{Answer, SOON, answers};
-use super::retention::commits;
+use super::retention::{STAGED, commits};
 use crate::edge::clock;
 use crate::edge::store::{Created, Store, StoreError};
 use crate::rules::checkpoint::address::Address;
@@ -55,16 +55,16 @@ async fn tell_of_waiting(store: &Store, address: &Address) -> Infallible {
 }
 
 async fn try_to_claim(store: &Store) -> Result<Claim, StoreError> {
-    let probe = format!("{PROBES}/{}", nonce());
+    let probe = probe();
     let asked = try_join3(store.create(&probe, nonce().into_bytes()), attempts(store), commits(store));
     let (first, mut before, commits) = asked.await?;
     let saw_commits = !commits.is_empty();
     // Claims may have been deleted; a number that was used may never be used again.
     before.extend(commits.into_iter().map(|name| name.stamp.attempt));
     let honest = first == Created::Ours && store.refuses(&probe, nonce().into_bytes()).await?;
-    // What is left of a probe costs nothing; failing to delete it is no reason to stop.
     let body = body();
-    let (attempt, _) = join(claim_from(store, plan::next_number(&before), honest, &body), store.delete(&probe)).await;
+    let (attempt, _) =
+        join(claim_from(store, plan::next_number(&before), honest, &body), take_away(store, &probe)).await;
     Ok(Claim { attempt: attempt?, body, honest, saw_commits })
 }
 
@@ -82,6 +82,26 @@ async fn claim_from(store: &Store, mut number: u64, honest: bool, body: &[u8]) -
             Created::Taken => number += 1,
         }
     }
+}
+
+/// Whether somebody else may be creating an object just now: each has a probe there before, and until it is done. A store
+/// that looks whether a name is free, and writes then, lets two create one. Who asks this after it has created one, and then
+/// reads it, finds the other's probe, or else what it was written over with. A probe may be what a kill has left.
+pub(super) async fn others_create(store: &Store, ours: &str) -> Result<bool, StoreError> {
+    let probes = store.list(PROBES).await?;
+    let others = probes.iter().filter(|probe| probe.key != ours);
+    let Some(newest) = others.map(|probe| probe.modified).max() else { return Ok(false) };
+    Ok(store.time().await.unwrap_or_default().saturating_sub(newest) < STAGED)
+}
+
+/// The key of a probe.
+pub(super) fn probe() -> String {
+    format!("{PROBES}/{}", nonce())
+}
+
+/// What is left of a probe costs little: failing to delete it is no reason to stop.
+pub(super) async fn take_away(store: &Store, probe: &str) {
+    let _ = store.delete(probe).await;
 }
 
 fn body() -> Vec<u8> {

@@ -4,17 +4,22 @@
 //!
 //! The commit is the checkpoints': data first, the manifest (`.trainit/model.json`) last, and without it the model is not
 //! whole. What an earlier run left there is replaced, file by file; its manifest goes before the first, and what it alone
-//! named when all of ours is there.
+//! named when all of ours is there. Of two runs that copy at once, the one that finds the other's manifest at its end has
+//! written over files of the other's: it copies again.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use super::budget::Budget;
+use super::claim::{others_create, probe, take_away};
 use super::flush::{LAST_LOOK_PAUSE, LAST_TRIES};
+use super::guard::SOON;
 use super::known::{Known, Sent};
 use super::made::Made;
 use super::mirror::{Mirror, beneath, blocking, way_out};
@@ -34,6 +39,9 @@ use crate::rules::job::COPY_AGAIN as AGAIN;
 
 const MANIFEST: &str = ".trainit/model.json";
 const SCHEMA: &str = "trainit.model/1";
+
+/// Between two looks whether another that is putting its manifest has done so.
+const OTHERS_PAUSE: Duration = Duration::from_millis(200);
 
 /// A model and where it goes.
 #[derive(Debug)]
@@ -97,14 +105,14 @@ pub(super) async fn publish(
         }
         Nearness::Apart => prepare(model).await,
     };
-    let plan = plan.map_err(|stop| {
+    let mut plan = plan.map_err(|stop| {
         Stop::Failed(format!(
             "the model in {dir} is not in {store}: {}; nothing there was changed; {AGAIN}",
             words(stop)
         ))
     })?;
     let (files, bytes) = (plan.listing.files().count(), plan.listing.files().map(|f| f.size).sum());
-    let (made, done, there) = (Made::default(), Cell::new(0), &plan.store);
+    let (made, done, there) = (Made::default(), Cell::new(0), Arc::clone(&plan.store));
     let told = |more: u64| {
         done.set(done.get() + more);
         progress(done.get(), bytes);
@@ -114,7 +122,20 @@ pub(super) async fn publish(
         let now = there.motion();
         now.has_moved_since(std::mem::replace(&mut before, now))
     };
-    going_on(copy(&plan, mirror, bytes, &made, &told), moves, &told).await.map_err(|stop| match stop {
+    let copying = async {
+        for _ in 0..LAST_TRIES {
+            if copy(&plan, mirror, bytes, &made, &told).await? {
+                return Ok(());
+            }
+            made.take();
+            done.set(0);
+            plan = plan.anew().await?;
+        }
+        // It is over a mixture now.
+        plan.store.delete(MANIFEST).await?;
+        Err(Stop::Failed("another run has copied its model there meanwhile".to_owned()))
+    };
+    going_on(copying, moves, &told).await.map_err(|stop| match stop {
         Stop::Fenced(by) => Stop::Fenced(by),
         stop => Stop::Failed(format!(
             "the model in {dir} is not in {store}: {}; {} of its {files} files are there now, the rest is what was there \
@@ -141,7 +162,7 @@ fn lies(dir: &Path, store: &Address) -> Nearness {
 struct Plan {
     dir: PathBuf,
     listing: Listing,
-    store: Store,
+    store: Arc<Store>,
     /// What an earlier run says it left, where one has left its word.
     before: Option<Manifest>,
     /// Of that, what must go before ours can be written: files in the place of directories, and the reverse.
@@ -158,18 +179,28 @@ async fn prepare(model: &LeftModel) -> Result<Plan, Stop> {
             return Err(Stop::Failed(format!("{} cannot keep its name: {why}; rename it", file.path)));
         }
     }
-    let store = Store::open(&model.store, true, &model.access).await?.replacing();
-    let before = before(&store).await?;
-    let in_the_way = store.in_the_way(listing.files().map(|f| f.path.clone()).collect()).await?;
-    let old: HashSet<&str> = before.iter().flat_map(|before| &before.files).map(|f| f.path.as_str()).collect();
-    if let Some(path) = in_the_way.iter().find(|path| !old.contains(path.as_str())) {
-        return Err(Stop::Failed(format!("{path} is in the way there and belongs to no whole model; take it away")));
-    }
-    Ok(Plan { dir: model.dir.clone(), listing, store, before, in_the_way })
+    let store = Arc::new(Store::open(&model.store, true, &model.access).await?.replacing());
+    Plan { dir: model.dir.clone(), listing, store, before: None, in_the_way: BTreeSet::new() }.anew().await
 }
 
-/// `made` has the files that are there, `told` hears how many bytes more are through, of so many.
-async fn copy(plan: &Plan, mirror: Option<&Mirror>, bytes: u64, made: &Made, told: &dyn Fn(u64)) -> Result<(), Stop> {
+impl Plan {
+    /// As things are there now.
+    async fn anew(self) -> Result<Plan, Stop> {
+        let before = before(&self.store).await?;
+        let in_the_way = self.store.in_the_way(self.listing.files().map(|f| f.path.clone()).collect()).await?;
+        let old: HashSet<&str> = before.iter().flat_map(|before| &before.files).map(|f| f.path.as_str()).collect();
+        if let Some(path) = in_the_way.iter().find(|path| !old.contains(path.as_str())) {
+            return Err(Stop::Failed(format!(
+                "{path} is in the way there and belongs to no whole model; take it away"
+            )));
+        }
+        Ok(Plan { before, in_the_way, ..self })
+    }
+}
+
+/// `made` has the files that are there, `told` hears how many bytes more are through, of so many. Whether no other run has
+/// ended a copy meanwhile.
+async fn copy(plan: &Plan, mirror: Option<&Mirror>, bytes: u64, made: &Made, told: &dyn Fn(u64)) -> Result<bool, Stop> {
     give_way(mirror).await?;
     let Plan { listing, store, before, in_the_way, .. } = plan;
     let at = plan.dir.clone();
@@ -217,9 +248,29 @@ async fn copy(plan: &Plan, mirror: Option<&Mirror>, bytes: u64, made: &Made, tol
     let manifest = Manifest { schema: SCHEMA.to_owned(), files };
     let text = serde_json::to_vec(&manifest).map_err(|error| Stop::Failed(error.to_string()))?;
     give_way(mirror).await?;
-    match store.create(MANIFEST, text).await? {
-        Created::Ours => Ok(()),
-        Created::Taken => Err(Stop::Failed("another run has copied its model there meanwhile".to_owned())),
+    Ok(create_alone(store, text).await?)
+}
+
+/// Creates the manifest; whether it is the one that stays, or was deleted by one that copies after us.
+async fn create_alone(store: &Store, text: Vec<u8>) -> Result<bool, StoreError> {
+    let probe = probe();
+    store.create(&probe, probe.clone().into_bytes()).await?;
+    let created = store.create(MANIFEST, text.clone()).await;
+    take_away(store, &probe).await;
+    if created? == Created::Taken {
+        return Ok(false);
+    }
+    let others_end = async {
+        while others_create(store, &probe).await? {
+            tokio::time::sleep(OTHERS_PAUSE).await;
+        }
+        Ok(())
+    };
+    tokio::time::timeout(SOON, others_end).await.unwrap_or(Ok(()))?;
+    match store.get(MANIFEST, text.len() as u64 + 1).await {
+        Ok(there) => Ok(there == text),
+        Err(error) if error.trouble == Trouble::Absent => Ok(true),
+        Err(error) => Err(error),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::rules::checkpoint::names::{
 use crate::rules::checkpoint::plan::{self, Retention};
 
 /// What was written half is left alone for this long: somebody may be writing it.
-const STAGED: Duration = Duration::from_secs(600);
+pub(super) const STAGED: Duration = Duration::from_secs(600);
 /// A store that owes an answer and moves nothing for so long is not waited for where nothing is lost by it.
 const STUCK: Duration = Duration::from_secs(5);
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 /// One request.
@@ -150,6 +151,27 @@ impl Bucket {
     /// From now on, requests are judged by this first.
     pub fn misbehave(&self, rule: impl Fn(&Request) -> Option<Fault> + Send + Sync + 'static) {
         *self.shared.rule.lock().unwrap() = Some(Arc::new(rule));
+    }
+
+    /// It looks whether a name is free, and writes then, where it is a [`Bucket::liar`]; the first PUT of a key that ends so
+    /// waits in between. Says when it does, and is told to go on.
+    pub fn hesitate(&self, end: &'static str) -> (Receiver<()>, Sender<()>) {
+        let ((waits, told), (go_on, word)) = (channel(), channel());
+        let (first, shared) = (Mutex::new(Some(word)), Arc::clone(&self.shared));
+        self.misbehave(move |r| {
+            let is_there = shared.state.lock().unwrap().has(&r.key);
+            if is_there && r.header("if-none-match").is_some() {
+                return Some(Fault::Refuse("412 Precondition Failed", "PreconditionFailed"));
+            }
+            let is_it = r.method == "PUT" && r.key.ends_with(end);
+            let word: Option<Receiver<()>> = is_it.then(|| first.lock().unwrap().take())?;
+            if let Some(word) = word {
+                waits.send(()).unwrap();
+                word.recv().unwrap();
+            }
+            None
+        });
+        (told, go_on)
     }
 
     pub fn behave(&self) {
@@ -517,7 +539,9 @@ fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
         .iter()
         .map(|(key, object)| {
             let (key, size, etag) = (escape(key), object.bytes.len(), object.generation);
-            let time = "2026-11-21T16:00:00.000Z";
+            // What is there only while somebody writes was made just now.
+            let hour = if key.contains("/.trainit/probes/") { 17 } else { 16 };
+            let time = format!("2026-11-21T{hour}:00:00.000Z");
             format!(
                 "<Contents><Key>{key}</Key><LastModified>{time}</LastModified><ETag>\"g{etag}\"</ETag><Size>{size}</Size></Contents>"
             )
