@@ -282,7 +282,7 @@ fn what_may_not_be_read_is_gone_on_from_only_where_there_is_nothing_else() {
     place.save(2);
     let lock = |step: &str| {
         let file = place.local().join(step).join("weights.bin");
-        fs::set_permissions(file, fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(file, fs::Permissions::from_mode(0o0)).unwrap();
     };
     lock("step-2");
     let run = |store: &[&str]| {
