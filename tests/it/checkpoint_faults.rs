@@ -180,7 +180,8 @@ fn a_store_that_falls_silent_after_a_notice_costs_the_newest_checkpoint_and_neve
         let begun = Instant::now();
         going.signal(signal);
         let done = going.finish().expect_code(143);
-        assert!(begun.elapsed() < Duration::from_secs(4), "{notice}: gone after {:?}", begun.elapsed());
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(4), "{notice}: gone after {took:?}: {}", done.err());
         assert!(bucket.asked().iter().any(is_new), "{notice}: the commit was begun");
         let verdict = done.verdict();
         assert_eq!((&verdict["reason"], &verdict["committed_step"]), (&"preempted".into(), &1.into()), "{verdict}");

@@ -161,7 +161,11 @@ fn a_file_that_the_kernel_sends_comes_back_bit_for_bit_also_if_a_try_is_cut_off(
 
 #[test]
 fn a_file_that_is_written_to_while_the_kernel_sends_it_is_not_committed_whether_the_store_sums_it_or_not() {
-    for sums in [true, false] {
+    for (sums, is_cut, fault) in [
+        (true, false, "was written to while it was copied"),
+        (false, false, "was written to while it was copied"),
+        (true, true, "became shorter while it was copied"),
+    ] {
         let bucket = Bucket::start();
         let place = amazon(&bucket);
         place.save(1);
@@ -170,14 +174,16 @@ fn a_file_that_is_written_to_while_the_kernel_sends_it_is_not_committed_whether_
         bucket.misbehave(move |r| {
             let is_it = r.method == "PUT" && r.key.ends_with("dense.bin");
             // It has read nothing but the head.
-            if is_it {
+            if is_it && is_cut {
+                file.set_len(bytes.len() as u64 / 2).unwrap();
+            } else if is_it {
                 file.write_all_at(&[!bytes[bytes.len() - 1]], bytes.len() as u64 - 1).unwrap();
             }
             // Which stores it whatever its sum is.
             (is_it && !sums).then_some(Fault::Flip)
         });
         let pushed = place.checkpoint("push").output().expect_code(1);
-        assert!(pushed.err().contains("step-1/dense.bin was written to while it was copied"), "{}", pushed.err());
+        assert!(pushed.err().contains(&format!("step-1/dense.bin {fault}")), "{}", pushed.err());
         assert!(!bucket.keys().iter().any(|key| key.contains("/commits/")), "{:?}", bucket.keys());
     }
 }
