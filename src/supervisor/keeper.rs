@@ -38,6 +38,7 @@ pub mod survey;
 mod telling;
 mod torn;
 pub mod transfer;
+mod unrestored;
 mod vigil;
 mod wanted;
 

@@ -6,16 +6,12 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_RANGE, DATE, HeaderValue, USER_AGENT};
 use hyper::http::response::Parts;
 use hyper::http::uri::Authority;
@@ -28,19 +24,18 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, RetryConfig};
-use tokio::time::{Instant, Sleep, sleep};
 use url::Url;
 
 use super::access::Access;
 use super::answers;
 use super::checksum::{self, AMAZON_CHECKSUM, GOOGLE_HASH};
 use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
-use super::page;
 use super::prompt::Connector as Prompt;
 use super::sent::{self, Sent, Streamed};
 use super::source::Source;
 use super::tls::Roots;
 use super::values;
+use super::watched::{Watched, beginning, whole};
 use crate::edge::blocking::blocking;
 use crate::rules::when::http_date;
 
@@ -60,7 +55,7 @@ const IDLE: Duration = Duration::from_secs(15);
 /// Bytes of a listing: Azure puts 5,000 names in one, of up to 1,024 characters that XML may spell in six.
 const LISTING: usize = 64 << 20;
 /// Bytes of any other answer that is read whole, and what is read of a refusal.
-const ANSWER: usize = 64 << 10;
+pub(super) const ANSWER: usize = 64 << 10;
 /// Where the paths of Google's metadata server begin.
 const GOOGLE_METADATA: &str = "/computeMetadata/";
 /// What a container's credentials are asked for with.
@@ -170,7 +165,7 @@ impl HttpService for Service {
         let (mut parts, body) = self.send(&host, request).await?.into_parts();
         self.mend_head(&mut parts);
         let silence = self.silence();
-        let body = Watched { body, host, left, silence, limit: Box::pin(sleep(silence)) };
+        let body = Watched::new(body, host, left, silence);
         let body = if !parts.status.is_success() {
             let words = beginning(body).await;
             answers::without(&sent, self.access.censored(String::from_utf8_lossy(&words).into_owned())).into()
@@ -391,7 +386,7 @@ fn is_here(uri: &Uri) -> bool {
     Url::parse(&uri.to_string()).is_ok_and(|url| values::is_here(&url))
 }
 
-fn error(kind: HttpErrorKind, text: String) -> HttpError {
+pub(super) fn error(kind: HttpErrorKind, text: String) -> HttpError {
     HttpError::new(kind, NoAnswer(text))
 }
 
@@ -407,83 +402,5 @@ fn kind_of(error: &hyper::Error, otherwise: HttpErrorKind) -> HttpErrorKind {
         _ if error.is_closed() || error.is_canceled() || error.is_incomplete_message() => HttpErrorKind::Request,
         _ if error.is_body_write_aborted() => HttpErrorKind::Request,
         _ => otherwise,
-    }
-}
-
-/// What a refusal begins with: neither the rest of it nor that it breaks off makes it another.
-async fn beginning(mut body: Watched) -> Vec<u8> {
-    body.left = usize::MAX;
-    let mut words = Vec::new();
-    while words.len() < ANSWER
-        && let Some(Ok(frame)) = body.frame().await
-    {
-        words.extend(frame.into_data().unwrap_or_default());
-    }
-    words.truncate(ANSWER);
-    words
-}
-
-/// The body of an answer that is judged before the crate reads it: one of these elements where that is `owed`, else a
-/// metadata server's.
-async fn whole(body: Watched, owed: Option<&[&str]>, sent: &[String]) -> Result<Bytes, HttpError> {
-    let host = body.host.clone();
-    // What was not sent is always sent again, and this may be: an upload that is begun twice costs nothing.
-    let is_to_repeat = |e: &HttpError| owed.is_some() && e.kind() != HttpErrorKind::Decode;
-    let broke_off = |e| if is_to_repeat(&e) { HttpError::new(HttpErrorKind::Request, e) } else { e };
-    let words = body.collect().await.map_err(broke_off)?.to_bytes();
-    let refused = |kind| move |why| error(kind, why);
-    match owed {
-        Some(root) => {
-            let whole = answers::whole(&host, root, words, sent).map_err(refused(HttpErrorKind::Request))?;
-            Ok(page::without_odd_names(whole))
-        }
-        None => answers::usable(&host, &words).map_err(refused(HttpErrorKind::Unknown)),
-    }
-}
-
-/// A body that may not fall silent, nor go on and on.
-struct Watched {
-    body: Incoming,
-    host: String,
-    /// Bytes that may still come.
-    left: usize,
-    silence: Duration,
-    limit: Pin<Box<Sleep>>,
-}
-
-impl Body for Watched {
-    type Data = Bytes;
-    type Error = HttpError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            let until = Instant::now() + self.silence;
-            self.limit.as_mut().reset(until);
-            let came = frame.as_ref().and_then(|f| f.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
-            let Some(left) = self.left.checked_sub(came) else {
-                let text = format!("the answer from {} is longer than any that was asked for", self.host);
-                // Not to be asked for again.
-                return Poll::Ready(Some(Err(error(HttpErrorKind::Decode, text))));
-            };
-            self.left = left;
-            let broken = |e: hyper::Error| {
-                error(HttpErrorKind::Interrupted, format!("the answer from {} broke off: {e}", self.host))
-            };
-            return Poll::Ready(frame.map(|frame| frame.map_err(broken)));
-        }
-        ready!(self.limit.as_mut().poll(context));
-        let text = format!("{} fell silent for {} s", self.host, self.silence.as_secs());
-        Poll::Ready(Some(Err(error(HttpErrorKind::Timeout, text))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -35,6 +35,7 @@ mod straight;
 mod tls;
 mod upload;
 mod values;
+mod watched;
 
 pub use access::Access;
 pub use directory::takes_a_file;
