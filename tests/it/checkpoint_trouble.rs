@@ -270,15 +270,21 @@ fn what_may_not_be_read_or_written_is_named_in_one_line() {
     assert_eq!(place.steps(), [1], "what can be read can be sent");
 }
 
-#[test]
-fn what_may_not_be_read_is_gone_on_from_only_where_there_is_nothing_else() {
-    if !is_root(&Place::new()) {
-        return;
-    }
+/// A place of step 1, which somebody without rights has pushed; `None`: who runs the tests cannot become anybody else.
+fn pushed_by_nobody() -> Option<Place> {
     let place = Place::new();
+    if !is_root(&place) {
+        return None;
+    }
     place.save(1);
     open_to_all(&place);
     as_nobody(&place, "push").output().expect_code(0);
+    Some(place)
+}
+
+#[test]
+fn what_may_not_be_read_is_gone_on_from_only_where_there_is_nothing_else() {
+    let Some(place) = pushed_by_nobody() else { return };
     place.save(2);
     let lock = |step: &str| {
         let file = place.local().join(step).join("weights.bin");
@@ -324,13 +330,7 @@ fn a_directory_that_can_only_be_read_can_be_pushed_and_a_run_that_would_restore_
 
 #[test]
 fn what_may_not_be_read_beside_the_checkpoints_is_no_hindrance_and_the_commits_are() {
-    if !is_root(&Place::new()) {
-        return;
-    }
-    let place = Place::new();
-    place.save(1);
-    open_to_all(&place);
-    as_nobody(&place, "push").output().expect_code(0);
+    let Some(place) = pushed_by_nobody() else { return };
     // As at the root of a disk.
     fs::create_dir(place.store().join("lost+found")).unwrap();
     fs::set_permissions(place.store().join("lost+found"), fs::Permissions::from_mode(0o700)).unwrap();
