@@ -19,6 +19,8 @@ pub mod heap;
 pub mod http;
 #[cfg(feature = "status-page")]
 pub mod http_server;
+#[cfg(feature = "store")]
+pub(crate) mod lanes;
 pub mod limits;
 #[cfg(feature = "store")]
 pub mod links;

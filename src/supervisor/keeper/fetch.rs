@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -20,12 +21,19 @@ use super::mirror::{Mirror, MirrorError, blocking};
 use super::retention::lack;
 use super::send::sizes;
 use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
+use crate::edge::clock::Clock;
+use crate::edge::lanes::Lanes;
 use crate::edge::pool::{Buffer, Pool};
 use crate::edge::store::{Store, StoreError};
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
 
 /// Bytes written at a time; a file of no more is small.
 const BLOCK: u64 = 1 << 20;
+
+/// Where a file takes as many bytes a second, and this long beside, what comes is written where it comes in. Elsewhere, where
+/// many writes at once may be quicker than one, they are given threads of their own.
+const QUICK: f64 = (256 << 20) as f64;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Chunks of one file under way at once.
 const CHUNKS_AT_ONCE: usize = 8;
@@ -37,6 +45,18 @@ struct Ways {
     /// So many of those does a chunk of a large one stand for.
     turns: u32,
     pool: Pool,
+    /// For chunks of large files.
+    lanes: Lanes,
+}
+
+/// Bytes of one file to come.
+struct Chunk {
+    store: Arc<Store>,
+    file: Arc<File>,
+    key: String,
+    run: Range<u64>,
+    /// Whether the file has nothing there.
+    sparsely: bool,
 }
 
 /// Why a commit did not come into place.
@@ -51,7 +71,7 @@ impl Mirror {
     /// Fetches what is not here already into the temporary place, durably.
     pub(super) async fn fetch(
         &self,
-        store: &Store,
+        store: &Arc<Store>,
         dir: &Arc<Beneath>,
         manifest: &Manifest,
         equal: &HashSet<String>,
@@ -60,21 +80,28 @@ impl Mirror {
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         let whole_unit = manifest.is_directory();
         let habits = Budget::now().fit(store.habits());
-        let ways =
-            &Ways { streams: Semaphore::new(habits.at_once), turns: habits.small_for_a_part(), pool: Pool::new(BLOCK) };
+        let is_large = |item: &&Item| item.size > BLOCK;
+        let ways = Ways {
+            streams: Semaphore::new(habits.at_once),
+            turns: habits.small_for_a_part(),
+            pool: Pool::new(BLOCK),
+            lanes: Lanes::open(manifest.regular().filter(is_large).count()).await,
+        };
+        let shared = &ways;
         let files = manifest.regular().filter(|f| whole_unit || !equal.contains(&f.path)).map(|item| {
             let to = format!("{temporary}/{}", item.path);
             let is_here = equal.contains(&item.path);
             async move {
                 // What is here already gets a second name; where that cannot be, it is fetched like the rest.
                 if !(is_here && link(dir, &item.path, &to).await) {
-                    self.fetch_file(store, dir, item, &to, ways).await?;
+                    self.fetch_file(store, dir, item, &to, shared).await?;
                 }
                 self.config.faults.point(21);
                 Ok(())
             }
         });
         stream::iter(files).buffer_unordered(habits.at_once).try_collect::<()>().await?;
+        ways.lanes.close().await;
         let others = manifest.files.iter().filter(|f| f.kind != ItemKind::File);
         let others: Vec<_> = others
             .map(|f| (format!("{temporary}/{}", f.path), f.kind, f.mode, f.target.clone().filter(|_| whole_unit)))
@@ -98,7 +125,7 @@ impl Mirror {
 
     async fn fetch_file(
         &self,
-        store: &Store,
+        store: &Arc<Store>,
         dir: &Arc<Beneath>,
         item: &Item,
         to: &str,
@@ -120,10 +147,15 @@ impl Mirror {
             let _turn = ways.streams.acquire_many(ways.turns).await;
             let from = number as u64 * size;
             let length = size.min(item.size - from);
-            let mut came = fetch_chunk(store, file, item, from..from + length, true).await.map_err(local)?;
+            let fetch = async |sparsely| {
+                let (store, file, key) = (Arc::clone(store), Arc::clone(file), item.key.clone());
+                let chunk = Chunk { store, file, key, run: from..from + length, sparsely };
+                ways.lanes.carry(|may_wait| fetch_chunk(chunk, may_wait)).await.map_err(local)
+            };
+            let mut came = fetch(true).await?;
             // Written without holes over what the first try left.
             if is_spoilt(&came, wanted) {
-                came = fetch_chunk(store, file, item, from..from + length, false).await.map_err(local)?;
+                came = fetch(false).await?;
             }
             Ok((proven(self, store, item, came, wanted).await?, length))
         });
@@ -193,19 +225,14 @@ async fn link(dir: &Arc<Beneath>, path: &str, to: &str) -> bool {
 }
 
 /// Fetches and writes a run of bytes; returns their checksum. The outer error is the disk's.
-async fn fetch_chunk(
-    store: &Store,
-    file: &Arc<File>,
-    item: &Item,
-    run: Range<u64>,
-    sparsely: bool,
-) -> io::Result<Result<u32, StoreError>> {
+async fn fetch_chunk(chunk: Chunk, mut may_wait: bool) -> io::Result<Result<u32, StoreError>> {
+    let Chunk { store, file, key, run, sparsely } = chunk;
     let (mut crc, mut at) = (0, run.start);
-    let mut reading = match store.read(&item.key, at, run.end - run.start).await {
+    let mut reading = match store.read(&key, at, run.end - run.start).await {
         Ok(reading) => reading,
         Err(error) => return Ok(Err(error)),
     };
-    let (mut pieces, mut held) = (Vec::new(), 0);
+    let (mut pieces, mut held, mut waited) = (Vec::new(), 0, Duration::ZERO);
     loop {
         let piece = match reading.next().await {
             Ok(piece) => piece,
@@ -214,9 +241,13 @@ async fn fetch_chunk(
         let is_over = piece.is_none();
         held += piece.as_ref().map_or(0, Bytes::len) as u64;
         pieces.extend(piece);
-        if is_over || held >= BLOCK {
-            crc = write(file, at, mem::take(&mut pieces), crc, sparsely).await?;
+        if may_wait || is_over || held >= BLOCK {
+            let (file, pieces, clock) = (Arc::clone(&file), mem::take(&mut pieces), Clock::start());
+            let write = move || write(&file, at, pieces, crc, sparsely);
+            crc = if may_wait { write()? } else { blocking(write).await? };
             at += mem::take(&mut held);
+            waited += clock.now();
+            may_wait = may_wait && is_quick(at - run.start, waited);
         }
         if is_over {
             return Ok(Ok(crc));
@@ -224,22 +255,23 @@ async fn fetch_chunk(
     }
 }
 
+/// Whether a file that has taken so many bytes in that time does not keep others waiting.
+fn is_quick(bytes: u64, taken: Duration) -> bool {
+    taken < PAUSE + Duration::from_secs_f64(bytes as f64 / QUICK)
+}
+
 /// Writes what came, piece after piece, at its place; returns the checksum of what was written before with theirs.
-async fn write(file: &Arc<File>, mut at: u64, pieces: Vec<Bytes>, mut crc: u32, sparsely: bool) -> io::Result<u32> {
-    let writer = Arc::clone(file);
-    blocking(move || {
-        for piece in pieces {
-            if sparsely {
-                write_sparsely(&writer, at, &piece)?;
-            } else {
-                writer.write_all_at(&piece, at)?;
-            }
-            crc = crc32c::crc32c_append(crc, &piece);
-            at += piece.len() as u64;
+fn write(file: &File, mut at: u64, pieces: Vec<Bytes>, mut crc: u32, sparsely: bool) -> io::Result<u32> {
+    for piece in pieces {
+        if sparsely {
+            write_sparsely(file, at, &piece)?;
+        } else {
+            file.write_all_at(&piece, at)?;
         }
-        Ok(crc)
-    })
-    .await
+        crc = crc32c::crc32c_append(crc, &piece);
+        at += piece.len() as u64;
+    }
+    Ok(crc)
 }
 
 fn other_hash(item: &Item) -> Stop {
@@ -292,5 +324,17 @@ async fn unreadable(mirror: &Mirror, store: &Store, item: &Item, error: &StoreEr
             if mirror.is_by_hand() { "pull" } else { "start" }
         ))),
         Err(error) => Stop::Fatal(mirror.away(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_takes_long_is_told_from_one_that_paused() {
+        let ms = Duration::from_millis;
+        assert!(is_quick(0, ms(19)) && is_quick(256 << 20, ms(1019)));
+        assert!(!is_quick(0, ms(20)) && !is_quick(1 << 20, ms(30)) && !is_quick(256 << 20, ms(1021)));
     }
 }

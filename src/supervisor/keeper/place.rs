@@ -29,7 +29,7 @@ impl Mirror {
     /// Brings one commit into place.
     pub(super) async fn bring(
         &self,
-        store: &Store,
+        store: &Arc<Store>,
         name: &CommitName,
         manifest: &Manifest,
         look: &Look,
@@ -56,7 +56,7 @@ impl Mirror {
     /// `None`: another process put something in place or took something away meanwhile.
     async fn try_to_bring(
         &self,
-        store: &Store,
+        store: &Arc<Store>,
         name: &CommitName,
         manifest: &Manifest,
         listing: &Listing,

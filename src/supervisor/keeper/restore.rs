@@ -135,7 +135,7 @@ impl Mirror {
 
     pub(super) async fn choose(
         &mut self,
-        store: &Store,
+        store: &Arc<Store>,
         look: &Look,
         which: Which,
     ) -> Result<Option<Resume>, MirrorError> {
@@ -149,7 +149,7 @@ impl Mirror {
 
     async fn choose_in_time(
         &mut self,
-        store: &Store,
+        store: &Arc<Store>,
         look: &Look,
         which: Which,
     ) -> Result<Option<Resume>, MirrorError> {
@@ -180,7 +180,7 @@ impl Mirror {
     /// Restores this commit, unless the local checkpoint is to be preferred or the commit is no good.
     async fn consider(
         &mut self,
-        store: &Store,
+        store: &Arc<Store>,
         look: &Look,
         which: Which,
         name: &CommitName,
