@@ -97,7 +97,7 @@ fn a_named_profile_without_keys_is_no_reason_to_sign_as_the_machine() {
 
 #[test]
 fn a_certificate_that_nobody_signed_is_refused_at_once_with_the_way_out() {
-    let (at, connections) = speaks_tls();
+    let (at, connections) = speaks_tls(CERTIFICATE);
     let mut env = Bucket::start().as_amazon();
     env[0].1 = format!("https://{at}");
     let start = std::time::Instant::now();
@@ -107,6 +107,20 @@ fn a_certificate_that_nobody_signed_is_refused_at_once_with_the_way_out() {
         &[&format!("certificate of {at} is not trusted"), "SSL_CERT_FILE", "AWS_CA"],
     );
     assert!(connections.load(Relaxed) == 1 && start.elapsed().as_secs() < 5);
+}
+
+#[test]
+fn a_ca_that_shows_its_own_certificate_is_refused_with_what_is_wrong_with_it() {
+    let (at, _) = speaks_tls(OF_A_CA);
+    let place = Place::new();
+    let file = place.path("ca.pem");
+    std::fs::write(&file, OF_A_CA).unwrap();
+    let mut env = Bucket::start().as_amazon();
+    env[0].1 = format!("https://{at}");
+    env.push(("SSL_CERT_FILE", file.to_str().unwrap().to_owned()));
+    let done = Place::with_store("s3://b/x", env).checkpoint("list").output();
+    assert!(!done.err().contains("SSL_CERT_FILE"), "it is named: {}", done.err());
+    fails(done, &[&format!("certificate of {at} is not trusted"), "basicConstraints=CA:FALSE"]);
 }
 
 #[test]
@@ -308,8 +322,8 @@ fn what_is_wrong_with_a_key_is_said_of_the_key() {
 }
 
 /// `host:port` of a server with a certificate of its own, and how often it was called.
-fn speaks_tls() -> (SocketAddr, Arc<AtomicUsize>) {
-    let certificate = CertificateDer::from_pem_slice(CERTIFICATE.as_bytes()).unwrap();
+fn speaks_tls(certificate: &str) -> (SocketAddr, Arc<AtomicUsize>) {
+    let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
@@ -327,7 +341,7 @@ fn speaks_tls() -> (SocketAddr, Arc<AtomicUsize>) {
     (at, connections)
 }
 
-/// Of nobody, and what belongs to it.
+/// Of nobody, the same as a CA, and what belongs to both.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n\
     MIIBhzCCAS2gAwIBAgIUbriTVIS/P8F/zJETqSbVcnJ72cswCgYIKoZIzj0EAwIw\n\
     ETEPMA0GA1UEAwwGbm9ib2R5MCAXDTI2MTEyMjEyMzY0N1oYDzIxMjYxMDI5MTIz\n\
@@ -338,6 +352,17 @@ const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n\
     BocEfwAAATAMBgNVHRMBAf8EAjAAMAoGCCqGSM49BAMCA0gAMEUCIQDlohuBfVGw\n\
     vrT9sih287lrY7COKVuTAesQx0JnOyQhhwIgC05Rl4Flnnp5K26/VIqZAleJ7G2A\n\
     BGflMvjBI0TknlQ=\n\
+    -----END CERTIFICATE-----";
+const OF_A_CA: &str = "-----BEGIN CERTIFICATE-----\n\
+    MIIBiTCCATCgAwIBAgIUdifQucjOg0doLShhe6XnHb92gMMwCgYIKoZIzj0EAwIw\n\
+    ETEPMA0GA1UEAwwGbm9ib2R5MCAXDTI2MTEyNjAxMTg0MloYDzIxMjYxMTAyMDEx\n\
+    ODQyWjARMQ8wDQYDVQQDDAZub2JvZHkwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNC\n\
+    AAQcPnwFkH933FC0Kcdwf7Sp9UPENxT7t9yjgW3PpheOSFYJb86WNzvTHob/axAs\n\
+    nSQpTs1fCT2BU8TMqGjlPP6Go2QwYjAdBgNVHQ4EFgQUCNwisOKcjcMgr6LyG46n\n\
+    xzSrWx0wHwYDVR0jBBgwFoAUCNwisOKcjcMgr6LyG46nxzSrWx0wDwYDVR0TAQH/\n\
+    BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0cAMEQCIFEgI8nV\n\
+    OvCA28I2OqXCf67uqaQXFWtTFgGbOkBcp826AiAXb3Zhg2urwQwkYjwATUGzjl62\n\
+    FDh7RbIHCgRCruccJQ==\n\
     -----END CERTIFICATE-----";
 const KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
     MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgA90Tq8bxV6SX6wTW\n\

@@ -391,8 +391,17 @@ pub(super) fn error(kind: HttpErrorKind, text: String) -> HttpError {
 }
 
 fn not_trusted(host: &str, why: &rustls::CertificateError) -> HttpError {
-    let way_out = "name the file of its CA in SSL_CERT_FILE (for S3 also AWS_CA_BUNDLE), or see to its names and dates";
-    let text = format!("the certificate of {host} is not trusted ({why}); {way_out}");
+    // Naming it does not help then. Only its debug form tells it from others.
+    let is_of_a_ca = format!("{why:?}").contains("CaUsedAsEndEntity");
+    let text = if is_of_a_ca {
+        format!(
+            "the certificate of {host} is not trusted: it is one of a CA itself (CA:TRUE, as `openssl req -x509` makes them), which no server may show as its own; give the server one with basicConstraints=CA:FALSE"
+        )
+    } else {
+        let way_out =
+            "name the file of its CA in SSL_CERT_FILE (for S3 also AWS_CA_BUNDLE), or see to its names and dates";
+        format!("the certificate of {host} is not trusted ({why}); {way_out}")
+    };
     HttpError::new(HttpErrorKind::Unknown, NotTrusted(text))
 }
 
