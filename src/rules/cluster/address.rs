@@ -50,6 +50,7 @@ pub fn parse_host(text: &str) -> Result<String, String> {
         let bare = bare.unwrap_or(text);
         return match bare.parse::<Ipv6Addr>() {
             Ok(_) => Ok(bare.to_owned()),
+            Err(_) if Address::parse(text).is_ok() => Err("has a port where only a host belongs".to_owned()),
             Err(_) => Err("is no IPv6 address".to_owned()),
         };
     }
@@ -130,6 +131,14 @@ mod tests {
             assert_eq!(canonical(one), canonical(other));
         }
         assert_ne!(canonical("fd00::1"), canonical("fd00::2"));
+    }
+
+    #[test]
+    fn a_port_behind_a_host_alone_is_told_as_one() {
+        for text in ["m:29500", "[fd00::1]:29500"] {
+            assert_eq!(parse_host(text), Err("has a port where only a host belongs".to_owned()));
+        }
+        assert_eq!(parse_host("fd00::1:x"), Err("is no IPv6 address".to_owned()));
     }
 
     #[test]
