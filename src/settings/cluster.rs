@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::layers::{Reader, one_of};
 use crate::rules::cluster;
+use crate::rules::cluster::address::parse_host;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};
 use crate::rules::duration;
 use crate::rules::framework::FRAMEWORKS;
@@ -26,7 +27,7 @@ pub fn read(reader: &mut Reader<'_>) -> ClusterOptions {
         nnodes: explicit(reader, "nnodes"),
         node_rank: explicit(reader, "node-rank"),
         leader: explicit(reader, "leader"),
-        hostname: reader.text("hostname"),
+        hostname: reader.parse("hostname", hostname).flatten(),
         pool2: reader
             .choice("pool2", &[("ps", Role::Ps), ("reducer", Role::Reducer), ("worker", Role::Worker)])
             .unwrap_or(Role::Ps),
@@ -51,6 +52,16 @@ pub fn peers(reader: &mut Reader<'_>) -> Option<(Duration, Scope)> {
 pub fn frameworks(reader: &mut Reader<'_>) -> Vec<String> {
     let known: Vec<&str> = FRAMEWORKS.iter().map(|f| f.name).collect();
     reader.each("framework", |name| one_of(name, &known).map(str::to_owned))
+}
+
+/// A blank one counts as not given, as do the others.
+fn hostname(text: &str) -> Result<Option<String>, String> {
+    match text.trim() {
+        "" => Ok(None),
+        name => {
+            parse_host(name).map(Some).map_err(|what| format!("{text:?} {what}; expected a host name or IP address"))
+        }
+    }
 }
 
 fn nproc(text: &str) -> Result<Nproc, String> {
@@ -91,6 +102,17 @@ mod tests {
         assert_eq!(wrong.len(), 4, "{wrong:?}");
         assert!(wrong[0].contains("did you mean vertex?"), "{wrong:?}");
         assert!(wrong[3].contains("tensorflow, torch"), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_name_that_nobody_could_dial_is_a_mistake() {
+        for name in ["a b", "me:29500", "http://me"] {
+            assert_eq!(complaints(&[("TRAINIT_HOSTNAME", name)]).len(), 1, "{name:?}");
+        }
+        for name in ["me", "ME.example_x", "10.0.0.1", "fd00::1", "[fd00::1]", " me "] {
+            assert_eq!(complaints(&[("TRAINIT_HOSTNAME", name)]), Vec::<String>::new(), "{name:?}");
+        }
+        assert_eq!(hostname(" "), Ok(None));
     }
 
     #[test]
