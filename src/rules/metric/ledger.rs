@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::contract;
-use super::line::{Report, Wrong};
+use super::line::{Report, Wrong, refused_step};
 use super::number::repr;
 use super::pattern::Found;
 
@@ -61,6 +61,7 @@ struct Tag {
     /// The last step that was told.
     told: Option<String>,
     step_went_back: bool,
+    step_was_refused: bool,
 }
 
 impl Ledger {
@@ -71,7 +72,7 @@ impl Ledger {
 
     /// Enters a measurement; without a step it has the last one that was told of the tag, or, before any was, the number of
     /// the tag's measurements, from 1. Gives what is to be reported, and a warning the first time that a reported tag's
-    /// steps go back, or that there are too many tags.
+    /// steps go back, that one is such as a tuner refuses, or that there are too many tags.
     pub fn enter(&mut self, tag: &str, found: Found) -> (Option<Measured>, Option<String>) {
         if self.tags.len() >= TAGS && !self.tags.contains_key(tag) && !self.is_selected(tag) {
             let is_first = !std::mem::replace(&mut self.is_full, true);
@@ -81,7 +82,14 @@ impl Ledger {
             Some((name, _)) => Arc::clone(name),
             None => Arc::from(tag),
         };
-        let new = || Tag { count: 0, value: 0.0, step: i128::MIN, told: None, step_went_back: false };
+        let new = || Tag {
+            count: 0,
+            value: 0.0,
+            step: i128::MIN,
+            told: None,
+            step_went_back: false,
+            step_was_refused: false,
+        };
         let entry = self.tags.entry(Arc::clone(&name)).or_insert_with(new);
         entry.count += 1;
         entry.value = found.value;
@@ -93,9 +101,17 @@ impl Ledger {
                 (text.parse().unwrap_or(entry.step), Step::Given(text))
             }
         };
-        let goes_back = number < entry.step && !entry.step_went_back;
-        let warning = goes_back.then(|| contract::steps_go_back(tag, entry.step, number));
-        entry.step_went_back |= warning.is_some();
+        let refused = match &step {
+            Step::Given(text) if !entry.step_was_refused => refused_step(text),
+            _ => None,
+        };
+        entry.step_was_refused |= refused.is_some();
+        let goes_back = refused.is_none() && number < entry.step && !entry.step_went_back;
+        entry.step_went_back |= goes_back;
+        let warning = match refused {
+            Some(why) => Some(format!("the metric {tag:?}: {why}")),
+            None => goes_back.then(|| contract::steps_go_back(tag, entry.step, number)),
+        };
         entry.step = number;
         if !self.selected.is_empty() && !self.is_selected(tag) {
             return (None, None);
@@ -217,5 +233,17 @@ mod tests {
         let mut warns = |tag, step| ledger.enter(tag, found(1.0, Some(step))).1.is_some();
         assert_eq!([warns("a", "5"), warns("a", "5"), warns("b", "1"), warns("a", "9")], [false; 4]);
         assert_eq!([warns("a", "4"), warns("a", "3"), warns("b", "0")], [true, false, true]);
+    }
+
+    #[test]
+    fn a_step_that_a_tuner_refuses_is_warned_of_once_for_each_tag_beside_steps_that_go_back() {
+        let mut ledger = Ledger::default();
+        let mut warning = |tag, step| ledger.enter(tag, found(1.0, Some(step))).1.unwrap_or_default();
+        let negative = warning("a", "-3");
+        assert!(negative.contains("\"a\"") && negative.contains("-3 is negative"), "{negative}");
+        assert_eq!(warning("a", "-2"), "");
+        assert!(warning("a", "-5").contains("go back"), "the other one is told yet");
+        assert!(warning("b", "9223372036854775808").contains("beyond 64 bits"));
+        assert_eq!(warning("c", "9223372036854775807"), "");
     }
 }

@@ -68,17 +68,7 @@ impl Report {
                 shown(&self.tag)
             ));
         }
-        if self.step.starts_with('-') {
-            warnings.push(format!(
-                "the step {} is negative, which a tuning service refuses; written as it is",
-                shown(&self.step)
-            ));
-        } else if self.step.parse::<i64>().is_err() {
-            warnings.push(format!(
-                "the step {} is beyond 64 bits, which a tuning service refuses; written as it is",
-                shown(&self.step)
-            ));
-        }
+        warnings.extend(refused_step(&self.step));
         warnings
     }
 
@@ -101,6 +91,16 @@ impl Report {
         }
         into.extend_from_slice(b"}\n");
     }
+}
+
+/// A warning for a step (decimal text) that the tuning service is likely to refuse.
+pub(super) fn refused_step(step: &str) -> Option<String> {
+    let what = match step.parse::<i64>() {
+        _ if step.starts_with('-') => "negative",
+        Ok(_) => return None,
+        Err(_) => "beyond 64 bits",
+    };
+    Some(format!("the step {} is {what}, which a tuning service refuses; written as it is", shown(step)))
 }
 
 /// A JSON string as Python's `json.dumps` writes it: ASCII only, lower-case hex, surrogate pairs.
