@@ -218,18 +218,14 @@ impl<'a> Reader<'a> {
         pairs
     }
 
-    /// A path on this machine. An empty one names nothing, and is rarely meant: a variable in a script was not set.
+    /// A path on this machine.
     pub fn path(&mut self, name: &str) -> Option<PathBuf> {
         self.parse(name, |text| match text.trim() {
-            "" => Err("expected a path, found nothing; name one, or leave it out".to_owned()),
             address if address.contains("://") => Err(format!(
                 "expected a directory or file of this machine, found the address {address}; a store is given as \
                  --checkpoint-store or --model-store, beside the directory where the trainer writes"
             )),
-            home if home == "~" || home.starts_with("~/") => Err(format!(
-                "expected a path, found {home:?}, of which no shell has made the home directory; write it in full"
-            )),
-            _ => filled_in(text).map(PathBuf::from),
+            _ => local(text),
         })
     }
 
@@ -318,6 +314,18 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
             message: format!("no such setting, ignored{}", hint(name, &known)),
         })
         .collect()
+}
+
+/// A path that is not looked at for an address. Errors: it names nothing, which is rarely meant (a variable in a script was
+/// not set), or what a shell would have filled in.
+pub fn local(text: &str) -> Result<PathBuf, String> {
+    match text.trim() {
+        "" => Err("expected a path, found nothing; name one, or leave it out".to_owned()),
+        home if home == "~" || home.starts_with("~/") => Err(format!(
+            "expected a path, found {home:?}, of which no shell has made the home directory; write it in full"
+        )),
+        _ => filled_in(text).map(PathBuf::from),
+    }
 }
 
 /// The text, in which no variable is left. Errors: which is. A place of that name would be made, and be nobody's. What a

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::layers::{Complaint, Reader, filled_in, hint};
+use super::layers::{Complaint, Reader, hint, local};
 use crate::rules::cluster::first::is_first;
 use crate::rules::env::Env;
 use crate::rules::metric::line::{Report, Wrong};
@@ -152,7 +152,11 @@ pub fn is_others(reader: &mut Reader<'_>, env: &Env) -> bool {
 /// Reads the settings and operands of `report-metric`. `None` when something is wrong; the reader has the complaints.
 pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) -> Option<ReportMetric> {
     let mut warnings = Vec::new();
-    let named = reader.text("file");
+    let named = match reader.text("file") {
+        // Counts as unset.
+        Some(text) if text.is_empty() => Some(PathBuf::new()),
+        _ => reader.parse("file", local_path),
+    };
     let trial = reader.text("trial");
     let keep = keep(reader);
     let target = target(reader, named, trial, keep, env, &mut warnings);
@@ -166,15 +170,15 @@ pub fn report_metric(reader: &mut Reader<'_>, operands: &[OsString], env: &Env) 
     all_is_well.then_some(ReportMetric { target, wanted, fsync, best_effort, warnings })
 }
 
-/// A path on this machine. Errors: it names a store.
+/// A path on this machine. Errors: it names a store, or as [`local`] says.
 fn local_path(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "" => Err("expected a path, found nothing".to_owned()),
-        _ if text.contains("://") => Err(format!(
-            "{text:?} is a URL, and only files of this machine can be followed; name a folder that it is mounted at"
-        )),
-        _ => filled_in(text).map(PathBuf::from),
+    if text.contains("://") {
+        return Err(format!(
+            "{text:?} is a URL, and metrics are read from and written to files of this machine only; name it in the folder \
+             where it is mounted"
+        ));
     }
+    local(text)
 }
 
 /// How many lines of the file are kept; 0 for all.
@@ -185,14 +189,14 @@ fn keep(reader: &mut Reader<'_>) -> usize {
 /// The file (as named by a setting, else `CLOUD_ML_HP_METRIC_FILE`, else [`DEFAULT_FILE`]), its limit and the trial.
 fn target(
     reader: &mut Reader<'_>,
-    named: Option<String>,
+    named: Option<PathBuf>,
     trial: Option<String>,
     keep: usize,
     env: &Env,
     warnings: &mut Vec<String>,
 ) -> Target {
     let variable = env.bytes("CLOUD_ML_HP_METRIC_FILE").map(|path| PathBuf::from(OsStr::from_bytes(path)));
-    let candidates = [(named.map(PathBuf::from), "--file"), (variable, "CLOUD_ML_HP_METRIC_FILE")];
+    let candidates = [(named, "--file"), (variable, "CLOUD_ML_HP_METRIC_FILE")];
     let mut path = PathBuf::from(DEFAULT_FILE);
     for (candidate, place) in candidates.into_iter().rev() {
         match candidate {

@@ -260,6 +260,10 @@ fn a_url_and_a_tag_without_a_folder_are_refused() {
     let done = place.trainer(&["--tensorboard-dir", "gs://b/logs", "--tensorboard-tag", "[z-a]"], "echo ran").output();
     let done = done.expect_code(125);
     assert!(done.out().is_empty() && done.err().contains("is a URL") && done.err().contains("a set that"));
+    for flag in ["--tensorboard-dir", "--metric-file"] {
+        let done = place.trainer(&[flag, "~/logs"], "echo ran").output().expect_code(125);
+        assert!(done.out().is_empty() && done.err().contains("no shell has made the home"), "{}", done.err());
+    }
     let done = place.trainer(&["--tensorboard-tag", "loss"], "echo ran").output().expect_code(125);
     assert!(done.err().contains("no --tensorboard-dir"), "{}", done.err());
     let args = ["--tensorboard-dir", "logs", "--tensorboard-tag", "loss=*", "--report", "los"];

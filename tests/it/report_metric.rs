@@ -283,6 +283,16 @@ fn an_empty_file_variable_counts_as_unset_and_is_warned_of() {
 }
 
 #[test]
+fn a_file_that_only_a_shell_or_a_cloud_would_know_is_refused_and_nothing_made() {
+    let (dir, file) = folder();
+    for name in ["gs://b/metrics", "~/metrics", "$HOME/metrics", " "] {
+        let done = report(&file, ["a", "1", "--file", name]).dir(dir.path()).output().expect_code(125);
+        assert!(done.err().contains("--file: ") && done.err().lines().count() == 1, "{name:?}: {}", done.err());
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn with_nothing_set_the_metrics_go_where_the_library_puts_them() {
     needs_root!();
     // The program may lie under /tmp itself, so it is opened first.
