@@ -19,8 +19,9 @@ use subs::{SUBS, Sub};
 use crate::rules::plain::plain;
 use crate::settings::Complaint;
 use crate::settings::defs::{Takes, all, find, on};
-use crate::settings::layers::{nearest, switched};
 use crate::settings::left_out::is_left_out;
+use crate::settings::nearest::nearest;
+use crate::settings::reader::switched;
 
 /// A command line in parts.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use crate::edge::{blocking, signals, stdio};
 use crate::rules::env::Env;
 use crate::rules::plain::plain;
 use crate::settings::checkpoint::{Checkpoints, Resuming};
-use crate::settings::layers::hint;
+use crate::settings::nearest::hint;
 use crate::settings::{Complaint, Origin, Reader, Values};
 use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError};
 use crate::supervisor::keeper::transfer::shown;

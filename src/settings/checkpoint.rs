@@ -6,7 +6,7 @@ use std::time::Duration;
 use regex::Regex;
 
 use super::Reader;
-use super::layers::one_of;
+use super::nearest::one_of;
 use crate::rules::checkpoint::address::Address;
 use crate::rules::checkpoint::plan::Retention;
 use crate::rules::checkpoint::{LAYOUTS, Options};

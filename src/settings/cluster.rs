@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::layers::{Reader, one_of};
+use super::nearest::one_of;
+use super::reader::Reader;
 use crate::rules::cluster;
 use crate::rules::cluster::address::parse_host;
 use crate::rules::cluster::spec::{ClusterOptions, Explicit, Nproc, PlatformName, Role};

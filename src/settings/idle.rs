@@ -1,7 +1,8 @@
 //! What somebody gave and nothing will ask for, because another setting is missing: nothing else would tell of it.
 
 use super::defs::all;
-use super::layers::{Complaint, Origin, Reader, switched};
+use super::layers::{Complaint, Origin};
+use super::reader::{Reader, switched};
 
 /// A warning for each. Those of `run` alone: by hand a deed takes what belongs to another.
 pub fn idle(reader: &Reader<'_>) -> impl Iterator<Item = Complaint> {

@@ -8,8 +8,7 @@ use std::path::PathBuf;
 
 use super::config_file::ConfigFile;
 use super::defs::{Setting, Takes, all, find};
-pub use super::nearest::{hint, nearest, one_of};
-use crate::rules::checkpoint::address::Address;
+use super::nearest::hint;
 use crate::rules::cluster::spec::ClusterError;
 use crate::rules::env::Env;
 
@@ -135,143 +134,6 @@ impl Values {
     }
 }
 
-/// What a word says of a switch, if it does.
-pub fn switched(word: &str) -> Option<bool> {
-    match word.to_ascii_lowercase().as_str() {
-        "true" | "1" | "yes" | "on" => Some(true),
-        "false" | "0" | "no" | "off" => Some(false),
-        _ => None,
-    }
-}
-
-/// Reads typed values out of [`Values`], collecting complaints that name the place.
-#[derive(Debug)]
-pub struct Reader<'a> {
-    pub(super) values: &'a Values,
-    /// What was wrong so far.
-    pub complaints: Vec<Complaint>,
-    gathered_all: bool,
-}
-
-impl<'a> Reader<'a> {
-    /// Starts with the complaints found while gathering.
-    pub fn new(values: &'a Values, complaints: Vec<Complaint>) -> Reader<'a> {
-        let gathered_all = complaints.is_empty();
-        Reader { values, complaints, gathered_all }
-    }
-
-    /// Whether all that was given is among the values: every flag, variable and line of the file could be read.
-    pub fn is_whole(&self) -> bool {
-        self.gathered_all
-    }
-
-    /// The text of a single-valued setting.
-    pub fn text(&self, name: &str) -> Option<String> {
-        debug_assert!(find(name).is_some(), "no setting {name}");
-        self.values.get(name).and_then(|g| g.values.last().cloned())
-    }
-
-    /// Whether it was given on the command line.
-    pub fn is_typed(&self, name: &str) -> bool {
-        self.values.get(name).is_some_and(|given| given.origin == Origin::Flag)
-    }
-
-    /// A parsed value; `None` when absent or wrong (then a complaint is noted).
-    pub fn parse<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
-        let text = self.text(name)?;
-        match parse(&text) {
-            Ok(value) => Some(value),
-            Err(message) => {
-                self.complain(name, message);
-                None
-            }
-        }
-    }
-
-    /// Every value of a repeatable setting, parsed.
-    pub fn each<T>(&mut self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
-        let texts = self.values.get(name).map(|g| g.values.clone()).unwrap_or_default();
-        texts
-            .iter()
-            .filter_map(|text| match parse(text) {
-                Ok(value) => Some(value),
-                Err(message) => {
-                    self.complain(name, message);
-                    None
-                }
-            })
-            .collect()
-    }
-
-    /// `FROM:TO` as often as given. Of what stands twice, only one could hold.
-    pub fn each_from<F: Copy + PartialEq, T: PartialEq>(
-        &mut self,
-        name: &str,
-        parse: impl Fn(&str) -> Result<(F, T), String>,
-    ) -> Vec<(F, T)> {
-        let texts = self.values.get(name).map(|g| g.values.clone()).unwrap_or_default();
-        let pairs = self.each(name, parse);
-        let is_again = |at: usize| pairs[..at].iter().any(|(from, to)| *from == pairs[at].0 && *to != pairs[at].1);
-        if (0..pairs.len()).any(is_again) {
-            self.complain(name, format!("expected each FROM once, found {}", texts.join(" and ")));
-        }
-        pairs
-    }
-
-    /// A path on this machine.
-    pub fn path(&mut self, name: &str) -> Option<PathBuf> {
-        self.parse(name, |text| match text.trim() {
-            address if address.contains("://") => Err(format!(
-                "expected a directory or file of this machine, found the address {address}; a store is given as \
-                 --checkpoint-store or --model-store, beside the directory where the trainer writes"
-            )),
-            _ => local(text),
-        })
-    }
-
-    /// The URL of a store.
-    pub fn store(&mut self, name: &str) -> Option<Address> {
-        self.parse(name, |text| filled_in(text).and_then(Address::parse))
-    }
-
-    /// One of a few words.
-    pub fn choice<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
-        let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        let found = self.parse(name, |text| one_of(text, &known))?;
-        words.iter().find(|(word, _)| *word == found).map(|(_, value)| *value)
-    }
-
-    /// A whole number from 0.
-    pub fn count(&mut self, name: &str) -> Option<u64> {
-        self.parse(name, |text| {
-            text.trim().parse().map_err(|_| format!("expected a whole number from 0, found {text:?}"))
-        })
-    }
-
-    /// A switch.
-    pub fn switch(&mut self, name: &str) -> bool {
-        let expected = |text: &str| format!("expected true or false, found {text:?}");
-        self.parse(name, |text| switched(text).ok_or_else(|| expected(text))).unwrap_or(false)
-    }
-
-    /// Notes that `name` lacks another setting. Where not all could be read nobody knows: it may be just that.
-    pub fn complain_of_lack(&mut self, name: &str, message: String) {
-        if self.is_whole() {
-            self.complain(name, message);
-        }
-    }
-
-    /// Notes that the value of `name` is wrong.
-    pub fn complain(&mut self, name: &str, message: String) {
-        self.complaints.push(Complaint { place: self.place(name), message });
-    }
-
-    /// Where the value of `name` came from, as a complaint names it.
-    pub fn place(&self, name: &str) -> String {
-        self.values.place(name)
-    }
-}
-
 /// Variables of ours that are no setting: what trainit sets for its children, and endpoints that tests and clouds name.
 const OTHER_VARIABLES: &[&str] = &[
     "TRAINIT_ATTEMPT",
@@ -316,38 +178,16 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
         .collect()
 }
 
-/// A path that is not looked at for an address. Errors: it names nothing, which is rarely meant (a variable in a script was
-/// not set), or what a shell would have filled in.
-pub fn local(text: &str) -> Result<PathBuf, String> {
-    match text.trim() {
-        "" => Err("expected a path, found nothing; name one, or leave it out".to_owned()),
-        home if home == "~" || home.starts_with("~/") => Err(format!(
-            "expected a path, found {home:?}, of which no shell has made the home directory; write it in full"
-        )),
-        _ => filled_in(text).map(PathBuf::from),
-    }
-}
-
-/// The text, in which no variable is left. Errors: which is. A place of that name would be made, and be nobody's. What a
-/// file is called, as a share's `c$data`, begins with no capital.
-pub fn filled_in(text: &str) -> Result<&str, String> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let begins = |c: char| c.is_ascii_uppercase() || "_{(".contains(c);
-    let left = text.split('$').skip(1).find(|rest| rest.starts_with(begins));
-    let Some(rest) = left else { return Ok(text) };
-    let name: String = rest.trim_start_matches(['{', '(']).chars().take_while(|c| is_name(*c)).collect();
-    Err(format!(
-        "expected it in full, found the variable {name:?} in it, which no shell has filled in: an ENTRYPOINT in JSON has none, \
-         and Kubernetes leaves a $(NAME) that it does not know; write it out, or have sh -c start trainit"
-    ))
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::defs::on;
     use super::*;
 
-    fn gather(flags: &[(&'static str, &str)], env: &Env, text: Option<&str>) -> (Values, Vec<Complaint>) {
+    pub(in super::super) fn gather(
+        flags: &[(&'static str, &str)],
+        env: &Env,
+        text: Option<&str>,
+    ) -> (Values, Vec<Complaint>) {
         let flags = flags.iter().map(|(k, v)| (*k, vec![(*v).to_owned()])).collect();
         let file = text.map(|text| ConfigFile { path: "c.toml".into(), text: text.to_owned() });
         let mut complaints = Vec::new();
@@ -377,45 +217,6 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_variable_and_the_case_of_a_word_matter_to_nobody() {
-        let pairs =
-            [("TRAINIT_STRONG_HASH", "True\n"), ("TRAINIT_RESTORE", " NONE"), ("TRAINIT_CHECKPOINT_DIR", "/ck ")];
-        let (values, complaints) = gather(&[], &Env::from_pairs(pairs), None);
-        let mut reader = Reader::new(&values, complaints);
-        assert!(reader.switch("strong-hash"));
-        assert_eq!(reader.choice("restore", &[("latest", 1), ("none", 2)]), Some(2));
-        assert_eq!(reader.path("checkpoint-dir"), Some("/ck".into()));
-        assert_eq!(reader.complaints, []);
-    }
-
-    #[test]
-    fn what_is_no_path_of_this_machine_is_refused() {
-        for (text, why) in [
-            ("gs://bucket/job", "--checkpoint-store"),
-            ("~/ckpt", "home"),
-            ("~", "home"),
-            (" ", "nothing"),
-            ("/x/${JOB}", "\"JOB\""),
-        ] {
-            let (values, complaints) = gather(&[("checkpoint-dir", text)], &Env::default(), None);
-            let mut reader = Reader::new(&values, complaints);
-            assert_eq!(reader.path("checkpoint-dir"), None);
-            assert!(reader.complaints[0].message.contains(why), "{:?}", reader.complaints);
-        }
-    }
-
-    #[test]
-    fn a_variable_that_nobody_filled_in_is_named_and_a_lone_dollar_is_none() {
-        for text in ["$JOB", "/x/$JOB/y", "gs://b/$(JOB)?sig=s3cret", "a$/${JOB}"] {
-            let why = filled_in(text).unwrap_err();
-            assert!(why.contains("\"JOB\"") && !why.contains("s3cret"), "{why}");
-        }
-        for text in ["/x/a$", "/$/$.b", "//host/c$data", "plain"] {
-            assert_eq!(filled_in(text), Ok(text));
-        }
-    }
-
-    #[test]
     fn an_unknown_variable_is_named_with_the_nearest_one() {
         let env = Env::from_pairs([("TRAINIT_STOP_GRACEE", "1"), ("TRAINIT_ATTEMPT", "1")]);
         let warnings = unknown_variables(&env);
@@ -437,17 +238,5 @@ mod tests {
         values.imply("checkpoint-store", "/z".into(), "AIP_CHECKPOINT_DIR");
         assert_eq!(values.get("checkpoint-dir").map(|g| g.values[0].as_str()), Some("/x"));
         assert_eq!(values.get("checkpoint-store").map(|g| g.values[0].as_str()), Some("/z"));
-    }
-
-    #[test]
-    fn every_bad_value_is_reported_not_only_the_first() {
-        let (values, complaints) =
-            gather(&[("stop-grace", "x"), ("max-restarts", "-1"), ("restore", "lastest")], &Env::default(), None);
-        let mut reader = Reader::new(&values, complaints);
-        reader.parse("stop-grace", crate::rules::duration::parse);
-        reader.count("max-restarts");
-        reader.choice("restore", &[("latest", 1), ("none", 2)]);
-        assert_eq!(reader.complaints.len(), 3);
-        assert!(reader.complaints[2].message.contains("did you mean latest?"), "{:?}", reader.complaints);
     }
 }

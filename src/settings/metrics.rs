@@ -6,7 +6,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::layers::{Complaint, Reader, hint, local};
+use super::layers::Complaint;
+use super::nearest::hint;
+use super::reader::{Reader, local};
 use crate::rules::cluster::first::is_first;
 use crate::rules::env::Env;
 use crate::rules::metric::line::{Report, Wrong};

@@ -1,7 +1,8 @@
 //! What was typed, set and configured, given meaning once; afterwards only read.
 //!
-//! [`defs`] is the list, [`layers`] says which value holds and where it came from; one file per topic turns text into
-//! types. Deliberately absent: the machine (except the one configuration file, which `command` reads and hands in).
+//! [`defs`] is the list, [`layers`] says which value holds and where it came from, [`reader`] what it says; one file per
+//! topic turns text into types. Deliberately absent: the machine (except the one configuration file, which `command`
+//! reads and hands in).
 
 pub mod checkpoint;
 pub mod cluster;
@@ -13,9 +14,11 @@ pub mod layers;
 pub mod left_out;
 pub mod metrics;
 pub mod model;
-mod nearest;
+pub mod nearest;
 pub mod platform;
+pub mod reader;
 pub mod run;
 
 pub use config_file::ConfigFile;
-pub use layers::{Complaint, Given, Origin, Reader, Values};
+pub use layers::{Complaint, Given, Origin, Values};
+pub use reader::Reader;

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::layers::{Reader, one_of};
+use super::nearest::one_of;
+use super::reader::Reader;
 use crate::rules::duration;
 use crate::rules::job::{Hang, Policy, StoppedCode, Target};
 use crate::rules::preempt;
