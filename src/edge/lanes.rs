@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::blocking::{keep_a_thread, runtime};
 use super::signals;
 
-/// With TLS each takes about 9 Gbit/s (a second of a processor for 1 GiB): more than four are quicker than networks are.
+/// However many processors there are: each is two threads.
 const MOST: usize = 4;
 
 /// Some of them, as long as they are wanted.
