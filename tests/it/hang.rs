@@ -87,8 +87,8 @@ fn a_trainer_that_somebody_stopped_is_not_hung() {
     let running = watched("300ms", &[], "echo $$; exec sleep 1000").start();
     let pid: i32 = running.after_line("").trim().parse().unwrap();
     send(pid, libc::SIGSTOP);
-    // Three times what would be a hang.
-    std::thread::sleep(std::time::Duration::from_millis(900));
+    // One that goes on as it did, from later on, is found to hang meanwhile.
+    watched("300ms", &[], "exec sleep 1000").output().expect_code(201);
     assert!(is_alive(pid), "{}", running.log_so_far());
     send(pid, libc::SIGCONT);
     let done = running.finish().expect_code(201);
