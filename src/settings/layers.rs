@@ -179,7 +179,7 @@ pub fn unknown_variables(env: &Env) -> Vec<Complaint> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::super::defs::on;
     use super::*;
 

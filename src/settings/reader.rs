@@ -174,15 +174,21 @@ pub fn filled_in(text: &str) -> Result<&str, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layers::tests::gather;
+    use super::super::defs::on;
     use super::*;
     use crate::rules::env::Env;
+
+    fn gather(flags: &[(&'static str, &str)], env: &Env) -> (Values, Vec<Complaint>) {
+        let flags = flags.iter().map(|(name, text)| (*name, vec![(*text).to_owned()])).collect();
+        let mut complaints = Vec::new();
+        (Values::gather(on::RUN, flags, env, None, &mut complaints), complaints)
+    }
 
     #[test]
     fn the_ends_of_a_variable_and_the_case_of_a_word_matter_to_nobody() {
         let pairs =
             [("TRAINIT_STRONG_HASH", "True\n"), ("TRAINIT_RESTORE", " NONE"), ("TRAINIT_CHECKPOINT_DIR", "/ck ")];
-        let (values, complaints) = gather(&[], &Env::from_pairs(pairs), None);
+        let (values, complaints) = gather(&[], &Env::from_pairs(pairs));
         let mut reader = Reader::new(&values, complaints);
         assert!(reader.switch("strong-hash"));
         assert_eq!(reader.choice("restore", &[("latest", 1), ("none", 2)]), Some(2));
@@ -199,7 +205,7 @@ mod tests {
             (" ", "nothing"),
             ("/x/${JOB}", "\"JOB\""),
         ] {
-            let (values, complaints) = gather(&[("checkpoint-dir", text)], &Env::default(), None);
+            let (values, complaints) = gather(&[("checkpoint-dir", text)], &Env::default());
             let mut reader = Reader::new(&values, complaints);
             assert_eq!(reader.path("checkpoint-dir"), None);
             assert!(reader.complaints[0].message.contains(why), "{:?}", reader.complaints);
@@ -220,7 +226,7 @@ mod tests {
     #[test]
     fn every_bad_value_is_reported_not_only_the_first() {
         let (values, complaints) =
-            gather(&[("stop-grace", "x"), ("max-restarts", "-1"), ("restore", "lastest")], &Env::default(), None);
+            gather(&[("stop-grace", "x"), ("max-restarts", "-1"), ("restore", "lastest")], &Env::default());
         let mut reader = Reader::new(&values, complaints);
         reader.parse("stop-grace", crate::rules::duration::parse);
         reader.count("max-restarts");
