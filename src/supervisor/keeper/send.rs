@@ -18,6 +18,7 @@ use super::pins::Held;
 use super::sums::Sums;
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::Clock;
+use crate::edge::limits;
 use crate::edge::store::{Habits, Source, Store, StoreError, Trouble, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Item, ItemKind, ORDINARY};
@@ -235,10 +236,13 @@ fn unread(entry: &Entry, error: &io::Error) -> Stop {
         io::ErrorKind::NotFound => Stop::Changed(format!("{path} vanished while it was copied")),
         io::ErrorKind::UnexpectedEof => Stop::Changed(format!("{path} became shorter while it was copied")),
         io::ErrorKind::InvalidData => Stop::Changed(format!("{path} was written to while it was copied")),
-        io::ErrorKind::PermissionDenied => Stop::Failed(format!(
-            "cannot read {path}: {error}; without it no copy is whole; trainit's user must be allowed to read what the trainer writes"
-        )),
-        _ => Stop::Failed(format!("cannot read {path}: {error}; without it no copy is whole")),
+        kind => {
+            let way_out = match kind {
+                io::ErrorKind::PermissionDenied => "trainit's user must be allowed to read what the trainer writes",
+                _ => limits::way_out(error, "see that its disk is sound"),
+            };
+            Stop::Failed(format!("cannot read {path}: {error}; without it no copy is whole; {way_out}"))
+        }
     }
 }
 
