@@ -2,9 +2,13 @@
 //! does not.
 
 use std::fs;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use crate::support::bucket::{Bucket, NAME};
 use crate::support::checkpoints::Place;
+use crate::support::metadata::{Metadata, gce};
 use crate::support::mounts::{Frozen, Hung};
 use crate::support::{Finished, Running, Trainit, eventually};
 
@@ -18,20 +22,20 @@ macro_rules! or_skip {
 }
 
 /// A run in this place; each attempt ends with what `end-N` holds.
-fn run(place: &Place, args: &[&str]) -> Running {
+fn run(place: &Place, args: &[&str]) -> Trainit {
     let (local, timing) =
         (place.local(), ["--settle", "0s", "--mirror-interval", "100ms", "--restart-backoff", "10ms"]);
     let script = r#"trap 'exit 0' TERM; echo "attempt $TRAINIT_ATTEMPT from $(basename "$TRAINIT_RESUME_FROM")"
         until [ -e "$0-$TRAINIT_ATTEMPT" ]; do sleep 0.02; done; exit "$(cat "$0-$TRAINIT_ATTEMPT")""#;
     let end = place.path("end");
-    let trainit =
-        Trainit::new(["run", "--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &place.url()]);
-    trainit.args(timing).args(args).args(["--", "sh", "-c", script, end.to_str().unwrap()]).start()
+    let run = ["run", "--checkpoint-dir", local.to_str().unwrap(), "--checkpoint-store", &place.url()];
+    let trainit = place.env().iter().fold(Trainit::new(run), |trainit, (name, value)| trainit.env(name, value));
+    trainit.args(timing).args(args).args(["--", "sh", "-c", script, end.to_str().unwrap()])
 }
 
 /// A run whose step 1 is committed.
 fn one_committed(place: &Place, args: &[&str]) -> Running {
-    let going = run(place, args);
+    let going = run(place, args).start();
     going.after_line("attempt 1");
     place.save(1);
     going.after_log("checkpoint committed");
@@ -47,11 +51,14 @@ fn times(done: &Finished, text: &str) -> usize {
     done.err().matches(text).count()
 }
 
-fn is_at(going: &Running, thread: &str) -> bool {
+/// Whether one of its threads has this in this file of /proc.
+fn any_thread(going: &Running, file: &str, is_it: impl Fn(&str) -> bool) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", going.pid())).unwrap().flatten();
-    tasks
-        .map(|task| fs::read_to_string(task.path().join("comm")))
-        .any(|name| name.is_ok_and(|name| name.trim() == thread))
+    tasks.map(|task| fs::read_to_string(task.path().join(file))).any(|text| text.is_ok_and(|text| is_it(&text)))
+}
+
+fn is_at(going: &Running, thread: &str) -> bool {
+    any_thread(going, "comm", |name| name.trim() == thread)
 }
 
 #[test]
@@ -163,4 +170,37 @@ fn a_store_that_can_be_read_and_takes_nothing_is_given_up() {
     drop(ice);
     let done = going.finish().expect_code(204);
     assert_eq!(done.verdict()["committed_step"], 1, "{}", done.err());
+}
+
+#[test]
+fn a_notice_is_heard_while_a_checkpoint_comes_back_to_a_disk_that_froze() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    place.save(1);
+    fs::write(place.local().join("step-1/weights.bin"), vec![7; 8 << 20]).unwrap();
+    place.push();
+    fs::remove_dir_all(place.local()).unwrap();
+    fs::create_dir(place.local()).unwrap();
+    let frozen = or_skip!(Frozen::over(&place.local()));
+    let ((asked, is_asked), (go_on, goes_on)) = (channel(), channel());
+    let once = Mutex::new(Some((asked, goes_on)));
+    bucket.misbehave(move |r| {
+        let is_it = r.method == "GET" && r.key.ends_with("weights.bin");
+        if let Some((asked, goes_on)) = is_it.then(|| once.lock().unwrap().take()).flatten() {
+            asked.send(()).unwrap();
+            goes_on.recv().unwrap();
+        }
+        None
+    });
+    let cloud = Metadata::start(gce);
+    let going = run(&place, &[]).env("GCE_METADATA_HOST", &cloud.at).start();
+    is_asked.recv().unwrap();
+    let ice = frozen.freeze();
+    go_on.send(()).unwrap();
+    eventually("the disk is waited for", || any_thread(&going, "stat", |stat| stat.contains(") D ")));
+    cloud.turn();
+    let verdict = going.after_log("\"verdict\"");
+    assert!(verdict.contains("the command had not been started"), "{verdict}");
+    drop(ice);
+    going.finish().expect_code(143);
 }

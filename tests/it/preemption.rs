@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 #[cfg(feature = "store")]
 use crate::support::checkpoints::Place;
-use crate::support::metadata::{Metadata, Reply, Request, Stage, ok, status};
+use crate::support::metadata::{Metadata, Reply, Request, Stage, gce, google, ok, status};
 use crate::support::{Running, Trainit};
 
 const WAITING: &str = "trap 'echo told; cat \"$TRAINIT_PREEMPTION_FILE\"; exit 0' TERM; echo ready; \
@@ -13,26 +13,6 @@ const WAITING: &str = "trap 'echo told; cat \"$TRAINIT_PREEMPTION_FILE\"; exit 0
 
 fn waiting(variable: &str, at: &str) -> Running {
     Trainit::run(["sh", "-c", WAITING]).env(variable, at).start()
-}
-
-fn google(etag: &str, body: &str) -> Reply {
-    let headers = vec![("Metadata-Flavor", "Google".to_owned()), ("ETag", etag.to_owned())];
-    Reply::Answer("200 OK", headers, body.to_owned())
-}
-
-/// As documented: `preempted` hangs on `wait_for_change` until the value differs from the ETag's; it turns with the stage.
-fn gce(request: &Request, stage: &Stage<'_>) -> Reply {
-    if request.header("metadata-flavor") != Some("Google") {
-        return status("403 Forbidden");
-    }
-    if !request.path.starts_with("/computeMetadata/v1/instance/preempted") {
-        return Reply::Answer("404 Not Found", vec![("Metadata-Flavor", "Google".to_owned())], String::new());
-    }
-    let mut now = stage.now();
-    if request.path.contains("wait_for_change=true") && request.path.contains("last_etag=e0") {
-        now = stage.wait_while(0);
-    }
-    if now == 0 { google("e0", "FALSE") } else { google("e1", "TRUE") }
 }
 
 #[test]

@@ -150,3 +150,24 @@ fn serve(mut stream: TcpStream, shared: &Shared, reply: &dyn Fn(&Request, &Stage
         }
     }
 }
+
+/// Google's answer.
+pub fn google(etag: &str, body: &str) -> Reply {
+    let headers = vec![("Metadata-Flavor", "Google".to_owned()), ("ETag", etag.to_owned())];
+    Reply::Answer("200 OK", headers, body.to_owned())
+}
+
+/// Google's, as documented: `preempted` hangs on `wait_for_change` until the value differs from the ETag's; it turns with the stage.
+pub fn gce(request: &Request, stage: &Stage<'_>) -> Reply {
+    if request.header("metadata-flavor") != Some("Google") {
+        return status("403 Forbidden");
+    }
+    if !request.path.starts_with("/computeMetadata/v1/instance/preempted") {
+        return Reply::Answer("404 Not Found", vec![("Metadata-Flavor", "Google".to_owned())], String::new());
+    }
+    let mut now = stage.now();
+    if request.path.contains("wait_for_change=true") && request.path.contains("last_etag=e0") {
+        now = stage.wait_while(0);
+    }
+    if now == 0 { google("e0", "FALSE") } else { google("e1", "TRUE") }
+}
