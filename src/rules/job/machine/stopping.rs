@@ -89,12 +89,9 @@ impl Machine {
 
     pub(super) fn on_stop_signal(&mut self, now: Uptime, as_signal: Signal, sender: Option<u32>) -> Vec<Action> {
         let preempt_signal = if as_signal == Signal::TERM { self.policy.preempt_signal } else { Some(as_signal) };
-        // A notice and the SIGTERM that follows it are one event.
-        let already_told = self.stop.as_mut().is_some_and(|stop| {
-            let by_notice = matches!(stop.cause, Cause::Notice { .. }) && stop.told;
-            stop.told = false;
-            by_notice
-        });
+        // What the trainer was told of already and the SIGTERM that follows it (a node with a failed GPU is drained) are one
+        // event.
+        let already_told = self.stop.as_mut().is_some_and(|stop| std::mem::take(&mut stop.told));
         let begun = self.begin_stop(now + self.policy.stop_grace);
         self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: false });
         let signal = preempt_signal.filter(|_| !already_told).and_then(|signal| self.deliver(signal));
@@ -124,7 +121,8 @@ impl Machine {
     pub(super) fn on_fenced(&mut self, now: Uptime, detail: String) -> Vec<Action> {
         let is_told = self.stop.is_some() && self.policy.preempt_signal.is_some();
         let again = self.stop.as_ref().is_some_and(|stop| matches!(stop.cause, Cause::Fenced { .. }));
-        self.stop = Some(Stop { cause: Cause::Fenced { detail, again }, told: true });
+        let told = !is_told || self.stop.as_ref().is_some_and(|stop| stop.told);
+        self.stop = Some(Stop { cause: Cause::Fenced { detail, again }, told });
         match self.state {
             State::Running | State::Launching if again => Vec::new(),
             State::Running | State::Launching => {

@@ -388,6 +388,19 @@ fn a_gpu_that_fails_while_the_job_is_stopping_changes_no_reason() {
 }
 
 #[test]
+fn the_sigterm_that_follows_what_the_trainer_was_told_of_already_is_no_second_one_to_it() {
+    let gpu = Event::GpuFailed { detail: "GPU-1 fell off the bus".into() };
+    let fenced = Event::Fenced { detail: "attempt 3 owns the store".into() };
+    for told in [notice(30.0), gpu, fenced] {
+        let mut machine = running(with_store());
+        assert!(is_told(&machine.step(secs(1.0), told.clone())), "{told:?}");
+        machine.step(secs(1.5), told.clone());
+        assert!(!is_told(&machine.step(secs(2.0), term())), "{told:?}: to many a trainer it means: do not even save");
+        assert!(is_told(&machine.step(secs(3.0), term())), "{told:?}: this one is meant");
+    }
+}
+
+#[test]
 fn what_is_born_while_the_tree_ends_is_told_to_leave_and_after_the_deadline_killed() {
     let mut machine = running(Policy::default());
     machine.step(secs(1.0), ended(0));
