@@ -60,7 +60,7 @@ pub fn object(variable: &str, text: &str) -> Result<Members, ClusterError> {
     match kind(text) {
         "an object" => {}
         other => {
-            let message = format!("expected a JSON object, found {other}; unset it or give an object");
+            let message = format!("expected a JSON object, found {other}; correct it, or take it away");
             return Err(ClusterError::new("not_an_object", variable, message));
         }
     }
@@ -262,6 +262,8 @@ mod tests {
             let error = object("X", text).expect_err(text);
             assert!(error.code == "not_an_object" && error.message.contains(kind), "{error}");
         }
+        let error = object("/opt/ml/input/config/resourceconfig.json", "[]").expect_err("an array");
+        assert!(!error.message.contains("unset"), "it may be a file: {error}");
     }
 
     #[test]
