@@ -2,7 +2,10 @@
 //! and `WORLD_SIZE` (XGBoostJob, Azure ML, PAI, by hand), which are a node's here unless `LOCAL_RANK` and how many there
 //! are on a node say that they are a process's.
 
+use std::collections::HashSet;
+
 use super::Platform;
+use super::address::canonical;
 use super::first::First;
 use super::input::{Input, host, rank, within};
 use super::pools::workers;
@@ -171,6 +174,12 @@ fn copies_slurm(input: &Input<'_>) -> bool {
 fn hosts(input: &Input<'_>, reading: &Reading) -> Result<Option<Vec<String>>, ClusterError> {
     let (Some(list), Some(leader)) = (input.env.given("WORKER_ADDRS"), &reading.leader.host) else { return Ok(None) };
     let workers = list.split(',').map(|item| host("WORKER_ADDRS", item)).collect::<Result<Vec<_>, _>>()?;
+    // All of them listen at one port.
+    let mut seen = HashSet::new();
+    if let Some(twice) = workers.iter().find(|worker| !seen.insert(canonical(worker))) {
+        let message = format!("{} is there twice; every worker needs an address of its own", quote(twice));
+        return Err(ClusterError::new("duplicate_address", "WORKER_ADDRS", message));
+    }
     let hosts: Vec<String> = std::iter::once(leader.clone()).chain(workers).collect();
     Ok((reading.num_nodes == Some(hosts.len() as u32)).then_some(hosts))
 }
