@@ -60,7 +60,10 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         Some(text) => (from_file(&text)?, true),
         None => match from_variables(input)? {
             Some(found) => (found, false),
-            None => return Ok(None),
+            None => {
+                warnings.extend(nameless(input));
+                return Ok(None);
+            }
         },
     };
     let hosts = hosts(&found)?;
@@ -112,6 +115,15 @@ fn from_variables(input: &Input<'_>) -> Result<Option<Found>, ClusterError> {
         current: Some(current.trim().to_owned()),
         interface: input.env.given("SM_NETWORK_INTERFACE_NAME").map(|name| name.trim().to_owned()),
     }))
+}
+
+/// A list of hosts, and nobody says which of them this is.
+fn nameless(input: &Input<'_>) -> Option<Warning> {
+    let hosts = input.env.given("SM_HOSTS").filter(|_| input.env.given("SM_CURRENT_HOST").is_none())?;
+    let names_several = matches!(json::value(hosts), Some(Value::Array(list)) if list.len() > 1);
+    let message = "SM_HOSTS is set, but no SM_CURRENT_HOST says which of them this is: it is taken for the only one, and those \
+                   that share a checkpoint store overtake each other (205); set it on every host";
+    names_several.then(|| Warning::new("node_rank_unknown", message.to_owned()))
 }
 
 fn hosts(found: &Found) -> Result<Vec<String>, ClusterError> {
