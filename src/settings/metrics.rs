@@ -217,6 +217,14 @@ fn target(
             format!("{} names a folder, so no metric can be written there; name a file in it", path.display());
         reader.complaints.push(Complaint { place: "the metrics file".to_owned(), message });
     }
+    // Of the variable's; the flag's was refused. To the library it is a path as any other.
+    if path.to_string_lossy().contains("://") {
+        warnings.push(format!(
+            "CLOUD_ML_HP_METRIC_FILE is the URL {}, which cloudml-hypertune, and so trainit, takes for a path from the working \
+             directory: no tuner looks there; name a file of this machine, in the folder where the bucket is mounted",
+            path.display()
+        ));
+    }
     let trial = match (trial, env.bytes("CLOUD_ML_TRIAL_ID")) {
         (Some(trial), _) => trial,
         (None, None) => "0".to_owned(),

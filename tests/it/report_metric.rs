@@ -283,6 +283,21 @@ fn an_empty_file_variable_counts_as_unset_and_is_warned_of() {
 }
 
 #[test]
+fn a_url_in_the_file_variable_is_the_librarys_path_and_warned_of() {
+    let (dir, file) = folder();
+    let url = Path::new("gs://bucket/output.metrics");
+    let done = report(url, ["a", "1"]).dir(dir.path()).output().expect_code(0);
+    assert_eq!(lines(&dir.path().join(url)).len(), 1);
+    let said = done.err();
+    assert!(said.contains("is the URL gs://bucket/output.metrics") && said.contains("no tuner looks there"), "{said}");
+    let script = ["run", "--metric", r"a=a (\d)", "--", "echo", "a 1"];
+    let run = Trainit::new(script).env("CLOUD_ML_HP_METRIC_FILE", url).dir(dir.path()).output().expect_code(0);
+    assert_eq!(run.err().matches("no tuner looks there").count(), 1, "{}", run.err());
+    let named = report(url, ["a", "1", "--file"]).args([&file]).output().expect_code(0);
+    assert_eq!(named.err(), "", "nobody writes there");
+}
+
+#[test]
 fn a_file_that_only_a_shell_or_a_cloud_would_know_is_refused_and_nothing_made() {
     let (dir, file) = folder();
     for name in ["gs://b/metrics", "~/metrics", "$HOME/metrics", " "] {
