@@ -1,13 +1,17 @@
 //! Completion scripts for shells, written by clap_complete from the same tree that reads the command line.
 //!
 //! What a flag takes is known from its value's name in the list: words in small letters are the choices, DIR is a
-//! directory, PATH and FILE are files.
+//! directory, PATH and FILE are files; the names of platforms, frameworks and formats are in their own lists. For all else
+//! nothing is offered.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, ValueHint};
 use clap_complete::Shell;
 
 use super::{SUBS, build, root};
+use crate::rules::checkpoint::LAYOUTS;
+use crate::rules::cluster::{self, spec::PlatformName};
+use crate::rules::framework::FRAMEWORKS;
 use crate::settings::defs::{Takes, find};
 
 /// The shells that there is a script for.
@@ -89,10 +93,24 @@ fn hinted(arg: Arg) -> Arg {
             "PATH" | "FILE" => arg.value_hint(ValueHint::FilePath),
             _ => match words(value) {
                 Some(words) => arg.value_parser(PossibleValuesParser::new(words)),
-                None => arg,
+                None => match listed(arg.get_id().as_str()) {
+                    names if names.is_empty() => arg.value_hint(ValueHint::Other),
+                    names => arg.value_parser(PossibleValuesParser::new(names)),
+                },
             },
         },
         _ => arg,
+    }
+}
+
+/// Names that are another list's.
+fn listed(setting: &str) -> Vec<&'static str> {
+    match setting {
+        "platform" => cluster::names().map(PlatformName::word).collect(),
+        "framework" => FRAMEWORKS.iter().map(|framework| framework.name).collect(),
+        "checkpoint-format" => ["auto"].into_iter().chain(LAYOUTS.iter().map(|layout| layout.name)).collect(),
+        "log-level" => vec!["error", "warn", "info", "debug"],
+        _ => Vec::new(),
     }
 }
 
@@ -131,6 +149,23 @@ mod tests {
         assert_eq!(words("143|child").as_deref(), Some(&["143", "child"][..]));
         assert_eq!(words("N|gpu"), None);
         assert_eq!(words("DURATION"), None);
+    }
+
+    #[test]
+    fn names_are_offered_where_there_is_a_list_of_them_and_files_only_where_one_is_wanted() {
+        let bash = script("bash").expect("bash");
+        let offered = |flag: &str| {
+            let (_, after) = bash.split_once(&format!("--{flag})\n")).unwrap_or_else(|| panic!("no {flag}"));
+            after.split(";;").next().unwrap_or_default().to_owned()
+        };
+        for (flag, name) in
+            [("platform", "tf_config"), ("framework", "torch"), ("checkpoint-format", "orbax"), ("log-level", "debug")]
+        {
+            let words = offered(flag);
+            assert!(words.contains("compgen -W") && words.contains(&format!(" {name}")), "{flag}: {words}");
+        }
+        assert!(!offered("stop-grace").contains("compgen"), "{}", offered("stop-grace"));
+        assert!(offered("verdict-file").contains("compgen -f"), "{}", offered("verdict-file"));
     }
 
     #[test]
