@@ -14,7 +14,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use subs::{SUBS, Sub};
+use subs::{SUBS, Sub, as_flags};
 
 use crate::rules::plain::plain;
 use crate::settings::Complaint;
@@ -63,6 +63,7 @@ pub fn parse(argv: Vec<OsString>) -> Result<Parsed, Refusal> {
 
 #[inline(never)]
 fn parse_with_clap(mut argv: Vec<OsString>) -> Result<Parsed, Refusal> {
+    as_flags(&mut argv);
     let wanted = argv.get(1).and_then(|a| a.to_str()).and_then(|a| SUBS.iter().find(|s| s.name == a));
     let mut mistakes = wanted.map_or_else(Vec::new, |sub| misplaced_values(sub, &mut argv));
     let mut parsed = loop {

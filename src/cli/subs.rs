@@ -40,6 +40,18 @@ what it sent. A --checkpoint-dir that is not there is 125 for push, and for list
 and pull makes it. A store's directory that is not there is 204; only push makes it."
 };
 
+/// `help`, `help run` and `version`, as most programs know them, are `--help`, `run --help` and `--version`.
+pub(super) fn as_flags(argv: &mut Vec<OsString>) {
+    match argv.get(1).and_then(|word| word.to_str()) {
+        Some("help") if argv.len() <= 3 => {
+            argv.remove(1);
+            argv.push("--help".into());
+        }
+        Some("version") if argv.len() == 2 => argv[1] = "--version".into(),
+        _ => {}
+    }
+}
+
 pub(super) const SUBS: &[Sub] = &[
     Sub {
         name: "run",

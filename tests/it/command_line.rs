@@ -16,6 +16,25 @@ fn help_is_on_stdout_and_names_the_variable_of_each_flag() {
 }
 
 #[test]
+fn help_and_version_are_words_as_well_as_flags() {
+    let said = |args: &[&str]| Trainit::new(args).output().expect_code(0).out();
+    for (word, flag) in [
+        (&["help"][..], &["--help"][..]),
+        (&["help", "run"], &["run", "--help"]),
+        (&["help", "checkpoint"], &["checkpoint", "--help"]),
+        (&["version"], &["--version"]),
+    ] {
+        assert_eq!(said(word), said(flag));
+    }
+    for wrong in [&["help", "rnu"][..], &["help", "me", "please"], &["version", "2"]] {
+        let done = Trainit::new(wrong).output().expect_code(125);
+        assert_eq!(done.err().lines().count(), 1, "{}", done.err());
+    }
+    // What is to be started is the command's own word.
+    assert_eq!(Trainit::new(["run", "--", "echo", "help"]).output().expect_code(0).out(), "help\n");
+}
+
+#[test]
 fn everything_that_is_wrong_with_a_start_is_told_in_one_go() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
