@@ -110,7 +110,7 @@ fn a_store_that_hangs_is_told_of_once_and_a_crash_is_followed_by_an_attempt_from
     place.save(2);
     going.after_log("training goes on, and nothing is committed until it does");
     end(&place, 1, "9");
-    going.after_log("the next attempt waits for it for 20 s");
+    going.after_log("the next attempt waits for it for at most 20 s");
     let line = going.after_line("attempt 2");
     assert!(line.contains("from step-2"), "{line}\n{}", going.log_so_far());
     drop(hung);
@@ -129,7 +129,7 @@ fn a_checkpoint_directory_that_hangs_keeps_a_stop_no_longer_than_a_store_does() 
     let _hung = or_skip!(Hung::over(&place.local()));
     let asked = Instant::now();
     going.signal(libc::SIGTERM);
-    let line = going.after_log("the last commit is tried for 20 s");
+    let line = going.after_log("the last commit is tried for at most 20 s");
     assert!(line.contains("the checkpoint directory"), "{line}");
     assert!(asked.elapsed() < Duration::from_secs(12), "{:?}", asked.elapsed());
     let done = going.finish().expect_code(204);
@@ -145,7 +145,7 @@ fn a_stop_during_the_last_commit_of_a_job_that_is_done_leaves_it_as_long_as_any_
     let _hung = or_skip!(Hung::over(&place.store()));
     place.save(2);
     end(&place, 1, "0");
-    going.after_log("the last commit is tried for 60 s");
+    going.after_log("the last commit is tried for at most 60 s");
     let asked = Instant::now();
     going.signal(libc::SIGTERM);
     let done = going.finish().expect_code(204);
@@ -164,7 +164,7 @@ fn a_store_that_can_be_read_and_takes_nothing_is_given_up() {
     let line = going.after_log("does not take what is written");
     assert!(line.contains("training goes on"), "{line}");
     going.signal(libc::SIGTERM);
-    going.after_log("the last commit is tried for 20 s");
+    going.after_log("the last commit is tried for at most 20 s");
     going.after_log("has not taken anything for 20 s");
     // No process ends while one of its threads is held there.
     drop(ice);

@@ -118,7 +118,7 @@ fn a_stop_while_the_store_is_away_is_told_at_once_and_waits_no_half_minute() {
         }
         let asked = Instant::now();
         going.signal(libc::SIGTERM);
-        going.after_log(&format!("{what}: the last commit is tried for 20 s"));
+        going.after_log(&format!("{what}: the last commit is tried for at most 20 s"));
         assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
         let done = going.finish().expect_code(204);
         assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
@@ -206,7 +206,7 @@ fn a_stop_during_a_commit_that_the_store_refuses_waits_no_longer_for_the_last_on
     let done = going.finish().expect_code(204);
     assert!(asked.elapsed() < Duration::from_secs(26), "{:?}", asked.elapsed());
     assert!(!is_to_end.load(SeqCst), "the commit in flight came to its end");
-    assert_eq!(done.err().matches("is tried for 20 s").count(), 1, "{}", done.err());
+    assert_eq!(done.err().matches("is tried for at most 20 s").count(), 1, "{}", done.err());
 }
 
 /// A run that ends well, with a checkpoint to commit, while the bucket misbehaves.

@@ -261,7 +261,7 @@ impl Place {
     fn tell(&self, is_write: bool, wait: Option<Wait>) {
         let does_not = if is_write { "take what is written" } else { "answer" };
         let so = wait.map_or("training goes on, and nothing is committed until it does".to_owned(), |wait| {
-            format!("{} for {} s", wait.what, wait.patience_with(self).as_secs())
+            format!("{} for at most {} s", wait.what, wait.patience_with(self).as_secs())
         });
         let code = if self.kind == Kind::Checkpoints { "checkpoint" } else { "store" };
         tracing::warn!(code, "{} does not {does_not}: {so}; see that its file system is well", self.called);

@@ -128,7 +128,7 @@ impl Vigil {
             // On a slow line nothing need move for some seconds, and many a refusal is the only one.
             if !seen.is_told && (wrong == Wrong::Silent || lasts > SOON) {
                 let (what, seconds) = (wrong.now(), patience.as_secs());
-                tracing::warn!(code = "commit_failed", "{address} {what}: {} for {seconds} s", wait.what);
+                tracing::warn!(code = "commit_failed", "{address} {what}: {} for at most {seconds} s", wait.what);
                 seen.is_told = true;
             }
             if lasts >= patience {
