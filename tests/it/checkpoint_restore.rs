@@ -248,7 +248,7 @@ fn a_link_planted_in_the_checkpoint_directory_is_not_followed() {
 }
 
 #[test]
-fn tensorflows_state_file_names_the_restored_checkpoint_alone() {
+fn tensorflows_state_file_names_the_restored_checkpoint_and_of_older_ones_those_that_the_disk_has_named() {
     let place = Place::new();
     let index = |text: &str| [text.as_bytes(), &0xdb47_7524_8b80_fb57_u64.to_le_bytes()].concat();
     for step in [10, 20] {
@@ -267,6 +267,9 @@ fn tensorflows_state_file_names_the_restored_checkpoint_alone() {
     assert_eq!(names, ["checkpoint", "ckpt-20.data-00000-of-00001", "ckpt-20.index"]);
     let restored = fs::read_to_string(there.join("checkpoint")).unwrap();
     assert_eq!(restored, "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-20\"\n");
+    // On the disk where the older ones lie it names these, too: a manager deletes only what it finds there.
+    place.checkpoint("pull").output().expect_code(0);
+    assert_eq!(fs::read_to_string(place.local().join("checkpoint")).unwrap(), state);
 }
 
 #[test]

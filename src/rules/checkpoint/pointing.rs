@@ -38,6 +38,14 @@ pub fn has_moved_on(said: &str, step: Option<u64>, is_there: impl Fn(u64) -> boo
     said > step || said < step && !is_there(said)
 }
 
+/// Whether a pointer's file says already what it is to say. Of several lines it may say more: TensorFlow's state file names
+/// what its manager has yet to delete, too.
+pub fn says(said: &str, content: &str) -> bool {
+    let is_same_first = said.lines().next() == content.lines().next();
+    let has_all = || content.lines().all(|line| said.lines().any(|other| other == line));
+    said == content || content.lines().count() > 1 && is_same_first && has_all()
+}
+
 /// The directory in which a pointer names the unit by its absolute path.
 pub fn home<'a>(said: &'a str, unit: &str) -> Option<&'a str> {
     let home = said.trim().trim_end_matches('/').strip_suffix(unit)?.strip_suffix('/')?;
@@ -107,7 +115,7 @@ mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
     use super::super::{Options, Pointer, Scan, pointers, recognise};
-    use super::has_moved_on;
+    use super::{has_moved_on, says};
 
     /// The pointers of the newest unit.
     fn of(memory: &Memory) -> Vec<Pointer> {
@@ -119,6 +127,16 @@ mod tests {
 
     fn pointer(path: &str, content: &str, symlink: bool) -> Vec<Pointer> {
         vec![Pointer { path: path.into(), content: content.into(), symlink }]
+    }
+
+    #[test]
+    fn a_state_file_that_names_the_unit_beside_older_ones_says_so_already_and_a_longer_pointer_of_one_line_does_not() {
+        let state = "model: \"m-20\"\nall: \"m-20\"\n";
+        assert!(says(state, state) && says("model: \"m-20\"\nall: \"m-10\"\nall: \"m-20\"\ntimes: 1.5\n", state));
+        for said in ["model: \"m-30\"\nall: \"m-20\"\nmodel: \"m-20\"\n", "model: \"m-20\"\nall: \"m-10\"\n", ""] {
+            assert!(!says(said, state), "{said:?}");
+        }
+        assert!(says("step-20", "step-20") && !says("step-20\nstep-10", "step-20") && !says("", "step-20"));
     }
 
     #[test]

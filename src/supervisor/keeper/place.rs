@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::fetch::Stop;
 use super::in_place::{equal_files, half, is_half, is_in_place, mark, own, settle};
 use super::look::{Look, walked};
-use super::mirror::{Mirror, MirrorError, TEMPORARY, blocking};
+use super::mirror::{Mirror, MirrorError, SMALL, TEMPORARY, blocking};
 use super::nook::{Nook, turn};
 use super::restore::Brought;
 use super::retention::lacks;
@@ -17,7 +17,7 @@ use crate::edge::store::Store;
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{Attempt, CommitName};
 use crate::rules::checkpoint::plan;
-use crate::rules::checkpoint::{Entry, Kind, Listing};
+use crate::rules::checkpoint::{Entry, Kind, Listing, pointing};
 
 pub(super) const ASIDE: &str = ".trainit/aside";
 const RESTORED: &str = ".trainit/restored.json";
@@ -294,11 +294,10 @@ pub(super) fn set_aside(dir: &Beneath, attempt: &str, path: &str) -> io::Result<
 
 /// Puts a pointer, unless it says so already.
 pub(super) fn point(dir: &Beneath, path: &str, content: &str, symlink: bool) -> io::Result<()> {
+    let says = || dir.read(path, SMALL).is_ok_and(|said| pointing::says(&String::from_utf8_lossy(&said), content));
     match dir.look(path)?.map(|e| e.kind) {
         Some(Kind::Symlink(target)) if symlink && target == content => Ok(()),
-        Some(Kind::File) if !symlink && dir.read(path, content.len() as u64).is_ok_and(|b| b == content.as_bytes()) => {
-            Ok(())
-        }
+        Some(Kind::File) if !symlink && says() => Ok(()),
         _ if symlink => dir.replace_link(path, content),
         _ => dir.replace(path, content.as_bytes(), 0o644),
     }
