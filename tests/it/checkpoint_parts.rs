@@ -120,3 +120,15 @@ fn one_nodes_ranks_of_a_sharded_checkpoint_wait_for_the_others_unless_the_traine
     run(&place, &[&node[..], &["--marker", "DONE"]].concat(), "true").expect_code(0);
     assert_eq!(commits(), 1);
 }
+
+#[test]
+fn a_file_with_its_arrays_in_a_directory_beside_it_is_sent_once_whoever_goes_on_from_it() {
+    let place = Place::new();
+    let script = r#"[ "$TRAINIT_RESUME_FROM" ] && exit; mkdir -p "$D/checkpoint_20_gda/w"; echo 1 >"$D/checkpoint_20_gda/w/0"
+                    echo done >"$D/checkpoint_20_gda/commit_success.txt"; echo 20 >"$D/checkpoint_20""#;
+    run(&place, &[], script).expect_code(0);
+    let files = ["checkpoint_20", "checkpoint_20_gda/commit_success.txt", "checkpoint_20_gda/w/0"];
+    assert_eq!(next_start(&place, &[]), (files.map(str::to_owned).to_vec(), "checkpoint_20".to_owned()));
+    run(&place, &[], script).expect_code(0);
+    assert_eq!(place.commits().len(), 1, "of a start on an empty disk, and one on a disk that is still there");
+}

@@ -15,10 +15,9 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let unit = |(file, number): (&super::Entry, u64)| {
         let mut unit = Candidate::file(file, scan.step(&file.path, Some(number))?);
         let arrays = format!("{}_gda", file.path);
-        if let Some(directory) = scan.listing.get(&arrays).filter(|e| e.kind == Kind::Directory) {
-            unit.paths.push(directory.path.clone());
-            unit.paths.extend(scan.listing.below(&arrays).iter().map(|e| e.path.clone()));
-        }
+        // As for all units that are no directory, a commit knows of no directories but those that its files lie in.
+        let parts = scan.listing.below(&arrays).iter().filter(|e| e.kind != Kind::Directory);
+        unit.paths.extend(parts.map(|e| e.path.clone()));
         Some(unit)
     };
     files.filter_map(unit).collect()
@@ -52,8 +51,7 @@ mod tests {
         assert_eq!(complete_units(&memory.clone().with("checkpoint_30", "")), [("checkpoint_10".into(), Some(10))]);
         let (listing, options) = (memory.listing(), Options::default());
         let found = super::find(&super::Scan { listing: &listing, peek: &memory, options: &options });
-        let paths =
-            ["checkpoint_30", "checkpoint_30_gda", "checkpoint_30_gda/a", "checkpoint_30_gda/commit_success.txt"];
+        let paths = ["checkpoint_30", "checkpoint_30_gda/a", "checkpoint_30_gda/commit_success.txt"];
         assert_eq!(found[1].paths, paths, "its arrays go with it");
     }
 }
