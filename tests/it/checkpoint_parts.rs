@@ -2,6 +2,7 @@
 //! next start needs is committed and put back on an empty disk, and nothing else.
 
 use std::fs;
+use std::path::Path;
 
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Finished, Trainit};
@@ -131,4 +132,43 @@ fn a_file_with_its_arrays_in_a_directory_beside_it_is_sent_once_whoever_goes_on_
     assert_eq!(next_start(&place, &[]), (files.map(str::to_owned).to_vec(), "checkpoint_20".to_owned()));
     run(&place, &[], script).expect_code(0);
     assert_eq!(place.commits().len(), 1, "of a start on an empty disk, and one on a disk that is still there");
+}
+
+#[test]
+fn who_saves_beside_an_earlier_trainers_checkpoints_in_another_form_is_told_that_these_are_not_committed() {
+    let earlier = |dir: &Path| {
+        let old = dir.join("10/state");
+        fs::create_dir_all(&old).unwrap();
+        fs::write(old.join("manifest.ocdbt"), "orbax").unwrap();
+        fs::write(dir.join("10/_CHECKPOINT_METADATA"), "{}").unwrap();
+    };
+    for is_restored in [true, false] {
+        let place = Place::new();
+        earlier(&place.local());
+        if is_restored {
+            place.push();
+            fs::remove_dir_all(place.local()).unwrap();
+        }
+        let local = place.local();
+        let running = Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir"])
+            .args([&local])
+            .args(["--settle", "30ms", "--mirror-interval", "10ms", "--", "sh", "-c"])
+            .args([r#"echo "$TRAINIT_RESUME_STEP"; echo 1 >"$D/model_20.safetensors"; exec sleep 1000"#])
+            .env("D", &local)
+            .start();
+        let line = running.after_log("NOTHING is being committed");
+        for part in ["are taken for orbax", "none of these is new", "model_20.safetensors came", "--checkpoint-format"]
+        {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        let done = running.stop().expect_code(143);
+        assert_eq!(done.out(), "10\n", "{}", done.err());
+    }
+    // Where its own go on, nobody is told of what lies beside them.
+    let place = Place::new();
+    earlier(&place.local());
+    let script = r#"echo 1 >"$D/model_20.safetensors"
+                    for n in 1 2 3 4; do cp -r "$D/10" "$D/tmp"; mv "$D/tmp" "$D/${n}0"0; committed $n; done"#;
+    let done = run(&place, &["--keep-last", "9"], script).expect_code(0);
+    assert!(!done.err().contains("NOTHING is being committed"), "{}", done.err());
 }

@@ -1,5 +1,5 @@
 //! When it is time to say that a trainer saves something and none of it is recognised as a checkpoint: files that look like
-//! a save came since the run began, and lie still.
+//! a save came since the run began, and lie still, while nothing came of what is recognised (an earlier trainer's, say).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::aside::{is_bystander, is_copy, is_temporary};
 use super::check::is_weights;
 use super::listing::{Entry, Kind, Listing};
+use super::plan::Age;
 
 /// Smaller files are no save's, unless their type says so, bytes.
 const BIG: u64 = 1 << 20;
@@ -20,6 +21,8 @@ const ALL_LOOKS: u32 = 10;
 pub struct Unrecognised {
     /// What lay there before the trainer began.
     before: BTreeMap<String, Entry>,
+    /// What was recognised then.
+    units: BTreeMap<String, Age>,
     /// What has come since, at the last look.
     new: Vec<Entry>,
     /// Looks, and pauses between them without a change, in a row.
@@ -31,14 +34,21 @@ pub struct Unrecognised {
 }
 
 impl Unrecognised {
-    /// The directory before the trainer begins.
-    pub fn begin(listing: &Listing) -> Unrecognised {
+    /// The directory before the trainer begins, and how new each unit in it is that is recognised.
+    pub fn begin(listing: &Listing, units: &BTreeMap<String, Age>) -> Unrecognised {
         let before = listing.entries().iter().filter(|e| is_of_a_save(e)).map(|e| (e.path.clone(), e.clone()));
-        Unrecognised { before: before.collect(), ..Unrecognised::default() }
+        Unrecognised { before: before.collect(), units: units.clone(), ..Unrecognised::default() }
     }
 
-    /// One look while it trains. What is to be told of, once, when nothing is recognised.
-    pub fn look(&mut self, now: Duration, settle: Duration, listing: &Listing, recognised: bool) -> Option<&[Entry]> {
+    /// One look while it trains. What is to be told of, once, when nothing new is recognised.
+    pub fn look(
+        &mut self,
+        now: Duration,
+        settle: Duration,
+        listing: &Listing,
+        units: &BTreeMap<String, Age>,
+    ) -> Option<&[Entry]> {
+        let recognised = units.iter().any(|(unit, age)| self.units.get(unit) != Some(age));
         let is_new = |e: &&Entry| is_of_a_save(e) && self.before.get(&e.path).is_none_or(|old| !old.same_bytes(e));
         let new: Vec<Entry> = listing.entries().iter().filter(is_new).filter(|_| !recognised).cloned().collect();
         if self.is_told || new.is_empty() {
@@ -82,14 +92,18 @@ mod tests {
 
     /// Looks `pause` seconds apart; how many it took until it was told.
     fn told_at(before: &Listing, pause: u64, looks: &[Listing]) -> Option<usize> {
-        let mut unrecognised = Unrecognised::begin(before);
+        let mut unrecognised = Unrecognised::begin(before, &units(&[]));
         let mut told = (1..).zip(looks).filter_map(|(at, listing)| {
             let now = Duration::from_secs(pause * at);
-            unrecognised.look(now, SETTLE, listing, false).map(|_| at as usize)
+            unrecognised.look(now, SETTLE, listing, &units(&[])).map(|_| at as usize)
         });
         let first = told.next();
         assert_eq!(told.next(), None, "it is told once");
         first
+    }
+
+    fn units(steps: &[u64]) -> BTreeMap<String, Age> {
+        steps.iter().map(|step| (format!("step-{step}"), Age { step: Some(*step), newest_ns: 0 })).collect()
     }
 
     fn there(files: &[(&str, usize)]) -> Listing {
@@ -141,10 +155,23 @@ mod tests {
         let growing: Vec<Listing> = (1..30).map(|size| there(&[("model.bin", 9), ("optimizer.bin", size)])).collect();
         assert_eq!(told_at(&there(&[]), 30, &growing[..5]), None);
         assert_eq!(told_at(&there(&[]), 30, &growing), Some(10));
-        let mut unrecognised = Unrecognised::begin(&Listing::default());
+        let mut unrecognised = Unrecognised::begin(&Listing::default(), &units(&[]));
         let saved = there(&[("model.bin", 9)]);
         for at in 1..30 {
-            assert_eq!(unrecognised.look(SETTLE * at, SETTLE, &saved, at % 2 == 0), None, "now and then it is one");
+            let seen = units(&[1][..at as usize % 2]);
+            assert_eq!(unrecognised.look(SETTLE * at, SETTLE, &saved, &seen), None, "now and then it is one");
         }
+    }
+
+    #[test]
+    fn what_was_recognised_before_hides_nothing_and_what_came_or_was_saved_over_since_does() {
+        let saved = there(&[("model.bin", 9)]);
+        let is_told = |seen: &BTreeMap<String, Age>| {
+            let mut unrecognised = Unrecognised::begin(&Listing::default(), &units(&[1, 2]));
+            (1..30).any(|at| unrecognised.look(SETTLE * at, SETTLE, &saved, seen).is_some())
+        };
+        let again = BTreeMap::from([("step-2".to_owned(), Age { step: Some(2), newest_ns: 1 })]);
+        assert!(is_told(&units(&[1, 2])) && is_told(&units(&[2])) && is_told(&units(&[])));
+        assert!(!is_told(&units(&[2, 3])) && !is_told(&again));
     }
 }

@@ -113,16 +113,23 @@ const NAMED: usize = 2;
 impl Mirror {
     /// Says, once, that something is saved and none of it is recognised.
     pub(super) fn tell_unrecognised(&mut self, look: &Look, settle: Duration) {
-        let (now, is_one) = (self.clock.now(), look.layout.is_some());
-        let Some(files) = self.unrecognised.look(now, settle, &self.config.options.seen(&look.listing), is_one) else {
+        let (now, seen) = (self.clock.now(), self.config.options.seen(&look.listing));
+        let Some(files) = self.unrecognised.look(now, settle, &seen, &look.ages) else {
             return;
+        };
+        let why = match look.layout {
+            None => look.passed.first().cloned().unwrap_or_default(),
+            Some(layout) => format!(
+                "checkpoints in {} are taken for {}, and none of these is new since the start",
+                self.config.dir.display(),
+                layout.name
+            ),
         };
         let names: Vec<&str> = files.iter().take(NAMED).map(|file| file.path.as_str()).collect();
         let more = files.len().saturating_sub(NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let line = format!(
-            "{}, so NOTHING is being committed, although {}{more} came since the start; say how they are written with --checkpoint-format, which file completes one with --marker, or where a name has its step with --step-regex",
-            look.passed.first().map_or("", String::as_str),
+            "{why}, so NOTHING is being committed, although {}{more} came since the start; say how they are written with --checkpoint-format, which file completes one with --marker, or where a name has its step with --step-regex",
             names.join(", "),
         );
         self.note(line);

@@ -80,7 +80,7 @@ impl Mirror {
         let step = self.config.restore_step.filter(|_| first);
         let look = self.look_to_resume(step).await.map_err(|error| self.unusable(&error))?;
         if first {
-            self.unrecognised = Unrecognised::begin(&look.listing);
+            self.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
         }
         if !first && let Some(resume) = self.still_there(&look) {
             self.name_newest(&look).await;
@@ -292,6 +292,9 @@ impl Mirror {
         self.ignored.remove(&manifest.unit);
         let (mut entries, mut beside) = (Vec::new(), BTreeMap::new());
         if let Ok(look) = self.look(None).await {
+            if self.is_first {
+                self.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
+            }
             beside = look.ages;
             let restored: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
             let inside = format!("{}/", manifest.unit);
