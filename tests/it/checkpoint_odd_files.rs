@@ -1,6 +1,7 @@
-//! A store that is a directory, where something lies in a file's place that is none.
+//! A store that is a directory, where something lies in a file's place that is none; and checkpoints that may not be read.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 use serde_json::Value;
@@ -44,4 +45,43 @@ fn a_pipe_under_the_name_of_a_claim_keeps_no_push_waiting() {
     nix::unistd::mkfifo(&claim, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let done = place.checkpoint("push").output().expect_code(204);
     assert!(done.err().contains("0000000001.json: it is no regular file"), "{}", done.err());
+}
+
+#[test]
+fn a_checkpoint_that_the_trainer_wrote_and_that_may_not_be_read_is_204_whatever_it_is_made_of() {
+    for (name, whole, locked) in [
+        ("w.bin", "w", "/w.bin"),
+        ("state.json", "{}", "/state.json"),
+        ("w.pkl", "\u{28}N.", "/w.pkl"),
+        ("state.json", "{}", ""),
+    ] {
+        let place = Place::new();
+        // Root may read everything, and a place of root's is none to be written by others.
+        if fs::metadata(place.local()).unwrap().uid() != 0 {
+            return;
+        }
+        fs::create_dir(place.store()).unwrap();
+        for dir in [place.path(""), place.local(), place.store()] {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let script = format!(
+            r#"save() {{ mkdir "$D/tmp"; printf %s "$W" >"$D/tmp/{name}"; $2 "$D/tmp{locked}"; mv "$D/tmp" "$D/step-$1"; }}
+               save 1 :; until ls "$S"/.trainit/commits/*; do sleep 0.01; done; save 2 "chmod 0""#
+        );
+        let local = place.local();
+        let args = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+        let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+        let run = Trainit::through(&nobody, [&args[..], &["--settle", "0", "--mirror-interval", "20ms"]].concat());
+        let run = run.args(["--", "sh", "-c", &script]).env("D", &local).env("S", place.store()).env("W", whole);
+        let done = run.output().expect_code(204);
+        let last = done.err().lines().last().unwrap_or_default().to_owned();
+        for part in [&format!("step-2{locked}"), "Permission denied", "trainit's user must be allowed to read"] {
+            assert!(last.contains(part), "{name}: {part}: {}", done.err());
+        }
+        assert_eq!(place.steps(), [1], "{name}");
+        // What lay there before is another's affair.
+        let fresh = Trainit::through(&nobody, args).args(["--", "true"]).output().expect_code(0);
+        assert!(fresh.err().contains("passed over"), "{name}: {}", fresh.err());
+        fs::set_permissions(local.join("step-2"), fs::Permissions::from_mode(0o755)).unwrap();
+    }
 }

@@ -144,7 +144,13 @@ impl Keeper {
     async fn flush(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
         let flushed = self.commit_the_last(by).await;
         self.tell_notes();
-        flushed
+        match (flushed, &self.mirror) {
+            // It is no older one that was owed.
+            (Ok(done @ (Flushed::Done { .. } | Flushed::Stepless)), Some(mirror)) => {
+                Ok(mirror.denied().await.map_or(done, Flushed::Failed))
+            }
+            (flushed, _) => flushed,
+        }
     }
 
     async fn commit_the_last(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {

@@ -52,6 +52,8 @@ pub(crate) struct Look {
     pub(crate) half: Vec<String>,
     /// Why newer ones are not complete, newest first; or why there is nothing.
     pub(crate) passed: Vec<String>,
+    /// The newest of those that were written since this run began, and what it is made of.
+    pub(crate) lacking: Option<(String, Vec<Entry>)>,
     /// Where every complete one has a file that may not be read: the newest, and which file. Only of a look for what to resume from.
     pub(crate) unread: Option<(Local, String)>,
 }
@@ -135,6 +137,18 @@ impl Mirror {
         self.note(line);
     }
 
+    /// Why the newest that this run's trainer saved is not committed, where that is because it may not be read. To be asked
+    /// after the last commit, when nobody writes any more.
+    pub(super) async fn denied(&self) -> Option<String> {
+        let (unit, entries) = self.lacking.clone()?;
+        let at = self.config.dir.clone();
+        let why = blocking(move || Ok(denied(&Beneath::open(&at)?, &entries))).await.ok().flatten()?;
+        Some(format!(
+            "{unit} is not committed: {why}; {}; trainit's user must be allowed to read what the trainer writes",
+            self.what_stands()
+        ))
+    }
+
     /// What belongs to the unit now; `None`: it is gone.
     pub(super) async fn entries_of(&self, unit: &str) -> io::Result<Option<Vec<Entry>>> {
         let (dir, options, unit) = (self.config.dir.clone(), self.config.options.clone(), unit.to_owned());
@@ -173,7 +187,8 @@ fn look(
     step: Option<u64>,
 ) -> Look {
     let ages = BTreeMap::new();
-    let mut look = Look { layout: None, listing, newest: None, ages, half, passed: Vec::new(), unread: None };
+    let (passed, lacking) = (Vec::new(), None);
+    let mut look = Look { layout: None, listing, newest: None, ages, half, passed, lacking, unread: None };
     let Ok(beneath) = Beneath::open(dir) else {
         look.passed.push(format!("{} is not there", dir.display()));
         return look;
@@ -223,7 +238,12 @@ fn look(
                     }
                 }
             }
-            Err(why) => look.passed.push(format!("{} is not complete: {why}", candidate.unit)),
+            Err(why) => {
+                look.passed.push(format!("{} is not complete: {why}", candidate.unit));
+                if entries.iter().any(|entry| entry.mtime_ns >= options.begun_ns) {
+                    look.lacking.get_or_insert((candidate.unit.clone(), entries));
+                }
+            }
         }
     }
     // Behind what the trainer itself writes there, which is told of first.
@@ -238,13 +258,26 @@ fn look(
 /// Which of its files cannot be opened, and why, if there is one. What everybody may read is not tried: there can be a
 /// hundred thousand, on a slow file system.
 pub(super) fn unreadable(files: &Files, candidate: &Candidate) -> Option<String> {
-    candidate.files(files.listing).filter(|file| file.mode & ANYBODY != ANYBODY).find_map(|file| {
-        let opened = match &file.through {
-            Some(real) => links::open(real),
-            None => files.beneath.read_file(&file.path),
-        };
-        Some(format!("{} cannot be read: {}", file.path, opened.err()?))
-    })
+    let mut all = candidate.files(files.listing).filter(|file| file.mode & ANYBODY != ANYBODY);
+    all.find_map(|file| Some(format!("{} cannot be read: {}", file.path, opened(files.beneath, file).err()?)))
+}
+
+fn opened(dir: &Beneath, file: &Entry) -> io::Result<File> {
+    match &file.through {
+        Some(real) => links::open(real),
+        None => dir.read_file(&file.path),
+    }
+}
+
+/// Which part may not be read, a directory too, and why.
+fn denied(dir: &Beneath, entries: &[Entry]) -> Option<String> {
+    let tried = |entry: &Entry| match entry.kind {
+        Kind::File if entry.mode & ANYBODY != ANYBODY => opened(dir, entry).map(drop),
+        Kind::Lost(_) => dir.names(&entry.path).map(drop),
+        _ => Ok(()),
+    };
+    let is_denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    entries.iter().find_map(|e| Some(format!("{} cannot be read: {}", e.path, tried(e).err().filter(is_denied)?)))
 }
 
 /// Where nothing is recognised: as what it was looked for, and where not.

@@ -141,6 +141,8 @@ pub struct Mirror {
     pub(crate) transfer: Transfer,
     /// Why checkpoints that may be newer were not taken at the last look, newest first.
     pub(crate) passed: Vec<String>,
+    /// The newest of them that this run's trainer wrote, and what it is made of.
+    pub(super) lacking: Option<(String, Vec<Entry>)>,
     /// What the trainer saves that is no checkpoint.
     pub(crate) unrecognised: Unrecognised,
     /// How the checkpoints of the last look are written.
@@ -219,6 +221,7 @@ impl Mirror {
             is_first: false,
             transfer: Transfer::default(),
             passed: Vec::new(),
+            lacking: None,
             unrecognised: Unrecognised::default(),
             layout: None,
             waiting: None,
