@@ -255,7 +255,8 @@ fn tensorflows_state_file_names_the_restored_checkpoint_and_of_older_ones_those_
         fs::write(place.local().join(format!("ckpt-{step}.index")), index("i")).unwrap();
         fs::write(place.local().join(format!("ckpt-{step}.data-00000-of-00001")), format!("w{step}")).unwrap();
     }
-    let state = "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-10\"\nall_model_checkpoint_paths: \"ckpt-20\"\n";
+    let state = "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-10\"\nall_model_checkpoint_paths: \"ckpt-20\"\n\
+                 all_model_checkpoint_timestamps: 1.5\nall_model_checkpoint_timestamps: 2.5\nlast_preserved_timestamp: 0.5\n";
     fs::write(place.local().join("checkpoint"), state).unwrap();
     place.push();
     let there = place.path("elsewhere");
@@ -266,8 +267,10 @@ fn tensorflows_state_file_names_the_restored_checkpoint_and_of_older_ones_those_
     let names: Vec<String> = tree(&there).into_keys().collect();
     assert_eq!(names, ["checkpoint", "ckpt-20.data-00000-of-00001", "ckpt-20.index"]);
     let restored = fs::read_to_string(there.join("checkpoint")).unwrap();
-    assert_eq!(restored, "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-20\"\n");
-    // On the disk where the older ones lie it names these, too: a manager deletes only what it finds there.
+    // A manager deletes, when its turn has come, only what it finds there with the time of its save.
+    let alone = "model_checkpoint_path: \"ckpt-20\"\nall_model_checkpoint_paths: \"ckpt-20\"\nall_model_checkpoint_timestamps: 2.5\n";
+    assert_eq!(restored, alone);
+    // So it names the older ones, too, on the disk where they lie.
     place.checkpoint("pull").output().expect_code(0);
     assert_eq!(fs::read_to_string(place.local().join("checkpoint")).unwrap(), state);
 }

@@ -94,8 +94,19 @@ fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
         return Vec::new();
     }
     let name = escape(name_of(&candidate.unit));
-    let content = format!("model_checkpoint_path: \"{name}\"\nall_model_checkpoint_paths: \"{name}\"\n");
+    let mut content = format!("model_checkpoint_path: \"{name}\"\nall_model_checkpoint_paths: \"{name}\"\n");
+    if let Some(line) = scan.text(&path).and_then(|state| timestamp(&state, name_of(&candidate.unit))) {
+        content += &line;
+    }
     vec![Pointer { path, content, symlink: false }]
+}
+
+/// The line that says when this one was saved: a manager never deletes what is there without.
+fn timestamp(state: &str, name: &str) -> Option<String> {
+    const KEY: &str = "all_model_checkpoint_timestamps:";
+    let at = names(state, "all_model_checkpoint_paths").iter().position(|path| name_of(path) == name)?;
+    let line = state.lines().filter(|line| line.starts_with(KEY)).nth(at)?;
+    line[KEY.len()..].trim().parse::<f64>().ok().map(|_| format!("{line}\n"))
 }
 
 /// Puts below what a state file calls the latest what is no younger, whatever its step: an earlier run's.
@@ -193,6 +204,16 @@ mod tests {
     #[test]
     fn a_finished_checkpoint_is_its_index_and_all_shards_named_by_the_state_file() {
         assert_eq!(complete_units(&saved()), [("ckpt-20".into(), Some(20)), ("ckpt-10".into(), Some(10))]);
+    }
+
+    #[test]
+    fn the_time_of_a_save_stays_with_its_name() {
+        let state = "all_model_checkpoint_paths: \"a-1\"\nall_model_checkpoint_paths: \"/old/a-2\"\n\
+                     all_model_checkpoint_timestamps: 1.5\nall_model_checkpoint_timestamps: 2.5\nlast_preserved_timestamp: 9\n";
+        assert_eq!(timestamp(state, "a-1").as_deref(), Some("all_model_checkpoint_timestamps: 1.5\n"));
+        assert_eq!(timestamp(state, "a-2").as_deref(), Some("all_model_checkpoint_timestamps: 2.5\n"));
+        assert_eq!(timestamp(state, "a-3"), None);
+        assert_eq!(timestamp(&state.replace("2.5", "\"soon\""), "a-2"), None);
     }
 
     #[test]
