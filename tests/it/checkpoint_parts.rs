@@ -172,3 +172,21 @@ fn who_saves_beside_an_earlier_trainers_checkpoints_in_another_form_is_told_that
     let done = run(&place, &["--keep-last", "9"], script).expect_code(0);
     assert!(!done.err().contains("NOTHING is being committed"), "{}", done.err());
 }
+
+#[test]
+fn who_takes_all_that_lies_beside_its_checkpoints_for_one_is_told_to_save_below_the_directory() {
+    for (unit, is_told) in [("checkpoint_0", 1), ("checkpoints/checkpoint_0", 0), ("step_0", 0)] {
+        let place = Place::new();
+        let script = format!(
+            r#"mkdir -p "$D/{unit}"; cd "$D/{unit}"; echo w >pytorch_model.bin; printf '\200\004.' >random_states_0.pkl; committed 1"#
+        );
+        let told = |done: Finished| {
+            let named = format!("{unit} lies in the checkpoint directory");
+            done.err().lines().filter(|line| line.contains(&named) && line.contains("give the directory above")).count()
+        };
+        assert_eq!(told(run(&place, &[], &script).expect_code(0)), is_told, "{unit}, as it is saved");
+        assert_eq!(told(run(&place, &[], "true").expect_code(0)), is_told, "{unit}, at the next start");
+        fs::remove_dir_all(place.local()).unwrap();
+        assert_eq!(told(run(&place, &[], "true").expect_code(0)), is_told, "{unit}, restored");
+    }
+}

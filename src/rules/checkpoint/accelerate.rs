@@ -14,6 +14,7 @@ use super::{dcp, order};
 
 pub(super) const ACCELERATE: Layout = Layout {
     makeup: Makeup::SameAgain,
+    stumbles,
     ..Layout::of(
         "accelerate",
         "directories with random_states_*.pkl, or named checkpoint_N with an accelerator's other files",
@@ -58,6 +59,12 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         Some(entry) if units.is_empty() => vec![Candidate::file(entry, None)],
         _ => units,
     }
+}
+
+/// Under its automatic names it takes the number in every name beside them.
+fn stumbles(candidate: &Candidate) -> Option<&'static str> {
+    number_after("checkpoint_", &candidate.unit)
+        .map(|_| "Accelerate's load_state() without a path, and its total_limit, fail at it (IndexError)")
 }
 
 /// A directory that DeepSpeed or FSDP writes into it. The trainer's of Hugging Face has such, too.

@@ -41,6 +41,8 @@ pub struct Layout {
     pub order: fn(&Scan, &mut [Candidate]),
     /// The step that the trainer itself calls the best so far, where the files of the unit say so.
     pub best_step: fn(&Scan, &Candidate) -> Option<u64>,
+    /// What its trainer makes of our own directory beside this one, in one clause, where it cannot bear it.
+    pub stumbles: fn(&Candidate) -> Option<&'static str>,
 }
 
 /// Whose choice it is what a checkpoint is made of: so much the step before tells of whether one is through.
@@ -84,6 +86,7 @@ impl Layout {
             pointers: |_, _| Vec::new(),
             order: |_, _| {},
             best_step: |_, _| None,
+            stumbles: |_| None,
         }
     }
 }

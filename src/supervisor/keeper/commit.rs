@@ -176,6 +176,7 @@ impl Mirror {
         if let Some(settle) = settle {
             self.tell_unrecognised(&look, settle);
         }
+        self.caution(&look);
         (self.passed, self.lacking, self.layout) = (look.passed, look.lacking, look.layout);
         let beside = look.ages;
         let Some(local) = look.newest else {

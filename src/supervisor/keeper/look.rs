@@ -13,6 +13,7 @@ use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::edge::{limits, links, walk};
 use crate::rules::checkpoint::manifest::ORDINARY;
+use crate::rules::checkpoint::names::OWN;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
     Candidate, Entry, Kind, Layout, Listing, Options, Scan, complete, copies, is_as_before, linked, of_the_same_save,
@@ -135,6 +136,18 @@ impl Mirror {
             names.join(", "),
         );
         self.note(line);
+    }
+
+    /// Says, once, that the trainer will fail at what is ours beside its checkpoints.
+    pub(super) fn caution(&mut self, look: &Look) {
+        let Some(local) = look.newest.as_ref().filter(|_| !self.is_cautioned && self.attempt.is_some()) else { return };
+        if let Some(why) = (local.layout.stumbles)(&local.candidate) {
+            let (unit, dir) = (&local.candidate.unit, self.config.dir.display());
+            self.note(format!(
+                "{unit} lies in the checkpoint directory {dir} itself, beside trainit's own {OWN}: {why}; give the directory above as --checkpoint-dir"
+            ));
+            self.is_cautioned = true;
+        }
     }
 
     /// Why the newest that this run's trainer saved is not committed, where that is because it may not be read. To be asked

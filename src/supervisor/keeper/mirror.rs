@@ -145,6 +145,8 @@ pub struct Mirror {
     pub(super) lacking: Option<(String, Vec<Entry>)>,
     /// What the trainer saves that is no checkpoint.
     pub(crate) unrecognised: Unrecognised,
+    /// That the trainer cannot bear what we keep beside its checkpoints was said.
+    pub(super) is_cautioned: bool,
     /// How the checkpoints of the last look are written.
     pub(crate) layout: Option<&'static Layout>,
     /// A complete checkpoint that is not in the store: its step, and since when it is known.
@@ -223,6 +225,7 @@ impl Mirror {
             passed: Vec::new(),
             lacking: None,
             unrecognised: Unrecognised::default(),
+            is_cautioned: false,
             layout: None,
             waiting: None,
             brought: Cell::new(None),

@@ -82,6 +82,7 @@ impl Mirror {
         if first {
             self.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
         }
+        self.caution(&look);
         if !first && let Some(resume) = self.still_there(&look) {
             self.name_newest(&look).await;
             return Ok(Some(resume));
@@ -295,6 +296,7 @@ impl Mirror {
             if self.is_first {
                 self.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
             }
+            self.caution(&look);
             beside = look.ages;
             let restored: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
             let inside = format!("{}/", manifest.unit);
