@@ -190,3 +190,40 @@ fn who_takes_all_that_lies_beside_its_checkpoints_for_one_is_told_to_save_below_
         assert_eq!(told(run(&place, &[], "true").expect_code(0)), is_told, "{unit}, restored");
     }
 }
+
+/// `save NAME` writes an archive as `torch.save` does, `trainer N` a checkpoint as Transformers' `Trainer` does.
+const SAVES: &str = r#"
+    save() { printf 'PK\003\004PK\005\006\0\0\0\0\0\0\0\0\0\0\0\0\004\0\0\0\0\0' >"$D/$1"; sleep 0.05; }
+    trainer() { mkdir "$D/checkpoint-$1"; echo "{\"global_step\": $1}" >"$D/checkpoint-$1/trainer_state.json"
+                for part in pytorch_model.bin optimizer.pt scheduler.pt rng_state.pth; do save "checkpoint-$1/$part"; done
+                sleep 1.1; }"#;
+
+/// What a run is warned of that ends before a second look, after one that did `before`: nothing, or one line with `told`.
+#[track_caller]
+fn warned(before: &str, script: &str, told: &str) {
+    let place = Place::new();
+    let run = |script: &str| run(&place, &["--mirror-interval", "1h"], &format!("{SAVES}\n{script}")).expect_code(0);
+    if !before.is_empty() {
+        run(before);
+    }
+    let err = run(script).err();
+    let warned: Vec<&str> = err.lines().filter(|line| line.contains("WARN")).collect();
+    assert_eq!(warned.len(), usize::from(!told.is_empty()), "{before}; {script}: {err}");
+    assert!(warned.iter().all(|line| line.contains(told)), "{before}; {script}: {err}");
+}
+
+#[test]
+fn a_trainer_that_counts_from_below_again_is_told_of_it_however_short_the_run_and_beside_a_best_one_too() {
+    warned(
+        "",
+        "save epoch_0_step_20.pt; save epoch_1_step_10.pt",
+        "epoch_1_step_10.pt is newer than epoch_0_step_20.pt",
+    );
+    warned(
+        "",
+        "save ckpt_20.pt; save ckpt_10.pt; save best.pt",
+        "ckpt_10.pt is newer than ckpt_20.pt and not committed",
+    );
+    warned("", "save ckpt_10.pt; save ckpt_20.pt; save best.pt", "");
+    warned("save ckpt_20.pt; save ckpt_10.pt", "true", "");
+}

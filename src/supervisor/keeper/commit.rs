@@ -226,6 +226,7 @@ impl Mirror {
         self.is_to_retire = true;
         self.restless = Default::default();
         self.tell_other(&local);
+        self.tell_outranked(&beside).await;
         self.waits(None);
         Ok(Outcome::Committed { step: local.age.step, unit: local.candidate.unit, bytes, seconds, lag })
     }
