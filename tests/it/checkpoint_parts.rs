@@ -227,3 +227,14 @@ fn a_trainer_that_counts_from_below_again_is_told_of_it_however_short_the_run_an
     warned("", "save ckpt_10.pt; save ckpt_20.pt; save best.pt", "");
     warned("save ckpt_20.pt; save ckpt_10.pt", "true", "");
 }
+
+#[test]
+fn what_is_saved_in_another_form_than_what_is_committed_is_told_of_at_the_end_however_short_the_run() {
+    let nothing = "none of these is new since the start, so NOTHING is being committed, although model_20.pt";
+    warned("trainer 10", "save model_20.pt", nothing);
+    warned("", "trainer 10; save ckpt_20.pt", "ckpt_20.pt is NOT committed, although its step is the highest");
+    warned("", "save weights.bin", "so NOTHING is being committed, although weights.bin came");
+    // A finished model comes at the end, too.
+    warned("trainer 10", "save model.pt", "");
+    warned("", "trainer 10; save model.pt", "");
+}

@@ -15,12 +15,16 @@ use super::{Found, aside, check, complete, siblings};
 /// Leaves out the copies (in `wandb`) where there are others.
 pub(super) fn without_copies(candidates: &mut Vec<Candidate>) {
     if !are_copies(candidates) {
-        candidates.retain(|c| !aside::is_copy(&c.unit));
+        candidates.retain(|c| !is_copy(c));
     }
 }
 
 fn are_copies(candidates: &[Candidate]) -> bool {
-    candidates.iter().all(|c| aside::is_copy(&c.unit))
+    candidates.iter().all(is_copy)
+}
+
+pub(super) fn is_copy(c: &Candidate) -> bool {
+    aside::is_copy(&c.unit)
 }
 
 /// Whether what an earlier layout found is to give way to this.
@@ -76,7 +80,7 @@ fn is_before(scan: &Scan, first: &Found, other: &Found) -> bool {
     newest.zip(oldest).is_some_and(|(first, other)| is_later(other, first))
 }
 
-fn is_later(time: i64, than: i64) -> bool {
+pub(super) fn is_later(time: i64, than: i64) -> bool {
     time.saturating_sub(than) > APART_NS
 }
 
@@ -244,6 +248,11 @@ impl Sure {
 
 pub(super) fn kind(unit: &str) -> String {
     unit.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// Whether its number surely is a step: a word says so, or there are others of its name.
+pub(super) fn counts(c: &Candidate, all: &[Candidate]) -> bool {
+    says_step(c) || all.iter().any(|other| other.step != c.step && kind(&other.unit) == kind(&c.unit))
 }
 
 /// Whether a word for steps is in the name, or in that of a file side by side with it.

@@ -26,6 +26,7 @@ pub mod listing;
 pub mod manifest;
 mod marker;
 mod megatron;
+mod mixed;
 pub mod names;
 mod notes;
 mod nvrx;
@@ -54,6 +55,7 @@ pub use composer::is_link as is_composers_link;
 pub use fixed_name::{There, copies, there};
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
+pub use mixed::beyond;
 pub use siblings::of_the_same_save;
 pub use unit::{Candidate, Options, Scan};
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::aside::{is_bystander, is_copy, is_temporary};
 use super::check::is_weights;
-use super::listing::{Entry, Kind, Listing};
+use super::listing::{Entry, Kind, Listing, parent_of};
 use super::plan::Age;
+use super::unit::{is_steps, step_in};
 
 /// Smaller files are no save's, unless their type says so, bytes.
 const BIG: u64 = 1 << 20;
@@ -40,11 +41,13 @@ impl Unrecognised {
         Unrecognised { before: before.collect(), units: units.clone(), ..Unrecognised::default() }
     }
 
-    /// One look while it trains. What is to be told of, once, when nothing new is recognised.
+    /// One look. What is to be told of, once, when nothing new is recognised. `settle`: as long must lie still what is said
+    /// to be a save; `None` where nobody writes any more, and it is said at once. Beside an earlier trainer's checkpoints
+    /// only what has a number is one then: a finished model comes at the end, too.
     pub fn look(
         &mut self,
         now: Duration,
-        settle: Duration,
+        settle: Option<Duration>,
         listing: &Listing,
         units: &BTreeMap<String, Age>,
     ) -> Option<&[Entry]> {
@@ -61,10 +64,20 @@ impl Unrecognised {
         (self.looks, self.quiet) = (self.looks + 1, if is_same { self.quiet + 1 } else { 0 });
         self.new = new;
         let lasts = |since: Duration, least: Duration| now.saturating_sub(since) >= least;
-        self.is_told = self.quiet >= QUIET_LOOKS && lasts(self.since.1, settle)
-            || self.looks >= ALL_LOOKS && lasts(self.since.0, settle * ALL_LOOKS);
+        self.is_told = match settle {
+            None => units.is_empty() || self.new.iter().any(is_numbered),
+            Some(settle) => {
+                self.quiet >= QUIET_LOOKS && lasts(self.since.1, settle)
+                    || self.looks >= ALL_LOOKS && lasts(self.since.0, settle * ALL_LOOKS)
+            }
+        };
         self.is_told.then_some(&self.new)
     }
+}
+
+/// Whether a file's name has a number that may be a step, or that of a directory around it says one.
+fn is_numbered(file: &Entry) -> bool {
+    step_in(file.name()).is_some() || parent_of(&file.path).split('/').any(is_steps)
 }
 
 /// Whether this may be of a checkpoint: weights by their type, or what is big and no text, log, data set or cache.
@@ -95,7 +108,7 @@ mod tests {
         let mut unrecognised = Unrecognised::begin(before, &units(&[]));
         let mut told = (1..).zip(looks).filter_map(|(at, listing)| {
             let now = Duration::from_secs(pause * at);
-            unrecognised.look(now, SETTLE, listing, &units(&[])).map(|_| at as usize)
+            unrecognised.look(now, Some(SETTLE), listing, &units(&[])).map(|_| at as usize)
         });
         let first = told.next();
         assert_eq!(told.next(), None, "it is told once");
@@ -159,7 +172,7 @@ mod tests {
         let saved = there(&[("model.bin", 9)]);
         for at in 1..30 {
             let seen = units(&[1][..at as usize % 2]);
-            assert_eq!(unrecognised.look(SETTLE * at, SETTLE, &saved, &seen), None, "now and then it is one");
+            assert_eq!(unrecognised.look(SETTLE * at, Some(SETTLE), &saved, &seen), None, "now and then it is one");
         }
     }
 
@@ -168,10 +181,25 @@ mod tests {
         let saved = there(&[("model.bin", 9)]);
         let is_told = |seen: &BTreeMap<String, Age>| {
             let mut unrecognised = Unrecognised::begin(&Listing::default(), &units(&[1, 2]));
-            (1..30).any(|at| unrecognised.look(SETTLE * at, SETTLE, &saved, seen).is_some())
+            (1..30).any(|at| unrecognised.look(SETTLE * at, Some(SETTLE), &saved, seen).is_some())
         };
         let again = BTreeMap::from([("step-2".to_owned(), Age { step: Some(2), newest_ns: 1 })]);
         assert!(is_told(&units(&[1, 2])) && is_told(&units(&[2])) && is_told(&units(&[])));
         assert!(!is_told(&units(&[2, 3])) && !is_told(&again));
+    }
+
+    #[test]
+    fn what_came_at_the_end_is_told_at_once_unless_it_may_be_the_finished_model_beside_checkpoints() {
+        let told = |files: &[(&str, usize)], before: &[u64]| {
+            let mut unrecognised = Unrecognised::begin(&Listing::default(), &units(before));
+            unrecognised.look(SETTLE, None, &there(files), &units(before)).is_some()
+        };
+        for numbered in ["model_20.safetensors", "ckpt_20.pt", "out/step-20/model.bin", "epoch_2/model.pt"] {
+            assert!(told(&[(numbered, 9)], &[]) && told(&[(numbered, 9)], &[10]), "{numbered}");
+        }
+        for model in ["model.safetensors", "final/model.bin", "model-00001-of-00002.safetensors"] {
+            assert!(told(&[(model, 9)], &[]) && !told(&[(model, 9)], &[10]), "{model}");
+        }
+        assert!(!told(&[("train.log", 2 << 20)], &[]) && !told(&[], &[]));
     }
 }

@@ -173,9 +173,8 @@ impl Mirror {
             return Ok(Outcome::NothingComplete { why: "no --checkpoint-store is set".to_owned() });
         }
         let look = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
-        if let Some(settle) = settle {
-            self.tell_unrecognised(&look, settle);
-        }
+        self.tell_unrecognised(&look, settle);
+        self.tell_mixed(&look, settle.is_none());
         self.caution(&look);
         (self.passed, self.lacking, self.layout) = (look.passed, look.lacking, look.layout);
         let beside = look.ages;

@@ -16,8 +16,8 @@ use crate::rules::checkpoint::manifest::ORDINARY;
 use crate::rules::checkpoint::names::OWN;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Kind, Layout, Listing, Options, Scan, complete, copies, is_as_before, linked, of_the_same_save,
-    pointers, recognise,
+    Candidate, Entry, Kind, Layout, Listing, Options, Scan, beyond, complete, copies, is_as_before, linked,
+    of_the_same_save, pointers, recognise,
 };
 
 /// A complete local checkpoint.
@@ -55,6 +55,8 @@ pub(crate) struct Look {
     pub(crate) passed: Vec<String>,
     /// The newest of those that were written since this run began, and what it is made of.
     pub(crate) lacking: Option<(String, Vec<Entry>)>,
+    /// Of another format and beyond all of this one: the unit and its format.
+    pub(crate) mixed: Option<(String, &'static str)>,
     /// Where every complete one has a file that may not be read: the newest, and which file. Only of a look for what to resume from.
     pub(crate) unread: Option<(Local, String)>,
 }
@@ -110,12 +112,19 @@ struct Before {
 /// That everybody may read a file.
 const ANYBODY: u32 = 0o444;
 
+/// At so many looks in a row it is said that another format goes on.
+const MIXED_LOOKS: u32 = 3;
+
 /// Of what is not recognised, so many are named.
 const NAMED: usize = 2;
 
 impl Mirror {
     /// Says, once, that something is saved and none of it is recognised.
-    pub(super) fn tell_unrecognised(&mut self, look: &Look, settle: Duration) {
+    pub(super) fn tell_unrecognised(&mut self, look: &Look, settle: Option<Duration>) {
+        // What is pushed by hand is no run's.
+        if !self.begun {
+            return;
+        }
         let (now, seen) = (self.clock.now(), self.config.options.seen(&look.listing));
         let Some(files) = self.unrecognised.look(now, settle, &seen, &look.ages) else {
             return;
@@ -136,6 +145,26 @@ impl Mirror {
             names.join(", "),
         );
         self.note(line);
+        self.mixed.1 = true;
+    }
+
+    /// Says, once, that the trainer goes on saving in another format than the one that holds for the directory: at once where
+    /// nobody writes any more; else what it goes on from may be about to come.
+    pub(super) fn tell_mixed(&mut self, look: &Look, at_rest: bool) {
+        let Some((unit, format)) = look.mixed.as_ref().filter(|_| self.begun) else {
+            self.mixed.0 = 0;
+            return;
+        };
+        self.mixed.0 += 1;
+        if self.mixed.1 || !at_rest && self.mixed.0 < MIXED_LOOKS {
+            return;
+        }
+        let name = look.layout.map_or("", |layout| layout.name);
+        self.note(format!(
+            "{unit} is NOT committed, although its step is the highest: checkpoints in {} are taken for {name}, and it is of the format {format}; if it is what training goes on from, name that with --checkpoint-format, or keep the two in directories of their own",
+            self.config.dir.display()
+        ));
+        self.mixed.1 = true;
     }
 
     /// Says, once, that the trainer will fail at what is ours beside its checkpoints.
@@ -201,7 +230,7 @@ fn look(
 ) -> Look {
     let ages = BTreeMap::new();
     let (passed, lacking) = (Vec::new(), None);
-    let mut look = Look { layout: None, listing, newest: None, ages, half, passed, lacking, unread: None };
+    let mut look = Look { layout: None, listing, newest: None, ages, half, passed, lacking, mixed: None, unread: None };
     let Ok(beneath) = Beneath::open(dir) else {
         look.passed.push(format!("{} is not there", dir.display()));
         return look;
@@ -213,6 +242,7 @@ fn look(
         return look;
     };
     look.layout = Some(found.layout);
+    look.mixed = beyond(&scan, &found).map(|(unit, layout)| (unit.unit, layout.name));
     let age = |candidate: &Candidate| Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
     look.ages = found.candidates.iter().map(|candidate| (candidate.unit.clone(), age(candidate))).collect();
     for candidate in &found.candidates {

@@ -147,6 +147,8 @@ pub struct Mirror {
     pub(crate) unrecognised: Unrecognised,
     /// That the trainer cannot bear what we keep beside its checkpoints was said.
     pub(super) is_cautioned: bool,
+    /// At how many looks in a row checkpoints of another format went on, and whether it was told.
+    pub(super) mixed: (u32, bool),
     /// How the checkpoints of the last look are written.
     pub(crate) layout: Option<&'static Layout>,
     /// A complete checkpoint that is not in the store: its step, and since when it is known.
@@ -226,6 +228,7 @@ impl Mirror {
             lacking: None,
             unrecognised: Unrecognised::default(),
             is_cautioned: false,
+            mixed: (0, false),
             layout: None,
             waiting: None,
             brought: Cell::new(None),

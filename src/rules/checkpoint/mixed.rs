@@ -1,0 +1,99 @@
+//! Checkpoints of another format than the one that holds for the directory: none of them is committed, and where they go on
+//! beyond the others, whoever trains is to be told.
+
+use super::contest::{self, is_later};
+use super::generic::is_surely_weights;
+use super::layout::Layout;
+use super::unit::{Candidate, Scan};
+use super::{Found, LAYOUTS, complete};
+
+/// The highest of those of other formats that are younger than all that was found, of a higher step, whole and written by
+/// this run. A bare number is a step where it counts on.
+pub fn beyond(scan: &Scan, found: &Found) -> Option<(Candidate, &'static Layout)> {
+    let options = scan.options;
+    let highest = found.candidates.iter().filter_map(|c| c.step).max()?;
+    let newest = found.candidates.iter().map(|c| c.newest_ns(scan.listing)).max()?;
+    let is_younger = |time: i64| is_later(time, newest) && time >= options.begun_ns;
+    // Looking for others costs time.
+    let has_younger = scan.listing.files().any(|f| is_younger(f.mtime_ns) && is_surely_weights(f));
+    if options.format.is_some() || options.marker.is_some() || !has_younger {
+        return None;
+    }
+    let scan = &Scan { listing: &options.seen(scan.listing), ..*scan };
+    let others = LAYOUTS.iter().filter(|layout| layout.name != found.layout.name);
+    let whole = others.flat_map(|layout| {
+        let candidates = (layout.find)(scan).into_iter().filter(|c| !scan.is_aside(&c.unit) && !contest::is_copy(c));
+        let other = contest::without(Found::of(layout, candidates.collect()), found);
+        let is_beyond = |c: &&Candidate| {
+            let is_higher = c.step.is_some_and(|step| step > highest) && is_younger(c.newest_ns(scan.listing));
+            is_higher && c.files(scan.listing).any(is_surely_weights) && contest::counts(c, &other.candidates)
+        };
+        let beyond = other.candidates.iter().filter(is_beyond).filter(|c| complete(&other, scan, c).is_ok());
+        beyond.max_by_key(|c| c.step).cloned().map(|c| (c, *layout))
+    });
+    // What a format knows goes before what fits anything.
+    whole.reduce(|first, other| if other.0.step > first.0.step { other } else { first })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::tests::{safetensors_of, zip_of};
+    use super::super::listing::tests::Memory;
+    use super::super::recognise;
+    use super::super::unit::Options;
+    use super::*;
+
+    const TRAINERS: &[&str] = &["checkpoint-10/model.safetensors", "checkpoint-10/trainer_state.json"];
+
+    /// What is beyond, where these are saved five seconds after one another.
+    fn beyond_of(names: &[&str], options: &Options) -> Option<(String, &'static str)> {
+        let memory = (1..).zip(names).fold(Memory::default(), |memory, (at, name)| {
+            let bytes = match name.rsplit('.').next() {
+                Some("safetensors") => safetensors_of(b"w"),
+                Some("json") => br#"{"global_step": 10}"#.to_vec(),
+                _ => zip_of(b"w", b""),
+            };
+            memory.with(name, bytes).at(name, at * 5_000_000_000)
+        });
+        let listing = memory.listing();
+        let scan = Scan { listing: &listing, peek: &memory, options };
+        beyond(&scan, &recognise(&scan)?).map(|(c, layout)| (c.unit, layout.name))
+    }
+
+    #[test]
+    fn what_goes_on_in_another_form_is_beyond() {
+        for (before, after, unit, format) in [
+            (TRAINERS, &["ckpt_20.pt", "ckpt_30.pt"][..], "ckpt_30.pt", "torch"),
+            (TRAINERS, &["step-20/w.safetensors"], "step-20", "generic"),
+            (&["ckpt_1.pt", "ckpt_2.pt"], &["m_3.safetensors", "m_4.safetensors"], "m_4.safetensors", "generic"),
+            (&["ckpt_1.pt"], &["step-3/model.pt"], "step-3", "generic"),
+            (&["ckpt_1.pt"], &["ft/step-3/model.pt"], "ft/step-3", "generic"),
+        ] {
+            let names = [before, after].concat();
+            assert_eq!(beyond_of(&names, &Options::default()), Some((unit.to_owned(), format)), "{names:?}");
+            let later = Options { begun_ns: i64::MAX, ..Options::default() };
+            assert_eq!(beyond_of(&names, &later), None, "an earlier run wrote it: {names:?}");
+            let named = Options { format: Some("torch".into()), ..Options::default() };
+            assert_eq!(beyond_of(&names, &named), None, "its format was named: {names:?}");
+            let names = [after, before].concat();
+            assert_ne!(beyond_of(&names, &Options::default()).map(|b| b.0), Some(unit.to_owned()), "older: {names:?}");
+        }
+    }
+
+    #[test]
+    fn what_lies_beside_a_series_is_not_beyond_it() {
+        for other in [
+            &["model.safetensors"][..],
+            &["resnet50.pth"],
+            &["ema/step-10/w.safetensors"],
+            &["ckpt_5.pt"],
+            &["wandb/run-1/files/ckpt_99.pt"],
+            &["eval/step-20/answers.npz"],
+            &["metrics_20.json"],
+            &["checkpoint-20/model.safetensors"],
+            &["tmp/ckpt_20.pt"],
+        ] {
+            assert_eq!(beyond_of(&[TRAINERS, other].concat(), &Options::default()), None, "{other:?}");
+        }
+    }
+}
