@@ -191,6 +191,16 @@ fn who_takes_all_that_lies_beside_its_checkpoints_for_one_is_told_to_save_below_
     }
 }
 
+#[test]
+fn an_optimizer_that_is_saved_over_beside_numbered_models_is_committed_with_the_newest_and_never_alone() {
+    let place = Place::new();
+    let script = r#"for step in 1 2 3 4; do echo $step >"$D/model_$step.pt"; sleep 0.4; echo $step >"$D/optimizer.pt"; sleep 0.4; done"#;
+    run(&place, &[], script).expect_code(0);
+    let names = ["model_4.pt", "optimizer.pt"];
+    assert_eq!(next_start(&place, &[]), (names.map(str::to_owned).to_vec(), "model_4.pt".to_owned()));
+    assert_eq!(fs::read_to_string(place.local().join("optimizer.pt")).unwrap(), "4\n");
+}
+
 /// `save NAME` writes an archive as `torch.save` does, `trainer N` a checkpoint as Transformers' `Trainer` does.
 const SAVES: &str = r#"
     save() { printf 'PK\003\004PK\005\006\0\0\0\0\0\0\0\0\0\0\0\0\004\0\0\0\0\0' >"$D/$1"; sleep 0.05; }

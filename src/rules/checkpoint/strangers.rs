@@ -1,9 +1,11 @@
 //! Files without a step whose names say nothing of a save that lies beside them: `losses.pt` beside `model.pt` and
-//! `optimizer.pt`. By its time each would be the newest checkpoint, and there is no model in it. It is a part of the save,
-//! then: what was saved by the same trainer it may want.
+//! `optimizer.pt`, and what is saved over beside steps: `optimizer.pt` beside `model_4.pt`. By its time each would be the
+//! newest checkpoint, and there is no model in it. It is a part of the save, then: what was saved by the same trainer it may
+//! want.
 
 use std::collections::BTreeMap;
 
+use super::contest;
 use super::listing::parent_of;
 use super::roles::{Role, Said};
 use super::siblings::{is_a_save, said};
@@ -12,15 +14,19 @@ use super::unit::Candidate;
 /// Adds such files to the save in their directory, the newest of several: the units come newest first, and each save stays
 /// where it was among them, so that what is added makes none newer than a step.
 pub(super) fn drawn_in(units: Vec<Candidate>) -> Vec<Candidate> {
-    let units = added(units, is_of_several, |_| true);
+    let units = added(units, &is_save, |_| true);
     // A model becomes such a save by an optimizer that is called otherwise (`muon_optimizer.pt`), and draws in the others.
-    let units = added(units, has_model, |said| said.role == Some(Role::Beside));
-    added(units, is_of_several, |_| true)
+    let is_model = |unit: &Candidate, _: &[Candidate]| unit.step.is_none() && has_model(unit);
+    let units = added(units, &is_model, |said| said.role == Some(Role::Beside));
+    let units = added(units, &is_save, |_| true);
+    added(units, &is_step, |_| true)
 }
 
-fn added(mut units: Vec<Candidate>, is_home: fn(&Candidate) -> bool, is_part: fn(&Said) -> bool) -> Vec<Candidate> {
+type IsHome<'a> = &'a dyn Fn(&Candidate, &[Candidate]) -> bool;
+
+fn added(mut units: Vec<Candidate>, is_home: IsHome, is_part: fn(&Said) -> bool) -> Vec<Candidate> {
     let mut homes: BTreeMap<String, usize> = BTreeMap::new();
-    for (at, unit) in units.iter().enumerate().filter(|(_, unit)| unit.step.is_none() && is_home(unit)) {
+    for (at, unit) in units.iter().enumerate().filter(|(_, unit)| is_home(unit, &units)) {
         homes.entry(parent_of(&unit.unit).to_owned()).or_insert(at);
     }
     for at in 0..units.len() {
@@ -44,8 +50,13 @@ fn has_model(unit: &Candidate) -> bool {
     unit.paths.iter().any(|path| said(path).role == Some(Role::Model))
 }
 
-fn is_of_several(unit: &Candidate) -> bool {
-    is_a_save(unit) || unit.paths.len() > 1 && has_model(unit)
+fn is_save(unit: &Candidate, _: &[Candidate]) -> bool {
+    unit.step.is_none() && (is_a_save(unit) || unit.paths.len() > 1 && has_model(unit))
+}
+
+/// One of a step that is surely one (`epoch_4.pt`, `model_4.pt`, not `resnet50.pth`).
+fn is_step(unit: &Candidate, all: &[Candidate]) -> bool {
+    unit.step.is_some() && (has_model(unit) || contest::counts(unit, all))
 }
 
 #[cfg(test)]
@@ -80,6 +91,29 @@ mod tests {
         let (called, paths) = newest(names);
         assert_eq!((called.as_str(), paths), (unit, sorted.iter().map(|name| (*name).to_owned()).collect()));
         assert_eq!(complete_units(&saved(names)), [(unit.to_owned(), None)]);
+    }
+
+    #[test]
+    fn what_is_saved_over_beside_steps_is_a_part_of_the_newest_and_never_a_checkpoint_without_a_model() {
+        for stranger in ["optimizer", "training_state", "losses", "rng_state", "scheduler", "ema"] {
+            let other = format!("{stranger}.pt");
+            for model in ["model", "epoch", "net"] {
+                let [one, two] = [format!("{model}_1.pt"), format!("{model}_2.pt")];
+                for (names, step) in [(&[&one, &two, &other][..], &two), (&[&one, &other], &one)] {
+                    let mut both = vec![step.clone(), other.clone()];
+                    both.sort();
+                    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+                    assert_eq!(newest(&names), (step.clone(), both));
+                }
+                // What is newer by its name stays what it was.
+                assert_eq!(newest(&[&one, &two, &other, "last.pt"]).0, "last.pt");
+                assert_eq!(newest(&[&one, &two, "model.pt", &other]).0, "model.pt");
+            }
+        }
+        assert_eq!(newest(&["resnet50.pth", "mine.pt"]).0, "mine.pt");
+        assert_eq!(newest(&["a/model_1.pt", "b/optimizer.pt"]).0, "b/optimizer.pt");
+        let torn = saved(&["model_1.pt", "model_2.pt"]).with("optimizer.pt", &zip_of(b"w", b"")[..40]);
+        assert_eq!(complete_units(&torn), [("model_1.pt".to_owned(), Some(1))]);
     }
 
     #[test]
