@@ -146,3 +146,20 @@ fn a_first_save_that_a_run_before_was_cut_off_in_is_out_of_the_way_and_what_lay_
         assert_eq!(done.out(), format!("from{then}\n"), "{}", done.err());
     }
 }
+
+#[test]
+fn of_deepspeeds_save_that_was_cut_off_no_ranks_states_are_taken_for_those_of_the_same_step_saved_again() {
+    let place = Place::new();
+    let script = r#"cd "$D"; at() { echo $TRAINIT_ATTEMPT >global_step$1/$2; }
+        model() { mkdir -p global_step$1; at $1 mp_rank_00_model_states.pt; }
+        rank() { at $1 zero_pp_rank_$2_mp_rank_00_optim_states.pt; }
+        case $TRAINIT_ATTEMPT in
+            1) model 8; rank 8 0; rank 8 1; touch -d @8 global_step8/*; echo global_step8 >latest
+                model 12; rank 12 1; exit 1 ;;
+            2) model 12; rank 12 0; echo global_step12 >latest; exit 3 ;;
+            *) echo at $TRAINIT_RESUME_STEP, latest is $(cat latest) ;;
+        esac"#;
+    let done = run(&place, &["--max-restarts", "3", "--restart-backoff", "1ms"], script).output().expect_code(0);
+    assert_eq!(done.out(), "at 8, latest is global_step8\n", "{}", done.err());
+    assert!(done.err().contains("is kept as .trainit/torn/12-1/global_step12"), "{}", done.err());
+}

@@ -20,6 +20,7 @@ const MODEL_LIMIT: usize = 4 << 20;
 pub(super) const DEEPSPEED: Layout = Layout {
     pointers,
     makeup: Makeup::SameAgain,
+    cut_off,
     ..Layout::of(
         "deepspeed",
         "directories with files named *_optim_states.pt or mp_rank_*_model_states.pt",
@@ -100,8 +101,19 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
             return Err(format!("the pointer {path} names {named:?}"));
         }
     }
+    all_there(scan, candidate)
+}
+
+/// Every rank's states are there, and none is cut short.
+fn all_there(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     states_whole(scan, &candidate.unit)?;
     scan.all_whole(candidate)
+}
+
+/// `latest` is written while other ranks still save: their states of a save before, below the same tag, would be taken for
+/// this one's. One that is only not named is no such thing: `save_latest=False` never names any.
+fn cut_off(scan: &Scan, candidate: &Candidate) -> Option<String> {
+    all_there(scan, candidate).err()
 }
 
 /// Every rank's states are in the directory.

@@ -35,6 +35,9 @@ pub struct Layout {
     /// Whether its trainer does not start, or cannot save, where a save that was cut off lies above what it goes on from, whatever
     /// a pointer names.
     pub fails_beside_later: bool,
+    /// What shows that a unit was cut off, whatever a pointer names, where a later save of that step would pass for whole with
+    /// what is left of it.
+    pub cut_off: fn(&Scan, &Candidate) -> Option<String>,
     /// The pointers that shall name this unit.
     pub pointers: fn(&Scan, &Candidate) -> Vec<Pointer>,
     /// What a state file says of the order of those found, which come newest first.
@@ -83,6 +86,7 @@ impl Layout {
             makeup: Makeup::Free,
             is_handed_out: false,
             fails_beside_later: false,
+            cut_off: |_, _| None,
             pointers: |_, _| Vec::new(),
             order: |_, _| {},
             best_step: |_, _| None,

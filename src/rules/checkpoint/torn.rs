@@ -52,7 +52,7 @@ pub fn in_the_way(found: &Found, scan: &Scan, resumed: Age) -> Option<Torn> {
     match (above.next(), above.next()) {
         (Some(_), Some(_)) => None,
         (Some(one), None) if !is_empty(one, scan) => {
-            let (torn, why) = newest(found, scan, resumed)?;
+            let (torn, why) = newest(found, scan, resumed).or_else(|| mixed_again(found, scan, resumed))?;
             is_all_here(torn, scan).then(|| Torn::of(torn, scan, why))
         }
         _ => empty(found, scan, resumed),
@@ -144,11 +144,19 @@ fn is_all_here(unit: &Candidate, scan: &Scan) -> bool {
 
 /// The unit of the highest step, where it is above and written after what is gone on from, and not whole; and why it is not.
 pub fn newest<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<(&'a Candidate, String)> {
-    let step = resumed.step?;
-    let highest = found.candidates.iter().filter(|unit| unit.step > Some(step)).max_by_key(|unit| unit.step)?;
-    let why = complete(found, scan, highest).err()?;
-    (!is_pointed_at(found, scan, highest) && highest.newest_ns(scan.listing) > resumed.newest_ns)
-        .then_some((highest, why))
+    let highest = highest(found, scan, resumed).filter(|unit| !is_pointed_at(found, scan, unit))?;
+    Some((highest, complete(found, scan, highest).err()?))
+}
+
+/// The same where a pointer says what to load: what is left of it would be mixed with a later save of its step.
+fn mixed_again<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<(&'a Candidate, String)> {
+    let highest = highest(found, scan, resumed)?;
+    Some((highest, (found.layout.cut_off)(scan, highest)?))
+}
+
+fn highest<'a>(found: &'a Found, scan: &Scan, resumed: Age) -> Option<&'a Candidate> {
+    let above = found.candidates.iter().filter(|unit| resumed.step.is_some() && unit.step > resumed.step);
+    above.max_by_key(|unit| unit.step).filter(|unit| unit.newest_ns(scan.listing) > resumed.newest_ns)
 }
 
 /// Where a pointer says what to load, nobody takes the highest, and a whole one that it does not name passes for torn; but for
@@ -207,6 +215,8 @@ mod tests {
         };
         let deepspeed = [8, 12].into_iter().fold(Memory::of(&[("latest", "global_step8")]), state);
         assert_eq!(moved(&deepspeed, 8), [""; 0], "whole, and gone back from");
+        let memory = deepspeed.with("global_step12/zero_pp_rank_1_mp_rank_00_optim_states.pt", zip_of(b"o", b""));
+        assert_eq!(moved(&memory, 8), ["global_step12"], "its states would be taken for those of its step saved again");
         let files = [("ckpt-8.index", 8), ("ckpt-8.data-00000-of-00001", 8), ("ckpt-12.data-00000-of-00001", 12)];
         let memory = files.iter().fold(Memory::default(), |m, (name, at)| m.with(name, "i").at(name, *at * 1_000));
         assert_eq!(moved(&memory, 8), ["ckpt-12.data-00000-of-00001"]);
