@@ -163,3 +163,16 @@ fn of_deepspeeds_save_that_was_cut_off_no_ranks_states_are_taken_for_those_of_th
     assert_eq!(done.out(), "at 8, latest is global_step8\n", "{}", done.err());
     assert!(done.err().contains("is kept as .trainit/torn/12-1/global_step12"), "{}", done.err());
 }
+
+#[test]
+fn what_a_rank_was_saving_when_the_failure_of_another_stopped_it_is_not_gone_on_from() {
+    let place = Place::new();
+    let script = r#"cd "$D"; [ $TRAINIT_ATTEMPT = 2 ] && exec echo at $TRAINIT_RESUME_STEP
+        if [ $RANK = 1 ]; then until [ -s step-2/weights.bin ]; do sleep 0.01; done; exit 1; fi
+        mkdir step-1; echo whole >step-1/weights.bin; sleep 1.2
+        mkdir step-2; while :; do echo more; done >step-2/weights.bin"#;
+    let args = ["--nproc", "2", "--max-restarts", "1", "--restart-backoff", "1ms"];
+    let done = run(&place, &args, script).output().expect_code(0);
+    assert!(done.out().contains("[rank 0] at 1\n") && done.out().contains("[rank 1] at 1\n"), "{}", done.out());
+    assert!(done.err().contains("step-2 was written as the command was cut off"), "{}", done.err());
+}

@@ -56,13 +56,23 @@ impl Machine {
             (End::Signal(_), _) if !is_asked || self.hung.is_some() => (self.ended_at, Duration::MAX),
             // A shell around the trainer dies of what the trainer answers.
             (End::Signal(_), _) if now.saturating_sub(self.ended_at) < AT_ONCE => (self.ended_at, JUST_THEN),
-            _ => (of_a_launcher?, Duration::MAX),
+            _ => match of_a_launcher {
+                Some(at) => (at, Duration::MAX),
+                None => (self.others_stopped(now)?, JUST_THEN),
+            },
         };
         // What it found as it started is not its own.
         let started = self.started_at.saturating_sub(FILES_CLOCK);
         let at = at.max(started);
         let most = most.min(at.saturating_sub(started));
         Some(Action::Doubt { at, most })
+    }
+
+    /// When those were stopped that did not end by themselves, where one of several failed: a rank may have been saving.
+    fn others_stopped(&self, now: Uptime) -> Option<Uptime> {
+        let died = self.last_stopped().filter(|at| now.saturating_sub(*at) < AT_ONCE)?;
+        // A rank with a GPU is long in dying.
+        Some(if self.stop.is_none() { self.ended_at } else { died })
     }
 
     /// The tree is empty for good.
@@ -174,7 +184,7 @@ impl Machine {
 mod tests {
     use super::super::tests::{ended, running, secs, term};
     use super::*;
-    use crate::rules::job::{Event, Policy};
+    use crate::rules::job::{Event, Policy, Processes};
 
     fn doubts(actions: &[Action]) -> Vec<(Uptime, Duration)> {
         let doubt = |action: &Action| if let Action::Doubt { at, most } = action { Some((*at, *most)) } else { None };
@@ -274,6 +284,39 @@ mod tests {
         let mut machine = stopped();
         machine.step(secs(26.0), Event::Due(Timer::Grace));
         assert_eq!(dies(&mut machine, 26.5, signalled(Signal::KILL), 26.6), [since_its_start(&machine, 26.0)]);
+    }
+
+    #[test]
+    fn what_a_rank_wrote_as_another_ones_failure_stopped_it_is_in_doubt() {
+        let four = || {
+            let processes = Processes { count: 4, first_rank: 0 };
+            let mut machine = Machine::new(Policy { checkpoints: true, processes, ..Policy::default() });
+            machine.step(secs(0.0), Event::Started);
+            machine.step(secs(0.0), Event::Restored { resume: None, committed: None });
+            machine.step(secs(0.1), Event::Spawned { pids: vec![10, 11, 12, 13] });
+            machine
+        };
+        let rank = |local_rank, end| Event::MainEnded { local_rank, end, oom: Some(false) };
+        let term = End::Signal(Signal::TERM);
+        for (last, empty, seen) in [
+            (term, 6.51, vec![(secs(5.0), JUST_THEN)]),
+            (term, 9.0, vec![]),
+            (End::Code(143), 6.51, vec![]),
+            (End::Signal(Signal::new(6).expect("a signal")), 6.51, vec![]),
+        ] {
+            let mut machine = four();
+            machine.step(secs(5.0), rank(2, End::Code(1)));
+            machine.step(secs(5.1), rank(1, term));
+            machine.step(secs(6.5), rank(0, last));
+            assert_eq!(doubts(&machine.step(secs(empty), Event::TreeEmpty)), seen, "{last:?}, {empty}");
+        }
+        let mut machine = four();
+        machine.step(secs(5.0), super::super::tests::term());
+        for local_rank in 1..4 {
+            machine.step(secs(5.5), rank(local_rank, End::Code(143)));
+        }
+        machine.step(secs(7.0), rank(0, term));
+        assert_eq!(doubts(&machine.step(secs(7.01), Event::TreeEmpty)), [(secs(7.0), JUST_THEN)]);
     }
 
     #[test]

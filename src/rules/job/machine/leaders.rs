@@ -17,8 +17,8 @@ pub(super) struct Leaders {
     alive: u32,
     /// Whose end is the attempt's.
     first: u32,
-    /// Who failed after it, in order.
-    followers: Vec<(u32, End)>,
+    /// Who failed after it, in order, and when.
+    followers: Vec<(u32, End, Uptime)>,
 }
 
 impl Leaders {
@@ -86,13 +86,19 @@ impl Machine {
     fn note_end(&mut self, now: Uptime, local_rank: u32, end: End, oom: Option<bool>) {
         self.leaders.alive = self.leaders.alive.saturating_sub(1);
         match self.ended {
-            Some((first, _)) if first != End::Code(0) => self.leaders.followers.push((local_rank, end)),
+            Some((first, _)) if first != End::Code(0) => self.leaders.followers.push((local_rank, end, now)),
             _ => {
                 self.ended = Some((end, oom));
                 self.ended_at = now;
                 self.leaders.first = local_rank;
             }
         }
+    }
+
+    /// When the last of the others died of the SIGTERM that stopped them.
+    pub(super) fn last_stopped(&self) -> Option<Uptime> {
+        let stopped = self.leaders.followers.iter().filter(|(_, end, _)| *end == End::Signal(Signal::TERM));
+        stopped.map(|(_, _, at)| *at).max()
     }
 
     /// Whose end the attempt's is, as a sentence begins.
@@ -111,8 +117,8 @@ impl Machine {
             .leaders
             .followers
             .iter()
-            .filter(|(_, end)| !matches!(end, End::Code(0) | End::Signal(Signal::TERM | Signal::KILL)))
-            .map(|(local_rank, end)| format!("rank {}: {end}", self.rank_of(*local_rank).unwrap_or(*local_rank)))
+            .filter(|(_, end, _)| !matches!(end, End::Code(0) | End::Signal(Signal::TERM | Signal::KILL)))
+            .map(|(local_rank, end, _)| format!("rank {}: {end}", self.rank_of(*local_rank).unwrap_or(*local_rank)))
             .collect();
         match followers.len() {
             0 => String::new(),
