@@ -116,6 +116,22 @@ fn a_model_that_cannot_be_copied_is_204_and_still_there() {
 }
 
 #[test]
+fn a_file_of_the_model_that_a_process_left_behind_had_half_written_is_named() {
+    let place = Place::new();
+    let writes = r#"{ printf 'PK\003\004 and no end' >"$0/model.pt"; exec sleep 60; }"#;
+    let script = format!(r#"mkdir "$0"; echo c >"$0/config.json"; {writes} & until [ -s "$0/model.pt" ]; do :; done"#);
+    let done = run(&place, &script).output().expect_code(0);
+    assert!(
+        done.err().contains("model.pt in the model in") && done.err().contains("ends before its own end"),
+        "{}",
+        done.err()
+    );
+    assert_eq!(files(&place.store()), files(&place.path("model")), "it is copied as it is");
+    let done = run(&Place::new(), TRAINER).output().expect_code(0);
+    assert!(!done.err().contains("ends before"), "{}", done.err());
+}
+
+#[test]
 fn links_that_stay_in_the_model_are_copied_as_what_they_lead_to() {
     let place = Place::new();
     // As the Hugging Face hub lays a snapshot out.

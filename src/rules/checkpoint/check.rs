@@ -64,7 +64,7 @@ pub(super) fn shows_its_end(peek: &dyn Peek, file: &Entry) -> bool {
 }
 
 /// Whether the file begins as one of a type that says where it ends, and surely ends before that.
-pub(super) fn is_cut(peek: &dyn Peek, file: &Entry) -> bool {
+pub fn is_cut(peek: &dyn Peek, file: &Entry) -> bool {
     let extension = file.name().rsplit_once('.').map_or("", |(_, extension)| extension);
     let read = |from, length| peek.read(&file.path, from, length);
     match extension {

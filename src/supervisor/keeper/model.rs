@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,9 +29,11 @@ use super::pins::Held;
 use super::send::{Sending, Stop};
 use super::transfer::{going_on, make_durable};
 use crate::edge::clock::Clock;
+use crate::edge::links::Files;
 use crate::edge::store::{Access, Created, Store, StoreError, Trouble};
 use crate::edge::{links, places, walk};
 use crate::rules::checkpoint::address::{Address, Nearness};
+use crate::rules::checkpoint::check::is_cut;
 use crate::rules::checkpoint::listing::Listing;
 use crate::rules::checkpoint::manifest::{Item, LIMIT};
 use crate::rules::checkpoint::names::{OWN, unfit};
@@ -174,6 +177,7 @@ async fn prepare(model: &LeftModel) -> Result<Plan, Stop> {
     if listing.files().next().is_none() {
         return Err(Stop::Failed("there is no file in it".to_owned()));
     }
+    let listing = tell_of_cut_ones(model, listing).await.map_err(|error| Stop::Failed(error.to_string()))?;
     for file in listing.files() {
         if let Some(why) = unfit(&file.path, &model.store) {
             return Err(Stop::Failed(format!("{} cannot keep its name: {why}; rename it", file.path)));
@@ -333,6 +337,28 @@ async fn listed(model: &LeftModel) -> Result<Listing, String> {
         if let Some(why) = entry.refused() {
             tracing::warn!("{} in {} is not copied: {why}", entry.path, model.dir.display());
         }
+    }
+    Ok(listing)
+}
+
+/// Warns of files that nobody can load. They are copied all the same: it may be a checkpoint beside the model.
+async fn tell_of_cut_ones(model: &LeftModel, listing: Listing) -> io::Result<Listing> {
+    let at = model.dir.clone();
+    let looked_at = blocking(move || {
+        let dir = beneath(&at)?;
+        let peek = Files { beneath: &dir, listing: &listing };
+        let cut = listing.files().filter(|file| is_cut(&peek, file)).map(|file| file.path.clone());
+        Ok((cut.collect::<Vec<_>>(), listing))
+    });
+    let (cut, listing) = looked_at.await?;
+    if let Some(first) = cut.first() {
+        let more = if cut.len() > 1 { format!(" (and {} more)", cut.len() - 1) } else { String::new() };
+        tracing::warn!(
+            code = "model",
+            "{first}{more} in the model in {} ends before its own end, so nobody can load it: somebody was still writing it as the \
+             command ended, or its disk was full; it is copied as it is; save it again and copy it by hand",
+            model.dir.display()
+        );
     }
     Ok(listing)
 }
