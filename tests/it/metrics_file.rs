@@ -133,7 +133,7 @@ fn beside_a_trim_a_reader_finds_the_lines_and_never_an_empty_file() {
     let (_dir, file) = folder();
     let (mut reads, mut mixtures) = (0, 0);
     beside_a_reader(&file, "10", |bytes| {
-        // What is copied out while it is copied over is a mixture: the kernel lets both go on. That is rare.
+        // What is copied out while it is copied over is a mixture: the kernel lets both go on. That is one look of thousands.
         let whole = bytes
             .split(|b| *b == b'\n')
             .filter(|line| serde_json::from_slice::<Value>(line).is_ok_and(|v| v.is_object()));
@@ -142,7 +142,7 @@ fn beside_a_trim_a_reader_finds_the_lines_and_never_an_empty_file() {
         reads += 1;
         mixtures += usize::from(bytes.len() >= 900 && whole < 8);
     });
-    assert!(mixtures <= 1 + reads / 100, "{mixtures} of {reads}");
+    assert!(mixtures <= 1, "{mixtures} of {reads}");
     assert_eq!(lines(&file).len(), 10);
 }
 
