@@ -109,7 +109,6 @@ fn listed(setting: &str) -> Vec<&'static str> {
         "platform" => cluster::names().map(PlatformName::word).collect(),
         "framework" => FRAMEWORKS.iter().map(|framework| framework.name).collect(),
         "checkpoint-format" => ["auto"].into_iter().chain(LAYOUTS.iter().map(|layout| layout.name)).collect(),
-        "log-level" => vec!["error", "warn", "info", "debug"],
         _ => Vec::new(),
     }
 }

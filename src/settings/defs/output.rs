@@ -14,7 +14,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         "auto",
         "Log lines on stderr: auto is text on a terminal, JSON otherwise",
     ),
-    one("log-level", "LEVEL", TOPIC, on::RUN, "info", "error, warn, info or debug"),
+    one("log-level", "error|warn|info|debug", TOPIC, on::RUN, "info", "How much the log says"),
     one(
         "output-prefix",
         "rank|none",
