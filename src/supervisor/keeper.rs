@@ -28,6 +28,7 @@ mod pieces;
 mod pins;
 mod place;
 mod places;
+mod remarks;
 mod rest;
 pub mod restore;
 pub mod retention;

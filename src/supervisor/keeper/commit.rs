@@ -149,18 +149,6 @@ impl Mirror {
         by.map_or(failed, |by| Outcome::Fenced { by })
     }
 
-    /// Says once that half of what is saved of a step is not committed.
-    fn tell_other(&mut self, local: &Local) {
-        let (Some(other), false) = (&local.other, self.told_other) else { return };
-        let unit = &local.candidate.unit;
-        self.note(format!(
-            "{unit} is committed and {other}, of the same step and the same time, is NOT: one checkpoint a step is kept, and the \
-             other is gone with this machine; let the trainer save all of a step below one directory of that step \
-             (step-200/actor, step-200/critic)"
-        ));
-        self.told_other = true;
-    }
-
     async fn try_commit(
         &mut self,
         settle: Option<Duration>,
@@ -222,7 +210,7 @@ impl Mirror {
         let lag = self.clock.now().saturating_sub(since).as_secs_f64();
         self.write_pushed(&beside, local.age).await;
         self.committed = self.naming.take();
-        self.is_to_retire = true;
+        self.retiring.is_due = true;
         self.restless = Default::default();
         self.tell_other(&local);
         self.tell_outranked(&beside).await;

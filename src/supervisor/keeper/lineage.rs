@@ -103,27 +103,4 @@ impl Mirror {
         })
         .await
     }
-
-    /// Says once that the trainer writes on below what is committed: a complete checkpoint, written since, of a lower step.
-    pub(super) async fn tell_outranked(&mut self, ages: &BTreeMap<String, Age>) {
-        let Some(committed) = self.committed.as_ref().filter(|_| !self.told_outranked) else { return };
-        // Both may have come between two looks. The times of what is pushed by hand are those of who copied it there.
-        let is_of_this_run = |age: &Age| !self.config.only_sends && age.newest_ns >= self.config.options.begun_ns;
-        let newer = |(unit, age): &(&String, &Age)| {
-            age.newest_ns > committed.age.newest_ns
-                && (committed.beside.get(*unit) != Some(*age) || is_of_this_run(age))
-                && age.step.is_some()
-                && age.step < committed.age.step
-        };
-        let Some((unit, age)) = ages.iter().filter(newer).max_by_key(|(_, age)| age.newest_ns) else { return };
-        let look = self.look(age.step).await;
-        let (Some(step), Ok(Some(local))) = (age.step, look.map(|look| look.newest)) else { return };
-        if local.candidate.unit == *unit {
-            let (above, dir) = (&committed.unit, self.config.dir.display());
-            self.note(format!(
-                "{unit} is newer than {above} and not committed: it is of a lower step, and the next start would go on from {above}; if training was to begin again below it, move {above} out of {dir}, or start with --restore-step {step}"
-            ));
-            self.told_outranked = true;
-        }
-    }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use super::in_place::half;
 use super::mirror::{Mirror, blocking};
@@ -13,7 +12,6 @@ use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::edge::{limits, links, walk};
 use crate::rules::checkpoint::manifest::ORDINARY;
-use crate::rules::checkpoint::names::OWN;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
     Candidate, Entry, Kind, Layout, Listing, Options, Scan, beyond, complete, copies, is_as_before, linked,
@@ -112,73 +110,10 @@ struct Before {
 /// That everybody may read a file.
 const ANYBODY: u32 = 0o444;
 
-/// At so many looks in a row it is said that another format goes on.
-const MIXED_LOOKS: u32 = 3;
-
 /// Of what is not recognised, so many are named.
-const NAMED: usize = 2;
+pub(super) const NAMED: usize = 2;
 
 impl Mirror {
-    /// Says, once, that something is saved and none of it is recognised.
-    pub(super) fn tell_unrecognised(&mut self, look: &Look, settle: Option<Duration>) {
-        // What is pushed by hand is no run's.
-        if !self.begun {
-            return;
-        }
-        let (now, seen) = (self.clock.now(), self.config.options.seen(&look.listing));
-        let Some(files) = self.unrecognised.look(now, settle, &seen, &look.ages) else {
-            return;
-        };
-        let why = match look.layout {
-            None => look.passed.first().cloned().unwrap_or_default(),
-            Some(layout) => format!(
-                "checkpoints in {} are taken for {}, and none of these is new since the start",
-                self.config.dir.display(),
-                layout.name
-            ),
-        };
-        let names: Vec<&str> = files.iter().take(NAMED).map(|file| file.path.as_str()).collect();
-        let more = files.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let line = format!(
-            "{why}, so NOTHING is being committed, although {}{more} came since the start; say how they are written with --checkpoint-format, which file completes one with --marker, or where a name has its step with --step-regex",
-            names.join(", "),
-        );
-        self.note(line);
-        self.mixed.1 = true;
-    }
-
-    /// Says, once, that the trainer goes on saving in another format than the one that holds for the directory: at once where
-    /// nobody writes any more; else what it goes on from may be about to come.
-    pub(super) fn tell_mixed(&mut self, look: &Look, at_rest: bool) {
-        let Some((unit, format)) = look.mixed.as_ref().filter(|_| self.begun) else {
-            self.mixed.0 = 0;
-            return;
-        };
-        self.mixed.0 += 1;
-        if self.mixed.1 || !at_rest && self.mixed.0 < MIXED_LOOKS {
-            return;
-        }
-        let name = look.layout.map_or("", |layout| layout.name);
-        self.note(format!(
-            "{unit} is NOT committed, although its step is the highest: checkpoints in {} are taken for {name}, and it is of the format {format}; if it is what training goes on from, name that with --checkpoint-format, or keep the two in directories of their own",
-            self.config.dir.display()
-        ));
-        self.mixed.1 = true;
-    }
-
-    /// Says, once, that the trainer will fail at what is ours beside its checkpoints.
-    pub(super) fn caution(&mut self, look: &Look) {
-        let Some(local) = look.newest.as_ref().filter(|_| !self.is_cautioned && self.attempt.is_some()) else { return };
-        if let Some(why) = (local.layout.stumbles)(&local.candidate) {
-            let (unit, dir) = (&local.candidate.unit, self.config.dir.display());
-            self.note(format!(
-                "{unit} lies in the checkpoint directory {dir} itself, beside trainit's own {OWN}: {why}; give the directory above as --checkpoint-dir"
-            ));
-            self.is_cautioned = true;
-        }
-    }
-
     /// Why the newest that this run's trainer saved is not committed, where that is because it may not be read. To be asked
     /// after the last commit, when nobody writes any more.
     pub(super) async fn denied(&self) -> Option<String> {

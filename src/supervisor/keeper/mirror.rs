@@ -19,7 +19,9 @@ use super::known::Known;
 use super::made::Made;
 use super::names::Names;
 use super::nook::sweep;
+use super::remarks::Remarks;
 use super::restore::Brought;
+use super::retention::Retiring;
 use super::transfer::Transfer;
 use super::unrestored::IN_THE_WAY;
 use crate::edge::beneath::Beneath;
@@ -29,9 +31,8 @@ use crate::edge::limits;
 use crate::edge::places;
 use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::address::{Address, Nearness};
-use crate::rules::checkpoint::names::{Attempt, CommitName, OWN, Stamp, hash16};
+use crate::rules::checkpoint::names::{Attempt, OWN, Stamp, hash16};
 use crate::rules::checkpoint::plan::{self, Age};
-use crate::rules::checkpoint::unrecognised::Unrecognised;
 use crate::rules::checkpoint::{Entry, Layout};
 use crate::rules::exit;
 
@@ -113,14 +114,7 @@ pub struct Mirror {
     pub(super) naming: Option<Committed>,
     /// What was written for a commit that has no manifest yet.
     pub(super) made: Made,
-    /// Whether there was a commit since retention was last looked after.
-    pub(super) is_to_retire: bool,
-    /// How many turns retention has had without coming to its end.
-    pub(super) turns: u32,
-    /// What was said of its trouble, without figures.
-    pub(super) told_of_retention: String,
-    /// Commits that are being let go of, and the keys of their data.
-    pub(super) left_over: RefCell<BTreeMap<CommitName, Vec<String>>>,
+    pub(super) retiring: Retiring,
     /// The files of the last commit: not to be sent again.
     pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.
@@ -129,8 +123,6 @@ pub struct Mirror {
     pub(super) restless: (String, u32),
     /// Whether what may lack something is waited for: its writer runs beside us.
     pub(super) is_patient: bool,
-    /// Whether it was told that a part of what is saved is left out.
-    pub(super) told_other: bool,
     /// Bytes a second of the last commit.
     pub(crate) throughput: Option<f64>,
     /// Whether the first restore is behind us.
@@ -143,20 +135,13 @@ pub struct Mirror {
     pub(crate) passed: Vec<String>,
     /// The newest of them that this run's trainer wrote, and what it is made of.
     pub(super) lacking: Option<(String, Vec<Entry>)>,
-    /// What the trainer saves that is no checkpoint.
-    pub(crate) unrecognised: Unrecognised,
-    /// That the trainer cannot bear what we keep beside its checkpoints was said.
-    pub(super) is_cautioned: bool,
-    /// At how many looks in a row checkpoints of another format went on, and whether it was told.
-    pub(super) mixed: (u32, bool),
     /// How the checkpoints of the last look are written.
     pub(crate) layout: Option<&'static Layout>,
     /// A complete checkpoint that is not in the store: its step, and since when it is known.
     pub(crate) waiting: Option<(Option<u64>, Duration)>,
     /// What the last restore did, or would do.
     pub(crate) brought: Cell<Option<Brought>>,
-    /// Whether it was said that the trainer writes below what is committed.
-    pub(crate) told_outranked: bool,
+    pub(super) remarks: Remarks,
     pub(super) cut_off: Arc<CutOff>,
     pub(super) haste: Arc<Haste>,
     notes: RefCell<Vec<String>>,
@@ -211,28 +196,21 @@ impl Mirror {
             committed: None,
             naming: None,
             made: Made::default(),
-            is_to_retire: false,
-            turns: 0,
-            told_of_retention: String::new(),
-            left_over: RefCell::default(),
+            retiring: Retiring::default(),
             known: Known::default(),
             seen: None,
             restless: Default::default(),
             is_patient: false,
-            told_other: false,
             throughput: None,
             begun: false,
             is_first: false,
             transfer: Transfer::default(),
             passed: Vec::new(),
             lacking: None,
-            unrecognised: Unrecognised::default(),
-            is_cautioned: false,
-            mixed: (0, false),
             layout: None,
             waiting: None,
             brought: Cell::new(None),
-            told_outranked: false,
+            remarks: Remarks::default(),
             cut_off: Arc::default(),
             haste: Arc::default(),
             notes: RefCell::default(),

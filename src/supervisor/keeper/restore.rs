@@ -80,7 +80,7 @@ impl Mirror {
         let step = self.config.restore_step.filter(|_| first);
         let look = self.look_to_resume(step).await.map_err(|error| self.unusable(&error))?;
         if first {
-            self.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
+            self.remarks.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
         }
         self.caution(&look);
         if !first && let Some(resume) = self.still_there(&look) {
@@ -294,7 +294,7 @@ impl Mirror {
         let (mut entries, mut beside) = (Vec::new(), BTreeMap::new());
         if let Ok(look) = self.look(None).await {
             if self.is_first {
-                self.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
+                self.remarks.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
             }
             self.caution(&look);
             beside = look.ages;

@@ -3,7 +3,8 @@
 //! The manifest goes first, then its data, so that a kill leaves orphans, never a commit without its data. Nothing local
 //! is ever deleted here.
 
-use std::collections::{HashMap, HashSet};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +27,19 @@ const STUCK: Duration = Duration::from_secs(5);
 
 /// So many turns without an end are told of: about a minute.
 const MANY_TURNS: u32 = 3;
+
+/// How far it is.
+#[derive(Debug, Default)]
+pub(super) struct Retiring {
+    /// Whether there was a commit since it was last looked after.
+    pub(super) is_due: bool,
+    /// How many turns it has had without coming to its end.
+    turns: u32,
+    /// What was said of its trouble, without figures.
+    told: String,
+    /// Commits that are being let go of, and the keys of their data.
+    left_over: RefCell<BTreeMap<CommitName, Vec<String>>>,
+}
 
 /// What was or would be deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -122,39 +136,39 @@ impl Mirror {
     /// that was not enough. What is left is to be done still, but for a store that stands still or refuses, which is left
     /// alone until the next commit.
     pub async fn retire(&mut self, turn: Duration, is_last: bool) {
-        let Some(store) = self.store.clone().filter(|_| self.is_to_retire) else { return };
+        let Some(store) = self.store.clone().filter(|_| self.retiring.is_due) else { return };
         let place = self.config.store.as_ref().map_or(String::new(), ToString::to_string);
-        let turn = if is_last { turn } else { turn.saturating_mul(2_u32.saturating_pow(self.turns)) };
+        let turn = if is_last { turn } else { turn.saturating_mul(2_u32.saturating_pow(self.retiring.turns)) };
         let done = tokio::time::timeout(turn, unless_stuck(&store, self.tidy(&store))).await;
-        self.is_to_retire = done.is_err();
-        self.turns = if done.is_err() { self.turns.saturating_add(1) } else { 0 };
+        self.retiring.is_due = done.is_err();
+        self.retiring.turns = if done.is_err() { self.retiring.turns.saturating_add(1) } else { 0 };
         let why = match done {
             Ok(Some(Ok(()))) => {
-                self.told_of_retention.clear();
+                self.retiring.told.clear();
                 None
             }
             Ok(Some(Err(error))) => Some(error.to_string()),
             Ok(None) => Some(format!("{place} does not answer what retention asks of it")),
-            Err(_) if is_last || self.turns == MANY_TURNS => Some(format!("{place} takes long to delete")),
+            Err(_) if is_last || self.retiring.turns == MANY_TURNS => Some(format!("{place} takes long to delete")),
             Err(_) => None,
         };
         // The keys differ each time.
         let gist: String = why.iter().flat_map(|why| why.chars()).filter(|c| !c.is_ascii_digit()).collect();
-        if let Some(why) = why.filter(|_| gist != self.told_of_retention) {
+        if let Some(why) = why.filter(|_| gist != self.retiring.told) {
             self.note(format!(
                 "{why}; what --keep-last lets go of stays for now, in part or whole; see that this run may delete there; trainit checkpoint prune takes it away"
             ));
-            self.told_of_retention = gist;
+            self.retiring.told = gist;
         }
         self.config.faults.point(12);
     }
 
     async fn tidy(&self, store: &Store) -> Result<(), StoreError> {
-        let left: Vec<CommitName> = self.left_over.borrow().keys().cloned().collect();
+        let left: Vec<CommitName> = self.retiring.left_over.borrow().keys().cloned().collect();
         let mut trouble = Ok(());
         for name in left {
             // One that is there after all is judged anew, with the others.
-            let keys = self.left_over.borrow().get(&name).cloned().unwrap_or_default();
+            let keys = self.retiring.left_over.borrow().get(&name).cloned().unwrap_or_default();
             let done = match store.size(&name.key()).await {
                 Ok(None) => self.delete_data(store, keys).await,
                 Ok(Some(_)) => Ok(()),
@@ -162,7 +176,7 @@ impl Mirror {
             };
             // What is refused for good is left to a prune.
             if !done.as_ref().is_err_and(|error| error.trouble == Trouble::Unreachable) {
-                self.left_over.borrow_mut().remove(&name);
+                self.retiring.left_over.borrow_mut().remove(&name);
             }
             trouble = trouble.and(done);
         }
@@ -265,11 +279,11 @@ impl Mirror {
         let files = files.filter(|i| is_its(&i.key) && !stays(&i.key));
         let keys: Vec<String> = files.map(|item| item.key.clone()).collect();
         // What this is cut off from is left over for the next time.
-        self.left_over.borrow_mut().insert(name.clone(), keys.clone());
+        self.retiring.left_over.borrow_mut().insert(name.clone(), keys.clone());
         store.delete(&name.key()).await?;
         self.config.faults.point(10);
         self.delete_data(store, keys).await?;
-        self.left_over.borrow_mut().remove(name);
+        self.retiring.left_over.borrow_mut().remove(name);
         Ok(())
     }
 
