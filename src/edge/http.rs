@@ -16,6 +16,8 @@ use crate::rules::preempt::{Answer, Method, Question};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const BODY_LIMIT: usize = 64 * 1024;
+/// Some servers begin a text with it; no reader of JSON takes it.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Asks `endpoint` (`host:port`, or `host:port/path` where every path lies under one). Errors: any failure, a time-out
 /// included, as text for a debug line.
@@ -62,7 +64,9 @@ async fn exchange(endpoint: &str, question: &Question) -> Result<Answer, String>
             .collect();
         let body = Limited::new(response.into_body(), BODY_LIMIT).collect().await.map_err(|e| e.to_string())?;
         let received_unix = clock::wall().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs().cast_signed());
-        Ok(Answer { status, headers, body: String::from_utf8_lossy(&body.to_bytes()).into_owned(), received_unix })
+        let body = body.to_bytes();
+        let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&body);
+        Ok(Answer { status, headers, body: String::from_utf8_lossy(body).into_owned(), received_unix })
     };
     tokio::pin!(exchange);
     // The connection must be driven beside the request; when it ends first, the request knows.

@@ -235,6 +235,18 @@ fn an_azure_preemption_of_this_machine_stops_the_trainer_at_the_servers_time() {
     assert_eq!(done.verdict()["reason"], "preempted");
 }
 
+#[test]
+fn a_byte_order_mark_before_an_answer_is_no_part_of_it() {
+    let plain = azure("Preempt", "vm_0");
+    let server = Metadata::start(move |request, stage| match plain(request, stage) {
+        Reply::Answer(status, headers, body) => Reply::Answer(status, headers, format!("\u{feff}{body}")),
+        other => other,
+    });
+    server.turn();
+    let done = waiting("TRAINIT_AZURE_METADATA_ENDPOINT", &server.at).finish().expect_code(143);
+    assert!(done.err().contains("preempted (azure preempt)"), "{}", done.err());
+}
+
 #[cfg(feature = "store")]
 #[test]
 fn an_end_far_away_that_is_withdrawn_lets_the_trainer_finish() {

@@ -69,7 +69,7 @@ pub struct Answer {
     pub status: u16,
     /// Header names in lower case, with values.
     pub headers: Vec<(String, String)>,
-    /// The body, at most 64 KiB; bytes that are not UTF-8 are replaced.
+    /// The body, at most 64 KiB, without a byte order mark; bytes that are not UTF-8 are replaced.
     pub body: String,
     /// This machine's wall clock when it came, seconds since 1970.
     pub received_unix: i64,
