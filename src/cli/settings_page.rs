@@ -23,7 +23,8 @@ metric = ['loss=loss: ([0-9.e+-]+)', 'accuracy=acc: ([0-9.]+)']
 
 A flag that *repeats* takes a list in the file, and one value a line in the variable. A *switch* is `true` or `false` there.
 An empty variable counts as unset. A `TRAINIT_` variable that nothing reads is a warning with the nearest name; an unknown
-flag or key, or a value that cannot be read, ends `trainit` with 125 before anything starts, every mistake named at once.
+flag or key, a value that cannot be read, or two that say different things of one (`--xid 79=note --xid 79=leave`), ends
+`trainit` with 125 before anything starts, every mistake named at once.
 What *needs* another setting has no effect on `run` without it, which is a warning.
 
 - A DURATION (TIME, FIRST, MAX) is a number with a unit, `ms`, `s`, `m`, `h`, `d` or `w`, or several in a row (`1m30s`); `M`

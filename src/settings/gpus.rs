@@ -42,7 +42,7 @@ pub fn read(reader: &mut Reader<'_>, sub: u8, env: &Env) -> Gpus {
     let policy = WatchPolicy {
         cuda_visible: env.get("CUDA_VISIBLE_DEVICES").map(str::to_owned),
         cuda_order: env.get("CUDA_DEVICE_ORDER").map(str::to_owned),
-        overrides: reader.each("xid", parse_override),
+        overrides: reader.each_once("xid", parse_override),
     };
     Gpus { timeout, interval, demands, policy }
 }
@@ -56,7 +56,7 @@ mod tests {
     use crate::settings::Values;
 
     fn given(flags: &[(&'static str, &str)]) -> (Gpus, Vec<String>) {
-        let flags = flags.iter().map(|(name, value)| (*name, vec![(*value).to_owned()])).collect();
+        let flags = flags.iter().map(|(name, value)| (*name, value.lines().map(str::to_owned).collect())).collect();
         let mut complaints = Vec::new();
         let values = Values::gather(on::RUN, flags, &Env::default(), None, &mut complaints);
         let mut reader = Reader::new(&values, complaints);
@@ -79,5 +79,8 @@ mod tests {
         let wrong = [("require-gpus", "two"), ("min-driver", "new"), ("min-gpu-memory", "big"), ("xid", "13")];
         assert_eq!(given(&wrong).1.len(), 4);
         assert_eq!(given(&[("gpu-interval", "0")]).1.len(), 1);
+        let (_, two) = given(&[("xid", "13=leave\n79=note\n 79=leave")]);
+        assert_eq!(two, ["--xid: expected each CODE once, found 79=note and 79=leave"]);
+        assert_eq!(given(&[("xid", "79=note\n79 = note")]).1, [""; 0], "it says one thing");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use super::defs::find;
+use super::defs::{Takes, find};
 use super::layers::{Complaint, Origin, Values};
 use super::nearest::one_of;
 use crate::rules::checkpoint::address::Address;
@@ -68,19 +68,22 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    /// `FROM:TO` as often as given. Of what stands twice, only one could hold.
-    pub fn each_from<F: Copy + PartialEq, T: PartialEq>(
+    /// `FROM:TO`, `CODE=CLASS` and their kin, as often as given. Of two that say different things of one, only one could hold.
+    pub fn each_once<F: PartialEq, T: PartialEq>(
         &mut self,
         name: &str,
         parse: impl Fn(&str) -> Result<(F, T), String>,
     ) -> Vec<(F, T)> {
-        let texts = self.values.get(name).map(|g| g.values.clone()).unwrap_or_default();
-        let pairs = self.each(name, parse);
-        let is_again = |at: usize| pairs[..at].iter().any(|(from, to)| *from == pairs[at].0 && *to != pairs[at].1);
-        if (0..pairs.len()).any(is_again) {
-            self.complain(name, format!("expected each FROM once, found {}", texts.join(" and ")));
+        let read = self.each(name, |text| parse(text).map(|pair| (text.trim().to_owned(), pair)));
+        let contradicts =
+            |(_, (from, to)): &&(String, (F, T)), (_, other): &(String, (F, T))| *from == other.0 && *to != other.1;
+        for (at, later) in read.iter().enumerate() {
+            if let Some((earlier, _)) = read[..at].iter().find(|earlier| contradicts(earlier, later)) {
+                let message = format!("expected each {} once, found {earlier} and {}", first_part(name), later.0);
+                self.complain(name, message);
+            }
         }
-        pairs
+        read.into_iter().map(|(_, pair)| pair).collect()
     }
 
     /// A path on this machine.
@@ -135,6 +138,15 @@ impl<'a> Reader<'a> {
     pub fn place(&self, name: &str) -> String {
         self.values.place(name)
     }
+}
+
+/// `CODE` of a setting that takes `CODE=CLASS`.
+fn first_part(name: &str) -> &'static str {
+    match find(name).map(|setting| setting.takes) {
+        Some(Takes::One(form) | Takes::Many(form)) => form.split(|c: char| !c.is_ascii_alphabetic()).next(),
+        _ => None,
+    }
+    .unwrap_or_default()
 }
 
 /// What a word says of a switch, if it does.

@@ -78,13 +78,13 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         suspend_at_signal: reader
             .choice("suspend", &[("command", false), ("signal", true)])
             .unwrap_or(signal_target == Target::Group),
-        rewrite: reader.each_from("rewrite-signal", rewrite),
-        remap_exit: reader.each_from("remap-exit", remap),
+        rewrite: reader.each_once("rewrite-signal", rewrite),
+        remap_exit: reader.each_once("remap-exit", remap),
         stopped_code: reader
             .choice("stopped-exit-code", &[("143", StoppedCode::Always143), ("child", StoppedCode::Child)])
             .unwrap_or(StoppedCode::Always143),
         preempt_signal: reader.parse("preempt-signal", notifying).unwrap_or(default.preempt_signal),
-        preempt_on: reader.each("preempt-on", announcing),
+        preempt_on: reader.each_once("preempt-on", announcing),
         checkpoint_on: Vec::new(),
         max_restarts: reader.count("max-restarts").map_or(default_restarts, |n| u32::try_from(n).unwrap_or(u32::MAX)),
         backoff_first: backoff.map_or(default.backoff_first, |b| b.0),
@@ -268,7 +268,8 @@ mod tests {
             ("TRAINIT_PREEMPT_SIGNAL", "KILL", "such as TERM, or 0"),
             ("TRAINIT_PREEMPT_SIGNAL", "19", "such as TERM, or 0"),
             ("TRAINIT_REWRITE_SIGNAL", "TERM:INT\nTERM:HUP", "each FROM once"),
-            ("TRAINIT_REMAP_EXIT", "143:0\n143:1", "143:0 and 143:1"),
+            ("TRAINIT_REMAP_EXIT", "1:1\n143:0\n143:1", "each FROM once, found 143:0 and 143:1"),
+            ("TRAINIT_PREEMPT_ON", "USR1@120\n10@3m", "each SIGNAL once, found USR1@120 and 10@3m"),
         ] {
             let (_, complaints) = read_from(&[(variable, value)]);
             assert!(complaints.len() == 1 && complaints[0].contains(found), "{complaints:?}");
@@ -285,10 +286,10 @@ mod tests {
 
     #[test]
     fn a_signal_that_announces_the_end_says_how_long_before_as_slurm_writes_it() {
-        let (settings, complaints) = read_from(&[("TRAINIT_PREEMPT_ON", "USR1@120\nSIGUSR2\n12@3m")]);
+        let (settings, complaints) = read_from(&[("TRAINIT_PREEMPT_ON", "USR1@120\nSIGUSR2\n14@3m")]);
         let signal = |name| Signal::parse(name).expect("a signal");
         let seconds: Vec<(Signal, u64)> = settings.policy.preempt_on.iter().map(|(s, t)| (*s, t.as_secs())).collect();
-        assert_eq!(seconds, [(signal("USR1"), 120), (signal("USR2"), 60), (signal("USR2"), 180)]);
+        assert_eq!(seconds, [(signal("USR1"), 120), (signal("USR2"), 60), (signal("ALRM"), 180)]);
         assert!(complaints.is_empty(), "{complaints:?}");
         assert_eq!(read_from(&[("TRAINIT_PREEMPT_ON", "KILL@1\nUSR1@x\nFOO")]).1.len(), 3);
     }
