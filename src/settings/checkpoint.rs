@@ -44,6 +44,9 @@ pub struct Checkpoints {
     pub push_step: Option<u64>,
 }
 
+/// A name that is nothing but a step.
+const A_STEP: &str = "1234567890";
+
 /// Data of no commit is left alone for this long.
 const ORPHAN_AGE: Duration = Duration::from_secs(24 * 3600);
 
@@ -154,12 +157,20 @@ fn file_name(text: &str) -> Result<String, String> {
     if is_name { Ok(text.to_owned()) } else { Err(format!("expected the name of a file, found {text:?}")) }
 }
 
+/// Finds a step.
 fn regex(text: &str) -> Result<Regex, String> {
-    Regex::new(text).map_err(|error| {
+    let regex = Regex::new(text).map_err(|error| {
         let why = error.to_string();
         let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
         format!("{text:?} is no regular expression: {why}")
-    })
+    })?;
+    let found = regex.captures(A_STEP);
+    if found.is_some_and(|found| found.get(1).or(found.get(0)).is_none_or(|found| found.is_empty())) {
+        return Err(format!(
+            "{text:?} finds the empty text even in {A_STEP}, so no checkpoint would have a step; expected one that finds its digits, such as step-(\\d+)"
+        ));
+    }
+    Ok(regex)
 }
 
 fn from_one(text: &str, what: &str) -> Result<u64, String> {
@@ -211,6 +222,18 @@ mod tests {
         let step = foreseen(&[("restore-step", "7")], false, None);
         assert!(step.starts_with("refused with 204: no complete checkpoint of step 7 lies here"), "{step}");
         assert!(foreseen(&[("restore", "required")], true, None).contains("refused with 204 where there is none"));
+    }
+
+    #[test]
+    fn a_step_is_looked_for_by_what_can_find_a_number() {
+        for useless in ["", "()", "x*", r"(step-)?", r"\d*?"] {
+            let (read, complaints) = read(&[("step-regex", useless)]);
+            assert!(read.options.step.is_none(), "{useless:?}");
+            assert!(complaints[0].message.contains(r"such as step-(\d+)"), "{complaints:?}");
+        }
+        for useful in [r"\d+", r"step-(\d+)", r"(\d*)$", r"^ckpt_(\d*)", "[0-9]*"] {
+            assert_eq!(read(&[("step-regex", useful)]).1, [], "{useful:?}");
+        }
     }
 
     #[test]
