@@ -55,3 +55,22 @@ fn a_poisoned_commit_is_called_so_and_is_none_of_those_that_are_kept() {
     prune(&place, &["--keep-last", "1"]);
     assert_eq!(place.steps(), [3, 2], "it stays, as training goes on from it, beside one that is good");
 }
+
+#[test]
+fn a_dry_prune_says_of_data_that_loses_its_commit_what_the_real_one_does() {
+    let place = Place::new();
+    place.save_and_push(1..=3);
+    let store = place.store();
+    // Of what cannot be read nobody knows the data, which become no commit's when it goes.
+    let oldest =
+        fs::read_dir(store.join(".trainit/commits")).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();
+    fs::write(oldest, "{").unwrap();
+    fs::write(store.join("step-2/0000000002-000001/left.bin"), "of a save that was cut off").unwrap();
+    fs::write(store.join("notes.txt"), "nobody's business").unwrap();
+    let args = ["--keep-last", "1", "--orphan-age", "0s"];
+    let dry = prune(&place, &[&args[..], &["--dry-run"]].concat());
+    let real = prune(&place, &args);
+    assert!(real.contains("deleted 2 commits and 4 objects that no commit names; 1 commit stays"), "{real}");
+    assert_eq!(dry.replace("would delete", "deleted"), real);
+    assert!(store.join("notes.txt").exists(), "what is another's is left alone, and no word is lost on it");
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::claim::{attempts, standing};
 use super::look::Local;
 use super::mirror::Mirror;
-use super::retention::commits;
+use super::retention::{commits, data_of};
 use super::send::Stop;
 use crate::edge::store::{Store, Trouble};
 use crate::rules::checkpoint::manifest::{LIMIT, Manifest};
@@ -143,7 +143,7 @@ impl Mirror {
         }
         let newest = commits(store).await.ok().and_then(|names| names.into_iter().next());
         let Some(newest) = newest.filter(|newest| newest.stamp.attempt > name.stamp.attempt) else { return Ok(()) };
-        self.delete(store, name, Some(manifest), |key| shared.contains(key)).await?;
+        self.delete(store, name, data_of(name, Some(manifest), |key| shared.contains(key))).await?;
         Err(Stop::Fenced(newest.stamp.attempt))
     }
 }

@@ -54,6 +54,14 @@ pub struct Pruned {
     pub kept: usize,
 }
 
+/// Commits that retention lets go of.
+#[derive(Debug, Default)]
+struct Going {
+    commits: Vec<CommitName>,
+    /// Their data, where it is only said that it would go.
+    left: HashSet<String>,
+}
+
 /// Every commit's name, newest first: the largest (attempt, sequence), whatever step or time says. Errors: besides, what
 /// lies in the place of their directory, as training would begin from scratch beside commits that nobody sees.
 pub async fn commits(store: &Store) -> Result<Vec<CommitName>, StoreError> {
@@ -186,7 +194,7 @@ impl Mirror {
 
     /// Whether something was deleted that retention does not keep.
     pub(super) async fn make_room(&self) -> bool {
-        self.prune_commits(false).await.is_ok_and(|gone| !gone.is_empty())
+        self.prune_commits(false).await.is_ok_and(|gone| !gone.commits.is_empty())
     }
 
     /// Deletes what retention does not keep, and data of no commit and what was written half, old enough; `dry` only says
@@ -196,23 +204,24 @@ impl Mirror {
         let before = commits(store).await?.len();
         let gone = self.prune_commits(dry).await?;
         let age = self.config.retention.orphan_age;
-        let orphans = orphans(store, age).await?;
+        let orphans = orphans(store, age, &gone).await?;
         // First, so that directories are empty when their last object goes.
         let swept = store.sweep(age.max(STAGED), is_of_ours, dry).await;
         if !dry {
             let deletions = orphans.iter().map(|key| store.delete(key));
             stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>().await?;
         }
-        Ok(Pruned { kept: before.saturating_sub(gone.len()), commits: gone, orphans, swept: swept? })
+        let kept = before.saturating_sub(gone.commits.len());
+        Ok(Pruned { kept, commits: gone.commits, orphans, swept: swept? })
     }
 
-    async fn prune_commits(&self, dry: bool) -> Result<Vec<CommitName>, StoreError> {
-        let Some(store) = &self.store else { return Ok(Vec::new()) };
+    async fn prune_commits(&self, dry: bool) -> Result<Going, StoreError> {
+        let Some(store) = &self.store else { return Ok(Going::default()) };
         let retention: Retention = self.config.retention;
         let names = commits(store).await?;
         let keep = usize::try_from(retention.last.max(1)).unwrap_or(usize::MAX);
         if names.len() <= keep {
-            return Ok(Vec::new());
+            return Ok(Going::default());
         }
         let notes = store.list(BAD).await?;
         let is_poisoned = |stamp: &Stamp| notes.iter().any(|note| note.key == stamp.bad_key());
@@ -235,9 +244,10 @@ impl Mirror {
                 attempts(store).await?.into_iter().chain(committed).max()
             }
         };
-        let Some(ours) = ours else { return Ok(Vec::new()) };
+        let Some(ours) = ours else { return Ok(Going::default()) };
         let going = plan::expendable(&judged, retention, &ours, spared.as_ref(), best);
-        if !dry && !going.is_empty() {
+        let mut left = HashSet::new();
+        if !going.is_empty() {
             // A file that did not change lies under the key of an older commit.
             let mut needed = HashSet::new();
             for (name, _) in judged.iter().filter(|(name, _)| !going.contains(name)) {
@@ -257,27 +267,19 @@ impl Mirror {
                 let shared: HashSet<&str> =
                     next.iter().flat_map(|(_, next)| next.regular()).map(|item| item.key.as_str()).collect();
                 let stays = |key: &str| needed.contains(key) || shared.contains(key);
-                self.delete(store, name, manifest.as_ref(), stays).await?;
+                let keys = data_of(name, manifest.as_ref(), stays);
+                if dry {
+                    left.extend(keys);
+                } else {
+                    self.delete(store, name, keys).await?;
+                }
             }
         }
-        Ok(going)
+        Ok(Going { commits: going, left })
     }
 
-    /// Deletes a commit. `manifest`: `None` where it is none, or gone; `stays`: whether this key of its data does.
-    pub(super) async fn delete(
-        &self,
-        store: &Store,
-        name: &CommitName,
-        manifest: Option<&Manifest>,
-        stays: impl Fn(&str) -> bool,
-    ) -> Result<(), StoreError> {
-        // Of what is no manifest we do not know the data; it becomes an orphan. Its own data, and what it had of earlier
-        // commits of its run, unless others have it too.
-        let is_its =
-            |key: &str| stamp_of_data(key).is_some_and(|s| s.attempt == name.stamp.attempt && s.seq <= name.stamp.seq);
-        let files = manifest.into_iter().flat_map(Manifest::regular);
-        let files = files.filter(|i| is_its(&i.key) && !stays(&i.key));
-        let keys: Vec<String> = files.map(|item| item.key.clone()).collect();
+    /// Deletes a commit, and this data of it.
+    pub(super) async fn delete(&self, store: &Store, name: &CommitName, keys: Vec<String>) -> Result<(), StoreError> {
         // What this is cut off from is left over for the next time.
         self.retiring.left_over.borrow_mut().insert(name.clone(), keys.clone());
         store.delete(&name.key()).await?;
@@ -299,6 +301,16 @@ impl Mirror {
     }
 }
 
+/// The data that goes with a commit: its own, and what it had of earlier commits of its run, unless others have it too.
+/// `manifest`: `None` where it is none, or gone: of that we do not know the data, which becomes an orphan; `stays`: whether
+/// this key does.
+pub(super) fn data_of(name: &CommitName, manifest: Option<&Manifest>, stays: impl Fn(&str) -> bool) -> Vec<String> {
+    let is_its =
+        |key: &str| stamp_of_data(key).is_some_and(|s| s.attempt == name.stamp.attempt && s.seq <= name.stamp.seq);
+    let files = manifest.into_iter().flat_map(Manifest::regular);
+    files.filter(|i| is_its(&i.key) && !stays(&i.key)).map(|item| item.key.clone()).collect()
+}
+
 /// Does it; `None`: the store gives no answer any more.
 pub(super) async fn unless_stuck<T>(store: &Store, deed: impl Future<Output = T>) -> Option<T> {
     let stuck = async {
@@ -317,14 +329,14 @@ pub(super) async fn unless_stuck<T>(store: &Store, deed: impl Future<Output = T>
     }
 }
 
-/// Data that no commit names, of an attempt that is over, and old by the store's own clock.
-async fn orphans(store: &Store, age: Duration) -> Result<Vec<String>, StoreError> {
+/// Data that no commit names, of an attempt that is over, and old by the store's own clock, once this is gone.
+async fn orphans(store: &Store, age: Duration, gone: &Going) -> Result<Vec<String>, StoreError> {
     let objects = store.list("").await?;
     let mut named: HashSet<String> = HashSet::new();
     let mut kept: HashSet<Stamp> = HashSet::new();
     // Either listing may have lost a page of them.
     for name in commits(store).await?.into_iter().chain(commits_among(&objects)) {
-        if !kept.insert(name.stamp.clone()) {
+        if gone.commits.contains(&name) || !kept.insert(name.stamp.clone()) {
             continue;
         }
         // Torn commits' files too: some of them may be all that is left.
@@ -340,7 +352,9 @@ async fn orphans(store: &Store, age: Duration) -> Result<Vec<String>, StoreError
     let newest_object = objects.iter().map(|o| o.modified).max().unwrap_or_default();
     let now = store.time().await.unwrap_or(newest_object);
     let is_orphan = |key: &str| {
-        stamp_of_data(key).is_some_and(|s| s.attempt < newest && !kept.contains(&s)) && !named.contains(key)
+        stamp_of_data(key).is_some_and(|s| s.attempt < newest && !kept.contains(&s))
+            && !named.contains(key)
+            && !gone.left.contains(key)
     };
     let mut others: HashMap<String, bool> =
         objects.iter().filter_map(|o| Some((store_of_corner(&o.key)?.to_owned(), true))).collect();
