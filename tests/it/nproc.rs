@@ -106,6 +106,27 @@ fn gpu_is_one_process_for_each_that_cuda_may_use() {
 }
 
 #[test]
+fn of_several_instances_of_a_gpu_each_process_sees_its_own() {
+    let fake = FakeNvml::new(&["gpus 1", "gpu0.mig 1"]);
+    let show = "echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES $JAX_LOCAL_DEVICE_IDS";
+    let seen = |count: &str, list: &str| {
+        let args = ["run", "--nproc", count, "--", "sh", "-c", show];
+        let done = fake.trainit(&args).env("CUDA_VISIBLE_DEVICES", list).output().expect_code(0);
+        [said(&done, 0).concat(), said(&done, 1).concat()]
+    };
+    assert_eq!(
+        seen("gpu", "MIG-a, MIG-b"),
+        ["0 MIG-a 0", "1 MIG-b 0"],
+        "CUDA finds one in a process, whatever is listed"
+    );
+    assert_eq!(
+        seen("2", "MIG-a,MIG-b"),
+        ["0 MIG-a,MIG-b 0", "1 MIG-a,MIG-b 1"],
+        "who counts alone shares them out alone"
+    );
+}
+
+#[test]
 fn lines_of_any_length_and_end_stay_whole() {
     // Each rank writes in small pieces, flushed, so that pieces of all ranks arrive between each other.
     let script = "import os, sys\nr = os.environ['RANK']\no = sys.stdout\n\

@@ -30,7 +30,8 @@ fn derive(context: &Context<'_>) -> Derived {
     derived.put("JAX_NUM_PROCESSES", group.world, context.of_world());
     derived.put("JAX_PROCESS_ID", group.rank, context.of_rank());
     if let Some(process) = group.process.filter(|_| context.shares_node()) {
-        derived.put("JAX_LOCAL_DEVICE_IDS", process.local_rank, Claim::Ours);
+        let device = if context.instance().is_some() { 0 } else { process.local_rank };
+        derived.put("JAX_LOCAL_DEVICE_IDS", device, Claim::Ours);
     }
     derived
 }

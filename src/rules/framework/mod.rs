@@ -6,6 +6,7 @@ pub mod mpi;
 pub mod peers;
 pub mod vars;
 
+mod cuda;
 mod jax;
 mod lightgbm;
 mod network;
@@ -59,6 +60,7 @@ pub const FRAMEWORKS: &[&Framework] = &[
     &xgboost::XGBOOST,
     &lightgbm::LIGHTGBM,
     &network::NETWORK,
+    &cuda::CUDA,
 ];
 
 /// One process that trainit is to start: which it is, and what changes for it.

@@ -2,8 +2,11 @@
 //! set already.
 
 use crate::rules::cluster::address::Address;
-use crate::rules::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Process, Warning};
+use crate::rules::cluster::spec::{ClusterOptions, ClusterSpec, Explicit, Nproc, Process, Warning};
 use crate::rules::env::Env;
+
+/// The GPUs, or instances of them, that CUDA may use.
+pub const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 /// What a framework's rule looks at.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +54,15 @@ impl Context<'_> {
     /// Whether several processes run on this node.
     pub fn shares_node(&self) -> bool {
         self.process.is_some_and(|p| p.local_size != Some(1))
+    }
+
+    /// The one MIG instance that this process is for, where `--nproc gpu` starts one for each that is listed.
+    pub fn instance(&self) -> Option<&str> {
+        let is_for_one = self.options.nproc == Some(Nproc::Gpu) && self.spec.said.process.is_none();
+        let process = self.process.filter(|_| is_for_one && self.shares_node())?;
+        let mut listed = self.env.given(VISIBLE)?.split(',').map(str::trim);
+        let are_instances = listed.clone().all(|entry| entry.starts_with("MIG-"));
+        listed.nth(usize::try_from(process.local_rank).ok()?).filter(|_| are_instances)
     }
 
     /// Whose word counts for what tells a rank.
