@@ -29,7 +29,8 @@ impl MemoryCgroup {
         candidates(&own).into_iter().find_map(MemoryCgroup::at).unwrap_or_default()
     }
 
-    fn at(dir: PathBuf) -> Option<MemoryCgroup> {
+    /// The one of this directory, if it counts kills.
+    pub fn at(dir: PathBuf) -> Option<MemoryCgroup> {
         let counters = ["memory.events", "memory.oom_control"].iter().find_map(|f| File::open(dir.join(f)).ok())?;
         let limit = number(&dir, &["memory.max", "memory.limit_in_bytes"]).filter(|limit| *limit < NO_LIMIT);
         Some(MemoryCgroup { dir: Some(dir), counters: Some(counters), limit })

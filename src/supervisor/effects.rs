@@ -8,6 +8,7 @@ use super::background::Background;
 use super::gpu_desk::GpuDesk;
 use super::job_control::JobControl;
 use super::leaders::Leaders;
+use super::memory::MemoryDesk;
 use super::not_launched;
 use super::output::{ChildEnds, Collectors};
 use super::pulse::PulseDesk;
@@ -16,7 +17,6 @@ use super::ranks::Ranks;
 use super::status_desk::StatusDesk;
 use super::sweep::Sweep;
 use super::timers::Timers;
-use crate::edge::cgroup::MemoryCgroup;
 use crate::edge::descendants::{self, Descendant};
 use crate::edge::process::{self, Launch, NotLaunched};
 use crate::edge::run_dir::{HOSTFILE, KEPT, PREEMPTION, RunDir, SOCKET};
@@ -27,7 +27,6 @@ use crate::rules::exit::End;
 use crate::rules::framework::mpi::HOSTFILE_VARIABLE;
 use crate::rules::job::{Action, Event, Outcome, Resume, Target, Uptime, child_variables};
 use crate::rules::signal::Signal;
-use crate::rules::status::Memory;
 use crate::rules::status::sibling::Kept;
 
 const FAULTHANDLER: &str = "PYTHONFAULTHANDLER";
@@ -76,8 +75,7 @@ pub(super) struct Effects {
     /// What was below us before there was a job, as the `tee` of a script that then became us: not the job's to end.
     inherited: HashSet<Descendant>,
     sweep: Sweep,
-    cgroup: Option<MemoryCgroup>,
-    oom_kills_before: Option<u64>,
+    pub(super) memory: MemoryDesk,
 }
 
 impl Effects {
@@ -123,8 +121,7 @@ impl Effects {
                 HashSet::new()
             },
             sweep: Sweep::default(),
-            cgroup: None,
-            oom_kills_before: None,
+            memory: MemoryDesk::default(),
         }
     }
 
@@ -197,9 +194,7 @@ impl Effects {
             if self.leaders.alive().is_empty() {
                 self.gpus.close(now);
             }
-            let kills = self.cgroup.as_ref().and_then(MemoryCgroup::oom_kills);
-            let oom = kills.zip(self.oom_kills_before).map(|(now, before)| now > before);
-            events.push(Event::MainEnded { local_rank, end, oom });
+            events.push(Event::MainEnded { local_rank, end, oom: self.memory.killed(now) });
             if self.leaders.alive().is_empty() {
                 events.extend(self.pulse.last_step());
             }
@@ -253,22 +248,6 @@ impl Effects {
         self.pumps.end(now, None);
     }
 
-    /// The job's peak in bytes: the cgroup's where it has a limit, else the largest child's.
-    pub(super) fn peak_memory(&self) -> Option<u64> {
-        let of_cgroup = self.cgroup.as_ref().and_then(MemoryCgroup::peak_bytes);
-        of_cgroup.or_else(|| Some(process::children_peak_memory()).filter(|peak| *peak > 0))
-    }
-
-    /// The job's memory, as far as anybody counts it.
-    pub(super) fn memory(&self) -> Memory {
-        let cgroup = self.cgroup.as_ref();
-        Memory {
-            current_bytes: cgroup.and_then(MemoryCgroup::current_bytes),
-            peak_bytes: self.peak_memory(),
-            limit_bytes: cgroup.and_then(MemoryCgroup::limit_bytes),
-        }
-    }
-
     /// Starts the command; the first time, when it is known what was in the files to follow before it.
     fn start(&mut self, now: Uptime, attempt: u32, resume: Option<&Resume>) -> Done {
         match self.collectors.as_mut().and_then(Collectors::begin) {
@@ -315,8 +294,7 @@ impl Effects {
             }
         }
         // Only now: the command runs meanwhile.
-        let cgroup = self.cgroup.get_or_insert_with(MemoryCgroup::find);
-        self.oom_kills_before = cgroup.oom_kills();
+        self.memory.begin();
         self.gpus.open();
         Event::Spawned { pids: self.leaders.pids().to_vec() }
     }

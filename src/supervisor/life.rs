@@ -136,6 +136,7 @@ impl Supervisor {
 
     /// Waits until something happens and queues what did.
     fn hear(&mut self) {
+        self.effects.memory.look(self.now());
         // Who asks waits until what happened has been acted upon.
         self.effects.status.serve(self.now(), &self.command, &self.machine, &self.effects);
         let (waits, is_stopping) = (self.waits(), self.machine.is_stopping());

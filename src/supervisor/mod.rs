@@ -13,6 +13,7 @@ pub mod keeper;
 mod leaders;
 mod life;
 mod lookout;
+mod memory;
 mod not_launched;
 mod outlet;
 pub mod output;
@@ -117,7 +118,7 @@ pub fn run(mut job: Job, work: Work, clock: Clock) -> io::Result<Ended> {
     let mut supervisor = Supervisor::new(job, background, collectors, clock, signals);
     let outcome = supervisor.live();
     let mut effects = supervisor.effects;
-    let peak_memory_bytes = effects.peak_memory();
+    let peak_memory_bytes = effects.memory.peak();
     let xids = effects.gpus.told().map(|told| told.xids);
     let metrics = effects.collectors.take().map(Collectors::finish).unwrap_or_default();
     let takes_others_along = process::own_pid() == 1 && effects.has_inherited();

@@ -91,7 +91,7 @@ impl StatusDesk {
             wall: clock::wall().duration_since(std::time::UNIX_EPOCH).unwrap_or_default(),
             tally: self.tally.clone(),
             kept: effects.kept(),
-            memory: effects.memory(),
+            memory: effects.memory.facts(),
             metrics: effects.collectors.as_ref().map(super::Collectors::last_values).unwrap_or_default(),
             gpus: effects.gpus.told(),
         };

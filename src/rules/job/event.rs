@@ -109,7 +109,7 @@ pub enum Event {
         local_rank: u32,
         /// How.
         end: End,
-        /// The memory limit's own counter of kills rose during this attempt; `None`: nobody counts.
+        /// The memory limit's own counter of kills rose lately, during this attempt; `None`: nobody counts.
         oom: Option<bool>,
     },
     /// Some other process of the tree ended.
