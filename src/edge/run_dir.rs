@@ -43,8 +43,12 @@ const RESERVED_BYTES: usize = 64;
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    /// Where anybody may make the heartbeat file, if not right here.
+    open: Option<PathBuf>,
+    /// What was published: name and content.
+    published: Vec<(String, String)>,
     /// Held for the lock on it.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 /// Where it may be, in order; `tmp` is the user's TMPDIR.
@@ -73,20 +77,26 @@ impl RunDir {
     }
 
     fn hold(path: PathBuf) -> Option<RunDir> {
-        let lock = open(&path).and_then(|dir| match lock(&dir) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(error),
-            // Where there are no locks at all, nobody else gets one either.
-            _ => Ok(dir),
-        });
-        match lock {
-            Ok(dir) => Some(RunDir { path, _lock: Some(dir) }),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                let _ = fs::remove_dir(&path);
-                None
-            }
-            // A mask that keeps even us from reading it; nobody can lock it then.
-            Err(_) => Some(RunDir { path, _lock: None }),
+        let lock = take(&path).ok()?;
+        Some(RunDir { path, open: None, published: Vec::new(), lock })
+    }
+
+    /// Makes it anew where somebody has removed it, as trainers do that clear `/dev/shm`: under its old names, which the
+    /// trainer's variables hold, with what was published. Whether it did.
+    pub fn mend(&mut self) -> bool {
+        let is_gone = fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if !is_gone || DirBuilder::new().mode(0o755).create(&self.path).is_err() {
+            return false;
         }
+        let Ok(lock) = take(&self.path) else { return false };
+        self.lock = lock;
+        if let Some(open) = &self.open {
+            self.open_up(open);
+        }
+        for (name, content) in std::mem::take(&mut self.published) {
+            let _ = self.publish(&name, &content);
+        }
+        true
     }
 
     /// A file in it.
@@ -102,25 +112,29 @@ impl RunDir {
     /// Where the trainer makes its heartbeat file, as text for a variable. Root's entrypoint may become another user (gosu,
     /// setpriv), who may then make that file and no other of ours. Only the trainer is told the name of its directory, so
     /// that nobody else can lay a link there.
-    pub fn heartbeat(&self) -> String {
-        let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).is_ok();
+    pub fn heartbeat(&mut self) -> String {
         let open = self.path(&format!("{OPEN}{:016x}", RandomState::new().build_hasher().finish()));
-        let is_open = own_uid() == 0
-            && set(&self.path, 0o711)
-            && DirBuilder::new().mode(0o700).create(&open).is_ok()
-            && set(&open, 0o1733);
-        let dir = if is_open { &open } else { &self.path };
-        dir.join(HEARTBEAT).to_string_lossy().into_owned()
+        self.open = (own_uid() == 0 && self.open_up(&open)).then_some(open);
+        self.open.as_ref().unwrap_or(&self.path).join(HEARTBEAT).to_string_lossy().into_owned()
+    }
+
+    /// Makes the directory that anybody may write into.
+    fn open_up(&self, open: &Path) -> bool {
+        let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).is_ok();
+        set(&self.path, 0o711) && DirBuilder::new().mode(0o700).create(open).is_ok() && set(open, 0o1733)
     }
 
     /// Writes a file whole: it appears with its content or not at all. Errors: as for files.
-    pub fn publish(&self, name: &str, content: &str) -> io::Result<()> {
+    pub fn publish(&mut self, name: &str, content: &str) -> io::Result<()> {
         let (hidden, path) = (self.path(&format!(".{name}")), self.path(name));
         // Not truncated first: the room that was reserved would be given away.
         let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(&hidden)?;
         file.write_all(content.as_bytes())?;
         file.set_len(content.len() as u64)?;
-        fs::rename(&hidden, &path)
+        fs::rename(&hidden, &path)?;
+        self.published.retain(|(before, _)| before != name);
+        self.published.push((name.to_owned(), content.to_owned()));
+        Ok(())
     }
 
     /// Takes the room for a file that is to be published when the place may be full. Trying is all that can be done.
@@ -208,6 +222,19 @@ fn open(dir: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(dir)
 }
 
+/// The lock on a directory that we have just made. `None`: nobody can lock it, as with a mask that keeps even us from
+/// reading it, or where there are no locks at all. Errors: somebody else was quicker.
+fn take(path: &Path) -> io::Result<Option<File>> {
+    let Ok(dir) = open(path) else { return Ok(None) };
+    match lock(&dir) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            let _ = fs::remove_dir(path);
+            Err(error)
+        }
+        _ => Ok(Some(dir)),
+    }
+}
+
 /// At once or not at all. Errors: as flock(2).
 fn lock(dir: &File) -> io::Result<()> {
     // SAFETY: an open descriptor and flags.
@@ -244,7 +271,7 @@ mod tests {
         fs::write(foreign.join("thesis.txt"), "x").expect("a file");
         [&alive, &dead, &foreign].into_iter().for_each(|path| age(path));
         let held = RunDir::hold(alive.clone()).expect("a lock");
-        let dead_run = RunDir { path: dead.clone(), _lock: None };
+        let mut dead_run = RunDir { path: dead.clone(), open: None, published: Vec::new(), lock: None };
         fs::write(dead_run.heartbeat(), "x").expect("a file");
         std::mem::forget(dead_run);
         age(&dead);
@@ -276,11 +303,32 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_gone_is_made_anew_under_its_names_and_what_lies_in_its_place_is_left_alone() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("trainit-0-1");
+        fs::create_dir(&path).expect("a directory");
+        let mut dir = RunDir::hold(path.clone()).expect("a lock");
+        let heartbeat = dir.heartbeat();
+        dir.publish(KEPT, "mine").expect("room");
+        assert!(!dir.mend(), "nothing is amiss");
+        fs::remove_dir_all(&path).expect("it goes");
+        assert!(dir.mend());
+        fs::write(&heartbeat, "").expect("the trainer may beat");
+        assert_eq!(fs::read_to_string(dir.path(KEPT)).expect("it is there"), "mine");
+        assert!(open(&path).and_then(|found| lock(&found)).is_err(), "in use");
+        fs::remove_dir_all(&path).expect("it goes");
+        std::os::unix::fs::symlink(place.path(), &path).expect("a link");
+        assert!(!dir.mend());
+        assert!(!place.path().join(KEPT).exists());
+        fs::remove_file(&path).expect("it goes");
+    }
+
+    #[test]
     fn a_reserved_file_is_published_whole_and_no_longer_than_its_content() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("run");
         fs::create_dir(&path).expect("a directory");
-        let dir = RunDir::hold(path).expect("a lock");
+        let mut dir = RunDir::hold(path).expect("a lock");
         dir.reserve(PREEMPTION);
         dir.publish(PREEMPTION, "soon\n").expect("room");
         assert_eq!(fs::read_to_string(dir.path(PREEMPTION)).expect("it is there"), "soon\n");

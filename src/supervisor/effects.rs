@@ -80,16 +80,16 @@ pub(super) struct Effects {
 
 impl Effects {
     pub(super) fn new(mut job: Job, background: Background, collectors: Option<Collectors>) -> Effects {
-        let run_dir = RunDir::make(job.env.given("TMPDIR"));
+        let mut run_dir = RunDir::make(job.env.given("TMPDIR"));
         let status = StatusDesk::open(run_dir.as_ref());
         job.facts.preemption_file = run_dir.as_ref().map(|dir| dir.file(PREEMPTION));
-        job.facts.heartbeat_file = run_dir.as_ref().map(RunDir::heartbeat);
+        job.facts.heartbeat_file = run_dir.as_mut().map(RunDir::heartbeat);
         job.facts.socket = run_dir.as_ref().filter(|_| status.is_open()).map(|dir| dir.file(SOCKET));
-        if let (Some(dir), Some(kept)) = (&run_dir, &job.kept) {
+        if let (Some(dir), Some(kept)) = (&mut run_dir, &job.kept) {
             // Who waits for it and does not find it says so.
             let _ = dir.publish(KEPT, &kept.text());
         }
-        if let (Some(dir), Some(hosts)) = (&run_dir, &job.hostfile) {
+        if let (Some(dir), Some(hosts)) = (&mut run_dir, &job.hostfile) {
             match dir.publish(HOSTFILE, hosts) {
                 Ok(()) => job.changes.iter_mut().for_each(|c| c.set(HOSTFILE_VARIABLE, dir.file(HOSTFILE))),
                 Err(error) => tracing::warn!(
@@ -173,7 +173,8 @@ impl Effects {
     }
 
     /// What can wait until the command has run for a while.
-    pub(super) fn tidy_up(&self) {
+    pub(super) fn tidy_up(&mut self) {
+        self.status.mend(self.run_dir.as_mut());
         if let Some(dir) = &self.run_dir {
             dir.reserve(PREEMPTION);
             dir.clear_others();
@@ -275,6 +276,7 @@ impl Effects {
     /// One process for each local rank.
     fn spawn(&mut self, attempt: u32, resume: Option<&Resume>) -> Event {
         self.sweep.begin();
+        self.status.mend(self.run_dir.as_mut());
         self.pulse.begin();
         let count = self.job.changes.len();
         self.leaders = Leaders::of(count);
@@ -346,9 +348,10 @@ impl Effects {
     }
 
     /// The file exists, whole, before any signal is sent.
-    fn announce(&self, left: Duration) {
+    fn announce(&mut self, left: Duration) {
+        self.status.mend(self.run_dir.as_mut());
         let deadline = humantime::format_rfc3339_millis(clock::wall() + left);
-        if let Some(dir) = &self.run_dir
+        if let Some(dir) = &mut self.run_dir
             && let Err(error) = dir.publish(PREEMPTION, &format!("{deadline}\n"))
         {
             tracing::warn!(

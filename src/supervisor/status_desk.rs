@@ -38,17 +38,23 @@ impl StatusDesk {
             );
             return StatusDesk::default();
         };
-        let path = dir.path(SOCKET);
-        let listener = Listener::bind(&path)
-            .inspect_err(|error| {
-                let way_out = limits::way_out(error, "see that sockets can be made there");
-                tracing::warn!(
-                    "trainit status cannot ask this run, {} could not be made: {error}; {way_out}",
-                    path.display()
-                );
-            })
-            .ok();
-        StatusDesk { listener, ..StatusDesk::default() }
+        StatusDesk { listener: listen(dir), ..StatusDesk::default() }
+    }
+
+    /// Sees that the run's directory is there, and the socket in it.
+    pub(super) fn mend(&mut self, dir: Option<&mut RunDir>) {
+        let Some(dir) = dir else { return };
+        if !dir.mend() {
+            return;
+        }
+        tracing::warn!(
+            "{} was removed with its directory, which is made anew: until now neither trainit status nor a heartbeat got through; let the command \
+             spare trainit-* where it clears that place",
+            dir.path(SOCKET).display()
+        );
+        if self.listener.is_some() {
+            self.listener = listen(dir);
+        }
     }
 
     /// Whether somebody can ask.
@@ -103,6 +109,15 @@ impl StatusDesk {
             question.answer(|page| page.show(&machine.told(), &facts()));
         }
     }
+}
+
+fn listen(dir: &RunDir) -> Option<Listener> {
+    let path = dir.path(SOCKET);
+    let bound = Listener::bind(&path).inspect_err(|error| {
+        let way_out = limits::way_out(error, "see that sockets can be made there");
+        tracing::warn!("trainit status cannot ask this run, {} could not be made: {error}; {way_out}", path.display());
+    });
+    bound.ok()
 }
 
 #[cfg(test)]

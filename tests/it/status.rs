@@ -383,6 +383,23 @@ fn a_full_place_in_memory_still_announces_a_preemption() {
 }
 
 #[test]
+fn a_trainer_that_clears_the_place_in_memory_has_its_files_again_for_the_next_attempt_and_for_a_stop() {
+    let trainer = "trap 'cat $TRAINIT_PREEMPTION_FILE; exit 0' TERM; \
+                   if [ $TRAINIT_ATTEMPT = 2 ]; then \
+                   [ -S $TRAINIT_SOCKET ] && grep -q . $TRAINIT_HOSTFILE && : >$TRAINIT_HEARTBEAT_FILE || exit 2; fi; \
+                   rm -rf ${TRAINIT_SOCKET%/*}; \
+                   [ $TRAINIT_ATTEMPT = 1 ] && exit 3; echo cleared; while :; do sleep 0.01; done";
+    let cluster = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}"#;
+    let restart = ["--max-restarts", "1", "--restart-backoff", "1ms", "--", "sh", "-c", trainer];
+    let running = Trainit::new(["run"]).args(restart).env("TF_CONFIG", cluster).start();
+    running.after_line("cleared");
+    let done = running.stop().expect_code(143);
+    let is_deadline = |line: &str| line.starts_with("20") && line.ends_with('Z');
+    assert!(done.out().lines().any(is_deadline), "{}\n{}", done.out(), done.err());
+    assert!(done.err().contains("was removed with its directory"), "{}", done.err());
+}
+
+#[test]
 fn an_idle_run_is_woken_by_nobody_and_a_question_costs_one_answer() {
     let (running, socket) = run(&[], "exec sleep 60");
     let switches = || {
