@@ -101,7 +101,7 @@ pub(super) fn of_ranks(units: Vec<Candidate>) -> Vec<Candidate> {
 }
 
 /// Adds to single files what other libraries wrote beside them in the same save: `optimizer_200.pt` and
-/// `model_200.safetensors`, or `optimizer.pt` and `model.safetensors`.
+/// `model_200.safetensors`, or `optimizer.pt` and `model.safetensors`. It is called by a model here, too.
 pub(super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> {
     let taken: BTreeSet<&str> = units.iter().flat_map(|unit| &unit.paths).map(String::as_str).collect();
     let mut others: BTreeMap<(&str, Option<u64>), Vec<&Entry>> = BTreeMap::new();
@@ -119,9 +119,14 @@ pub(super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> 
             None => is_of_a_save(unit, other.name()),
         };
         let added = others.get(&(home, unit.step)).into_iter().flatten().filter(is_of_it).map(|f| f.path.clone());
+        let added: Vec<String> = added.collect();
+        let is_first =
+            |path: &&String| said(path).role == Some(Role::Model) && said(&unit.unit).role > Some(Role::Model);
+        let first = added.iter().filter(is_first).min_by_key(|path| (path.len(), *path));
+        let called = first.unwrap_or(&unit.unit).clone();
         let mut paths: Vec<String> = unit.paths.iter().cloned().chain(added).collect();
         paths.sort();
-        Candidate { paths, ..unit.clone() }
+        Candidate { unit: called, paths, ..unit.clone() }
     };
     units.iter().map(add).collect()
 }
@@ -354,13 +359,14 @@ mod tests {
     #[test]
     fn what_another_library_wrote_in_the_same_save_belongs_to_it() {
         for (unit, other) in [
-            ("optimizer_200.pt", "model_200.safetensors"),
-            ("optim_20.pt", "model_20.th"),
+            ("model_200.safetensors", "optimizer_200.pt"),
+            ("model_20.th", "optim_20.pt"),
+            ("ckpt_20.pt", "model_20.th"),
             ("run/w-20.weights.h5", "run/opt-20.npz"),
             ("m_2.ubj", "state_2.pkl"),
-            ("best/optimizer.pt", "best/model.safetensors"),
-            ("optimizer.pt", "pytorch_model-00001-of-00001.bin"),
-            ("last_optimizer.pt", "last_model.safetensors"),
+            ("best/model.safetensors", "best/optimizer.pt"),
+            ("pytorch_model-00001-of-00001.bin", "optimizer.pt"),
+            ("last_model.safetensors", "last_optimizer.pt"),
             ("model.pt", "rng.pkl"),
         ] {
             let bytes = |name: &str| match name.rsplit('.').next() {
@@ -372,13 +378,18 @@ mod tests {
             };
             let memory = Memory::default().with(unit, bytes(unit));
             let both = memory.with(other, bytes(other));
-            assert_eq!(complete_units(&both).len(), 1, "{unit}");
+            assert_eq!(
+                complete_units(&both).iter().map(|unit| &unit.0).collect::<Vec<_>>(),
+                [unit],
+                "a model goes first"
+            );
             let mut paths = newest(&both);
             paths.sort();
             let mut names = [unit, other];
             names.sort_unstable();
             assert_eq!(paths, names);
-            assert!(reason(&both.with(other, ""), unit).contains(other), "{other}");
+            assert!(reason(&both.clone().with(other, ""), unit).contains(other), "{other}");
+            assert_eq!(complete_units(&both.with(unit, "")), [], "{unit}");
         }
         for other in
             ["predictions_200.npz", "model_200.onnx", "model_100.safetensors", "a/model_200.npz", "ckpt_200.bin"]

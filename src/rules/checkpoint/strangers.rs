@@ -154,7 +154,7 @@ mod tests {
             "model.pt",
             &["model.pt", "optimizer.pt", "losses.pt", "vocab.pt", "losses_rank0.pt", "losses_rank1.pt"],
         );
-        is_one("optimizer.pt", &["model.safetensors", "optimizer.pt", "losses.pt"]);
+        is_one("model.safetensors", &["model.safetensors", "optimizer.pt", "losses.pt"]);
         is_one("last_model.pt", &["last_model.pt", "last_optim.pt", "losses.pt"]);
         is_one("last.pt", &["last.pt", "last_optim.pt", "losses.pt"]);
         is_one("model.pt", &["model.pt", "muon_optimizer.pt", "losses.pt"]);
