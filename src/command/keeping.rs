@@ -30,7 +30,7 @@ use crate::settings::checkpoint::{Checkpoints, Resuming};
 use crate::settings::model::{self, Model};
 use crate::supervisor::Keep;
 use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError, Restore, apart};
-use crate::supervisor::keeper::sibling::{Others, Sibling};
+use crate::supervisor::keeper::sibling::{self, Others, Sibling};
 use crate::supervisor::keeper::survey::Surveyed;
 use crate::supervisor::keeper::{self, LeftModel};
 
@@ -39,6 +39,8 @@ const LAUNCH_CHARS: usize = 200;
 
 /// Who keeps the checkpoints where there are several trainits on a node.
 const KEPT_BY: &str = "the trainit of local rank 0 on this node";
+/// And where one has started another.
+const KEPT_ABOVE: &str = "the trainit that this one runs below";
 
 /// What was said about checkpoints and the model.
 pub(super) struct Keeping {
@@ -92,7 +94,11 @@ impl Keeping {
         let Keeping { checkpoints: mut settings, places, .. } = self;
         settings.options = beside(settings.options, resolved);
         let node_rank = resolved.spec.said.node_rank;
-        let by = resolved.spec.beside_the_first().and_then(|_| settings.store.take()).map(|_| KEPT_BY);
+        let by = match resolved.spec.beside_the_first() {
+            Some(_) => Some(KEPT_BY),
+            None => is_below_the_keeper(&settings, &places, &resolved.spec, env).then_some(KEPT_ABOVE),
+        };
+        let by = by.filter(|_| settings.store.take().is_some());
         let store = node_rank.and_then(|node| Some(settings.store.take()?.of_node(node).to_string()));
         let config = Checkpoints { store: None, ..settings.clone() };
         let config = mirror_config(config, &places, node_rank.unwrap_or(0), false, env);
@@ -126,10 +132,15 @@ impl Keeping {
     pub(super) fn of_node(mut self, resolved: &Resolved, env: &Env) -> Option<Keep> {
         let (node_rank, local_rank) = (resolved.spec.said.node_rank, resolved.spec.beside_the_first());
         self.checkpoints.options = beside(self.checkpoints.options, resolved);
-        let model = self.model.filter(|_| local_rank.is_none());
+        let is_below = is_below_the_keeper(&self.checkpoints, &self.places, &resolved.spec, env);
+        let model = self.model.filter(|_| local_rank.is_none() && !is_below);
         let model = left_model(model, node_rank, &self.checkpoints, env);
-        let checkpoints = match local_rank {
-            Some(local_rank) => kept_beside(self.checkpoints, &self.places, &resolved.spec, local_rank, env),
+        let by = match local_rank {
+            Some(local_rank) => Some(format!("{KEPT_BY}; this one, of local rank {local_rank},")),
+            None => is_below.then(|| format!("{KEPT_ABOVE}; this one")),
+        };
+        let checkpoints = match by {
+            Some(by) => kept_beside(self.checkpoints, &self.places, &resolved.spec, &by, env),
             None => kept(self.checkpoints, &self.places, &resolved.spec, env)
                 .map(|checkpoints| with_others(checkpoints, &resolved.spec, env)),
         };
@@ -163,12 +174,20 @@ fn kept(mut settings: Checkpoints, places: &Found, spec: &ClusterSpec, env: &Env
     Some(keeper::Checkpoints { mirror, interval, settle, kept, alone, sibling: None, others: None })
 }
 
+/// Whether this trainit is part of the command of one that keeps the same checkpoints, as where the entrypoint of an image
+/// is trainit already and the variables set both: it would take the store from that one.
+fn is_below_the_keeper(settings: &Checkpoints, places: &Found, spec: &ClusterSpec, env: &Env) -> bool {
+    let (Some(dir), Some(store)) = (&settings.dir, &settings.store) else { return false };
+    let ours = known_as(places.real(dir), store, spec.said.node_rank, spec);
+    env.given("TRAINIT_SOCKET").is_some_and(|socket| sibling::is_of_its_keeper(Path::new(socket), &ours))
+}
+
 /// The checkpoints that the node's first trainit keeps, if it is there: this one waits for its restore.
 fn kept_beside(
     mut settings: Checkpoints,
     places: &Found,
     spec: &ClusterSpec,
-    local_rank: u32,
+    by: &str,
     env: &Env,
 ) -> Option<keeper::Checkpoints> {
     let (dir, store) = (settings.dir.clone()?, settings.store.clone());
@@ -177,8 +196,7 @@ fn kept_beside(
         return kept(settings, places, spec, env);
     };
     tracing::info!(
-        "checkpoints are kept by {KEPT_BY}; this one, of local rank {local_rank}, neither \
-         restores nor commits, and starts the command when that one has restored"
+        "checkpoints are kept by {by} neither restores nor commits, and starts the command when that one has restored"
     );
     // Where the node is only a guess it may be another than the first's.
     let is_guess = spec.said.process.as_ref().is_some_and(|process| process.node_guessed);
@@ -186,7 +204,12 @@ fn kept_beside(
     // Not to be taken for the first.
     let beside = Some(Kept { beside: true, ..known.clone() });
     let sibling = Sibling { kept: known, dir, store, tmp: env.given("TMPDIR").map(str::to_owned) };
-    Some(keeper::Checkpoints { sibling: Some(sibling), kept: beside, ..kept(settings, places, spec, env)? })
+    Some(keeper::Checkpoints {
+        sibling: Some(sibling),
+        kept: beside,
+        alone: false,
+        ..kept(settings, places, spec, env)?
+    })
 }
 
 /// The others of the node, where a launcher has started some.

@@ -128,3 +128,27 @@ fn where_a_store_lets_two_claim_one_number_the_one_whose_claim_was_written_over_
     assert_eq!(first.finish().expect_code(205).verdict()["reason"], "fenced");
     assert_eq!((place.steps(), fs::read_to_string(theirs.join("weights.bin")).unwrap()), (vec![], "theirs".to_owned()));
 }
+
+#[test]
+fn a_run_in_the_command_of_one_that_keeps_the_same_checkpoints_leaves_them_and_the_model_to_that_one() {
+    let place = Place::new();
+    place.save(100);
+    place.push();
+    let trainit = env!("CARGO_BIN_EXE_trainit");
+    let script = "[ \"$TRAINIT_RESUME_STEP\" = 100 ] || exit 2; mkdir $TRAINIT_CHECKPOINT_DIR/step-500; \
+                  echo 1 > $TRAINIT_CHECKPOINT_DIR/step-500/weights.bin; mkdir \"$TRAINIT_MODEL_DIR\"; \
+                  echo mine > \"$TRAINIT_MODEL_DIR/saved_model.pb\"";
+    // A third one is as far below the keeper.
+    let done = Trainit::new(["run", "--", trainit, "run", "--", trainit, "run", "--", "sh", "-c", script])
+        .env("TRAINIT_CHECKPOINT_STORE", place.url())
+        .env("TRAINIT_CHECKPOINT_DIR", place.path("checkpoints").to_str().unwrap())
+        .env("TRAINIT_MODEL_DIR", place.path("model").to_str().unwrap())
+        .env("TRAINIT_MODEL_STORE", format!("file://{}", place.path("models").display()))
+        .env("TRAINIT_SETTLE", "0s")
+        .env("TRAINIT_MIRROR_INTERVAL", "1h")
+        .output()
+        .expect_code(0);
+    assert_eq!(done.err().matches("are kept by the trainit that this one runs below").count(), 2, "{}", done.err());
+    assert_eq!(done.err().matches("the model is in").count(), 1, "{}", done.err());
+    assert_eq!((place.steps()[0], done.verdict()["committed_step"].as_u64()), (500, Some(500)), "{}", done.err());
+}

@@ -70,12 +70,21 @@ fn began(dir: &Path) -> SystemTime {
     dir.join(KEPT).metadata().and_then(|kept| kept.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
+/// What the run in this directory keeps.
+fn kept_in(dir: &Path) -> Option<Kept> {
+    let text = files::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten()?;
+    Kept::parse(&text)
+}
+
+/// Whether the run that has this socket keeps these, or is beside the one that does.
+pub fn is_of_its_keeper(socket: &Path, kept: &Kept) -> bool {
+    let found = socket.parent().and_then(kept_in);
+    found.is_some_and(|found| Kept { beside: kept.beside, ..found }.is(kept))
+}
+
 /// The directories of the runs that are known by this.
 fn runs(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
-    let is_one = |dir: &PathBuf| {
-        let text = files::read_small(&dir.join(KEPT).to_string_lossy(), KEPT_BYTES).ok().flatten();
-        text.and_then(|text| Kept::parse(&text)).is_some_and(|found| found.is(kept))
-    };
+    let is_one = |dir: &PathBuf| kept_in(dir).is_some_and(|found| found.is(kept));
     run_dir::own(tmp).into_iter().filter(is_one).collect()
 }
 
