@@ -201,6 +201,54 @@ fn an_optimizer_that_is_saved_over_beside_numbered_models_is_committed_with_the_
     assert_eq!(fs::read_to_string(place.local().join("optimizer.pt")).unwrap(), "4\n");
 }
 
+#[test]
+fn what_each_save_writes_over_beside_steps_of_any_form_is_put_back_as_it_was_with_the_newest() {
+    for step in ["model_$n.msgpack", "run/step-$n/model.pt", "epoch_$n.pt"] {
+        let place = Place::new();
+        let home = if step.starts_with("run/") { "run/" } else { "" };
+        let script = format!(
+            r#"for n in 1 2 3; do mkdir -p "$(dirname "$D/{step}")"; for name in {step} {home}optimizer.pt {home}state.json {home}rng_state {home}train.log
+               do echo $n >"$D/$name"; done; committed $n; done"#
+        );
+        run(&place, &[], &script).expect_code(0);
+        let mut names = ["optimizer.pt", "rng_state", "state.json"].map(|name| format!("{home}{name}")).to_vec();
+        names.push(step.replace("$n", "3"));
+        names.sort();
+        assert_eq!(next_start(&place, &[]).0, names, "{step}");
+        let saved = |name: &String| fs::read_to_string(place.local().join(name)).unwrap();
+        assert!(names.iter().all(|name| saved(name) == "3\n"), "{step}");
+        assert_eq!(place.steps(), [3, 2, 1], "{step}");
+    }
+}
+
+#[test]
+fn an_optimizer_that_is_ahead_of_the_newest_step_is_not_mixed_with_it() {
+    for step in ["model_$1.pt", "model_$1.msgpack", "step-$1/model.pt"] {
+        let place = Place::new();
+        let script = format!(
+            r#"[ "$TRAINIT_RESUME_FROM" ] && {{ cat "$D/optimizer.pt"; exit; }}
+               model() {{ mkdir -p "$D/step-$1"; echo "$1" >"$D/{step}"; }}
+               for n in 1 2; do echo $n >"$D/optimizer.pt"; model $n; committed $n; done; echo 3 >"$D/optimizer.pt"; kill -9 $$"#
+        );
+        let done = run(&place, &[], &script).expect_code(0);
+        assert_eq!((done.out().as_str(), place.steps()), ("2\n", vec![2, 1]), "{step}: {}", done.err());
+        next_start(&place, &[]);
+        assert_eq!(fs::read_to_string(place.local().join("optimizer.pt")).unwrap(), "2\n", "{step}");
+    }
+}
+
+#[test]
+fn what_is_saved_over_beside_a_step_is_told_from_what_is_called_so_in_it() {
+    let place = Place::new();
+    let script = r#"for n in 1 2; do mkdir "$D/step-$n"; for name in model.pt optimizer.pt; do echo "$n in it" >"$D/step-$n/$name"; done
+                    echo "$n beside it" >"$D/optimizer.pt"; committed $n; done"#;
+    run(&place, &[], script).expect_code(0);
+    let names = ["optimizer.pt", "step-2/model.pt", "step-2/optimizer.pt"];
+    assert_eq!(next_start(&place, &[]).0, names);
+    let saved = names.map(|name| fs::read_to_string(place.local().join(name)).unwrap());
+    assert_eq!(saved, ["2 beside it\n", "2 in it\n", "2 in it\n"]);
+}
+
 /// `save NAME` writes an archive as `torch.save` does, `trainer N` a checkpoint as Transformers' `Trainer` does.
 const SAVES: &str = r#"
     save() { printf 'PK\003\004PK\005\006\0\0\0\0\0\0\0\0\0\0\0\0\004\0\0\0\0\0' >"$D/$1"; sleep 0.05; }

@@ -35,7 +35,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         let step = scan.step(prefix, Some(batch))?;
         // One file is what the framework loads; of several it is told the common part.
         let unit = if let [only] = paths.as_slice() { only.clone() } else { prefix.to_owned() };
-        Some(Candidate { unit, step, paths })
+        Some(Candidate::of(unit, step, paths))
     };
     units.into_iter().filter_map(unit).collect()
 }

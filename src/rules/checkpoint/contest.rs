@@ -10,7 +10,7 @@ use super::layout::Makeup;
 use super::listing::{Listing, name_of, parent_of};
 use super::order::APART_NS;
 use super::unit::{Candidate, Scan, is_steps};
-use super::{Found, aside, check, complete, siblings};
+use super::{Found, aside, check, complete, saved_over, siblings};
 
 /// Leaves out the copies (in `wandb`) where there are others.
 pub(super) fn without_copies(candidates: &mut Vec<Candidate>) {
@@ -33,7 +33,9 @@ pub(super) fn gives_way(scan: &Scan, first: &Found, other: &Found) -> bool {
         return !are_copies(&other.candidates) && holds_steps(scan, other);
     }
     let is_before = || first.layout.makeup != Makeup::OneFile && is_before(scan, first, other);
-    (is_stray(first) || is_before()) && holds_steps(scan, other) || is_overtaken(scan, first, other)
+    (is_stray(first) || is_before()) && holds_steps(scan, other)
+        || saved_over::are_parts(scan, first, other)
+        || is_overtaken(scan, first, other)
 }
 
 /// What is the first's is no checkpoint of the other's, nor a part of one.

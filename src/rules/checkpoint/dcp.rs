@@ -48,7 +48,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     if !in_itself.iter().any(|path| path.ends_with(".distcp")) || found.iter().any(|unit| unit.step.is_some()) {
         return found;
     }
-    vec![Candidate { unit: METADATA.to_owned(), step: None, paths: in_itself }]
+    vec![Candidate::of(METADATA.to_owned(), None, in_itself)]
 }
 
 /// A model and its optimizer may be two of them in the directory of one step: that one is the unit.

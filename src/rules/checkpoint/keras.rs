@@ -54,7 +54,7 @@ fn backup(scan: &Scan, weights: &str) -> Option<Candidate> {
     let paths = scan.listing.within(home).filter(|e| is_part(e.name())).map(|e| e.path.clone()).collect();
     let metadata = scan.text(&join(home, METADATA)).and_then(|t| json::python_json::<Metadata>(&mut t.as_bytes()).ok());
     let step = scan.step(weights, metadata.map(|m| m.epoch))?;
-    Some(Candidate { unit: weights.to_owned(), step, paths })
+    Some(Candidate::of(weights.to_owned(), step, paths))
 }
 
 fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {

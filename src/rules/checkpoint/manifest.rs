@@ -207,18 +207,22 @@ impl Manifest {
         self.files.first().filter(|file| self.files.len() == 1 && file.kind == ItemKind::File && file.path == self.unit)
     }
 
-    /// Whether the unit is one directory that holds everything.
+    /// Whether the unit is a directory, and not a file or what the names of several begin with.
     pub fn is_directory(&self) -> bool {
-        let inside = format!("{}/", self.unit);
-        !self.files.is_empty() && self.files.iter().all(|f| f.path.starts_with(&inside))
+        self.files.iter().any(|f| self.is_inside(&f.path))
     }
 
-    /// What a restore puts in place, each by one rename: the unit's directory, or the files that are not there already.
+    /// Whether the unit is a directory and this is in it.
+    pub fn is_inside(&self, path: &str) -> bool {
+        path.strip_prefix(&self.unit).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    /// What a restore puts in place, each by one rename: the unit's directory, and the files elsewhere that are not there already.
     pub fn places(&self, equal: &HashSet<String>) -> Vec<&str> {
-        if self.is_directory() {
-            return vec![&self.unit];
-        }
-        self.regular().map(|f| f.path.as_str()).filter(|path| !equal.contains(*path)).collect()
+        let directory = self.is_directory().then_some(self.unit.as_str());
+        let others = self.regular().map(|f| f.path.as_str());
+        let others = others.filter(|path| !self.is_inside(path) && !equal.contains(*path));
+        directory.into_iter().chain(others).collect()
     }
 
     /// Whether the unit is a file, the directory of one, or what the names of several begin with.

@@ -38,6 +38,7 @@ pub mod plan;
 pub mod pointing;
 mod roles;
 mod same_save;
+mod saved_over;
 mod siblings;
 mod strangers;
 mod structure;
@@ -56,6 +57,7 @@ pub use fixed_name::{There, copies, there};
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
 pub use mixed::beyond;
+pub use saved_over::is_of_the_next;
 pub use siblings::of_the_same_save;
 pub use unit::{Candidate, Options, Scan};
 
@@ -120,7 +122,9 @@ pub fn is_sure(found: &Found, scan: &Scan, candidate: &Candidate, since_ns: i64)
 /// be still to come, or was left out.
 pub fn is_as_before(found: &Found, scan: &Scan, candidate: &Candidate) -> bool {
     let is_told = !found.layout.makeup.is_anybodys() || scan.options.marker.is_some();
-    is_told || parts::as_before(scan, candidate, &found.candidates, false).is_ok()
+    is_told
+        || saved_over::are_current(candidate, &found.candidates)
+            && parts::as_before(scan, candidate, &found.candidates, false).is_ok()
 }
 
 /// The pointers that shall name this unit: those of its layout, and any beside it that already do.
@@ -177,11 +181,13 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     let mut chosen = better.unwrap_or(first);
     if chosen.layout.makeup == Makeup::OneFile {
         chosen.candidates = strangers::drawn_in(siblings::of_ranks(siblings::with_others(scan, chosen.candidates)));
+        chosen.candidates = saved_over::drawn_in(scan, chosen.candidates);
         contest::forget_steps(scan, &mut chosen.candidates);
     }
     fixed_name::without_copies(scan, &mut chosen);
     if chosen.layout.makeup.is_anybodys() {
         chosen.candidates = notes::with_notes(scan, chosen.candidates);
+        saved_over::with_files(scan, &mut chosen);
     }
     Some(chosen)
 }

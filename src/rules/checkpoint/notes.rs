@@ -8,7 +8,7 @@ use super::roles::{Role, Said};
 use super::unit::{Candidate, Scan, step_in};
 
 /// Longer ones are data, bytes.
-const LONGEST: u64 = 16 << 20;
+pub(super) const LONGEST: u64 = 16 << 20;
 /// What is written so long after the files themselves is no note of theirs, but a log that goes on and never lies still. What
 /// has a step in its name does not go on for long.
 const LATER_NS: i64 = 30_000_000_000;
@@ -58,7 +58,7 @@ fn is_of_a_save(note: &str, unit: &str) -> bool {
 }
 
 /// An index of weights is none: what it names must be there.
-fn is_text(name: &str) -> bool {
+pub(super) fn is_text(name: &str) -> bool {
     let is_one = [".json", ".yaml", ".yml", ".txt"].iter().any(|end| name.ends_with(end));
     is_one && !name.ends_with(".index.json")
 }
@@ -109,8 +109,7 @@ mod tests {
 
     #[test]
     fn what_is_noted_of_something_else_or_is_a_log_that_goes_on_is_left() {
-        for other in ["trainer_state_5.json", "b/state_10.json", "vocab.txt", "state_10.json.tmp", "trainer_state.json"]
-        {
+        for other in ["trainer_state_5.json", "b/state_10.json", "vocab.txt", "state_10.json.tmp", "b/state.json"] {
             assert_eq!(newest(&saved(&["model_10.pt", other])), ["model_10.pt"], "{other}");
         }
         for other in ["metrics.json", "b/trainer_state.json", "best_state.json", "model.json"] {

@@ -49,7 +49,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         let first = holders.min_by_key(|holder| (holder.len(), *holder))?;
         let unit = join(&join(session, first), iteration);
         let step = scan.step(&unit, iteration.trim_start_matches("iter_").parse().ok())?;
-        Some(Candidate { unit, step, paths: paths.into_iter().map(str::to_owned).collect() })
+        Some(Candidate::of(unit, step, paths.into_iter().map(str::to_owned).collect()))
     };
     iterations.into_iter().filter_map(unit).collect()
 }

@@ -28,7 +28,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let roots = roots(scan);
     if roots.contains("") {
         let paths = scan.listing.within("").map(|e| e.path.clone()).collect();
-        return vec![Candidate { unit: METADATA.to_owned(), step: None, paths }];
+        return vec![Candidate::of(METADATA.to_owned(), None, paths)];
     }
     let beside = beside(scan, &roots);
     let holds_a_root = |path: &str| roots.iter().any(|r| is_in(r, path));
@@ -151,8 +151,7 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     let saved = beside.saved(|| {
         let saved = scan.listing.entries().iter().filter(|e| has(&e.path, METADATA) || has(&e.path, COMMIT));
         let step = |e: &Entry| scan.step(&e.path, number(e.name())).flatten();
-        let mut saved: Vec<Candidate> =
-            saved.map(|e| Candidate { unit: e.path.clone(), step: step(e), paths: Vec::new() }).collect();
+        let mut saved: Vec<Candidate> = saved.map(|e| Candidate::of(e.path.clone(), step(e), Vec::new())).collect();
         saved.sort_by(|a, b| (parent_of(&a.unit), a.step).cmp(&(parent_of(&b.unit), b.step)));
         saved
     });

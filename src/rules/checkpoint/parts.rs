@@ -85,7 +85,8 @@ pub(super) fn as_before<'a>(
         let files = units.into_iter().flat_map(|o| {
             let within = move |path: &'a str| path.strip_prefix(o.unit.as_str())?.strip_prefix('/');
             let name = move |f: &'a Entry| if inside { within(&f.path) } else { Some(f.path.as_str()) };
-            o.entries(scan.listing).filter(matters).filter_map(name)
+            // What each save writes over is of one of them only.
+            o.entries(scan.listing).filter(matters).filter(|f| !o.is_fixed(&f.path)).filter_map(name)
         });
         Saved { names: files.filter(|name| !only_ranks || siblings::is_of_a_rank(name)).collect(), step }
     };

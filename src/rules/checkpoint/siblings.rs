@@ -133,10 +133,15 @@ pub(super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> 
 
 /// Whether a file is weights or state by its name, of any type that is not for exported or derived ones.
 fn is_state(name: &str) -> bool {
-    const EXPORTED: &str = "onnx pb tflite mlmodel engine trt plan gguf ggml ptl pte htm dot ini cfg json txt";
     const WORDS: &str = "model optim opt state weights sched scaler rng ema buffer policy actor critic adapter params";
-    let (before, extension) = name.rsplit_once('.').unwrap_or((name, ""));
-    !EXPORTED.split(' ').any(|known| known == extension) && WORDS.split(' ').any(|word| before.contains(word))
+    let before = name.rsplit_once('.').map_or(name, |(before, _)| before);
+    !is_exported(name) && WORDS.split(' ').any(|word| before.contains(word))
+}
+
+pub(super) fn is_exported(name: &str) -> bool {
+    const EXPORTED: &str = "onnx pb tflite mlmodel engine trt plan gguf ggml ptl pte htm dot ini cfg json txt";
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    EXPORTED.split(' ').any(|known| known == extension)
 }
 
 fn stem(name: &str) -> &str {

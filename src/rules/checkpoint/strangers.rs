@@ -1,7 +1,6 @@
 //! Files without a step whose names say nothing of a save that lies beside them: `losses.pt` beside `model.pt` and
-//! `optimizer.pt`, and what is saved over beside steps: `optimizer.pt` beside `model_4.pt`. By its time each would be the
-//! newest checkpoint, and there is no model in it. It is a part of the save, then: what was saved by the same trainer it may
-//! want.
+//! `optimizer.pt`. By its time each would be the newest checkpoint, and there is no model in it. It is a part of the save,
+//! then: what was saved by the same trainer it may want. (Beside steps, [`super::saved_over`] has them.)
 
 use std::collections::BTreeMap;
 
@@ -18,8 +17,7 @@ pub(super) fn drawn_in(units: Vec<Candidate>) -> Vec<Candidate> {
     // A model becomes such a save by an optimizer that is called otherwise (`muon_optimizer.pt`), and draws in the others.
     let is_model = |unit: &Candidate, _: &[Candidate]| unit.step.is_none() && has_model(unit);
     let units = added(units, &is_model, |said| said.role == Some(Role::Beside));
-    let units = added(units, &is_save, |_| true);
-    added(units, &is_step, |_| true)
+    added(units, &is_save, |_| true)
 }
 
 type IsHome<'a> = &'a dyn Fn(&Candidate, &[Candidate]) -> bool;
@@ -41,7 +39,7 @@ fn added(mut units: Vec<Candidate>, is_home: IsHome, is_part: fn(&Said) -> bool)
     units
 }
 
-fn is_stranger(unit: &Candidate, is_part: fn(&Said) -> bool) -> bool {
+pub(super) fn is_stranger(unit: &Candidate, is_part: fn(&Said) -> bool) -> bool {
     let is_one = |said: Said| said.role != Some(Role::Model) && !said.may_be_whole && is_part(&said);
     unit.step.is_none() && !is_a_save(unit) && unit.paths.iter().all(|path| is_one(said(path)))
 }
@@ -55,7 +53,7 @@ fn is_save(unit: &Candidate, _: &[Candidate]) -> bool {
 }
 
 /// One of a step that is surely one (`epoch_4.pt`, `model_4.pt`, not `resnet50.pth`).
-fn is_step(unit: &Candidate, all: &[Candidate]) -> bool {
+pub(super) fn is_step(unit: &Candidate, all: &[Candidate]) -> bool {
     unit.step.is_some() && (has_model(unit) || contest::counts(unit, all))
 }
 

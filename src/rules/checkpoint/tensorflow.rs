@@ -41,7 +41,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let units = units.into_iter().filter(|(prefix, paths)| is_ours(paths) && !is_exported(prefix));
     let units = units.filter_map(|(prefix, paths)| {
         let step = scan.step(prefix, step_in_stem(name_of(prefix)))?;
-        Some(Candidate { unit: prefix.to_owned(), step, paths })
+        Some(Candidate::of(prefix.to_owned(), step, paths))
     });
     with_rest(scan, units.collect(), STATE)
 }

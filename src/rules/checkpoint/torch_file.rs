@@ -63,7 +63,7 @@ fn espnets_of(files: &[&Entry]) -> Vec<Candidate> {
         let step = paths.iter().filter_map(|path| epoch(path)).max()?;
         paths.push(checkpoint.path.clone());
         paths.sort();
-        Some(Candidate { unit: checkpoint.path.clone(), step: Some(step), paths })
+        Some(Candidate::of(checkpoint.path.clone(), Some(step), paths))
     };
     files.iter().filter(|f| f.name() == ESPNETS).filter_map(|f| unit(&f)).collect()
 }

@@ -170,7 +170,9 @@ fn parts<'a>(unit: &'a Candidate, scan: &'a Scan) -> Vec<&'a str> {
     if scan.listing.get(&unit.unit).is_some_and(|entry| entry.kind == Kind::Directory) {
         return vec![&unit.unit];
     }
-    let own = unit.entries(scan.listing).filter(|entry| entry.kind != Kind::Directory && !unit.is_note(entry));
+    let own = unit
+        .entries(scan.listing)
+        .filter(|entry| entry.kind != Kind::Directory && !unit.is_note(entry) && !unit.is_fixed(&entry.path));
     own.map(|entry| entry.path.as_str()).collect()
 }
 

@@ -81,18 +81,25 @@ pub struct Candidate {
     pub step: Option<u64>,
     /// Paths of its entries (files, symbolic links and directories), sorted.
     pub paths: Vec<String>,
+    /// Those of them that each save writes over, under a name without a step ([`super::saved_over`]).
+    pub fixed: Vec<String>,
 }
 
 impl Candidate {
+    /// A unit of these entries.
+    pub fn of(unit: String, step: Option<u64>, paths: Vec<String>) -> Candidate {
+        Candidate { unit, step, paths, fixed: Vec::new() }
+    }
+
     /// A unit of one file.
     pub fn file(entry: &Entry, step: Option<u64>) -> Candidate {
-        Candidate { unit: entry.path.clone(), step, paths: vec![entry.path.clone()] }
+        Candidate::of(entry.path.clone(), step, vec![entry.path.clone()])
     }
 
     /// A unit of everything in a directory.
     pub fn directory(listing: &Listing, path: &str, step: Option<u64>) -> Candidate {
         let paths = listing.below(path).iter().map(|e| e.path.clone()).collect();
-        Candidate { unit: path.to_owned(), step, paths }
+        Candidate::of(path.to_owned(), step, paths)
     }
 
     /// Its entries in the listing.
@@ -111,9 +118,14 @@ impl Candidate {
         self.entries(listing).filter(leaves).map(|e| e.path.as_str())
     }
 
-    /// The newest modification time of its files, nanoseconds since 1970.
+    /// Whether each save writes over this one of its files.
+    pub fn is_fixed(&self, path: &str) -> bool {
+        self.fixed.iter().any(|fixed| fixed == path)
+    }
+
+    /// The newest modification time of its own files, nanoseconds since 1970: the next save may have written over the others.
     pub fn newest_ns(&self, listing: &Listing) -> i64 {
-        self.files(listing).map(|e| e.mtime_ns).max().unwrap_or(0)
+        self.files(listing).filter(|e| !self.is_fixed(&e.path)).map(|e| e.mtime_ns).max().unwrap_or(0)
     }
 
     /// Bytes of all its files.

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::budget::Budget;
 use super::guard::AT_ONCE;
 use super::known::{Known, Sent};
-use super::look::{Local, same_bytes};
+use super::look::Local;
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
 use super::pieces::Pieces;
 use super::pins::{Pins, pin, unchanged, unpin};
@@ -22,7 +22,7 @@ use crate::edge::store::{Created, Store, Trouble};
 use crate::edge::{clock, limits};
 use crate::rules::checkpoint::Kind;
 use crate::rules::checkpoint::manifest::{Item, Manifest, SCHEMA};
-use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp, data_key};
+use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::exit;
 
@@ -254,9 +254,9 @@ impl Mirror {
 
     /// Whether the store holds this one, or a newer.
     fn holds(&self, local: &Local) -> bool {
-        self.committed.as_ref().is_some_and(|committed| {
-            same_bytes(&committed.entries, &local.entries) || !committed.is_before(&local.candidate.unit, local.age)
-        })
+        self.committed
+            .as_ref()
+            .is_some_and(|committed| committed.holds(local) || !committed.is_before(&local.candidate.unit, local.age))
     }
 
     /// What the next run will find.
@@ -312,7 +312,7 @@ impl Mirror {
             made: &self.made,
         };
         let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
-            let key = data_key(&local.candidate.unit, &stamp, &entry.path);
+            let key = local.key(&stamp, &entry.path);
             let (sending, from) = (&sending, pins.held(entry));
             async move {
                 let sent = sending.send(entry, from, key).await;
@@ -349,6 +349,7 @@ impl Mirror {
             entries: local.entries.clone(),
             names: local.names.clone(),
             age: local.age,
+            fixed: local.candidate.fixed.clone(),
             stamp: self.ours()?.1,
         });
         let (store, stamp) = self.ours()?;

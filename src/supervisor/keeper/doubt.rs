@@ -43,8 +43,9 @@ impl Mirror {
             let scan = Scan { listing: &listing, peek: &peek, options: &options };
             let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
             let units = found.candidates.iter().map(|unit| (unit, unit.newest_ns(&listing)));
-            let doubtful = units.filter(|(unit, newest)| {
-                *newest > since && complete(&found, &scan, unit).is_ok() && !is_sure(&found, &scan, unit, since)
+            let doubtful = units.filter(|(unit, _)| {
+                let is_late = unit.files(&listing).any(|file| file.mtime_ns > since);
+                is_late && complete(&found, &scan, unit).is_ok() && !is_sure(&found, &scan, unit, since)
             });
             Ok(doubtful.map(|(unit, newest)| (unit.unit.clone(), newest)).collect())
         });
@@ -115,6 +116,7 @@ mod tests {
             entries: Vec::new(),
             names: Default::default(),
             age: Age { step: Some(2), newest_ns: secs(1_002).as_nanos() as i64 },
+            fixed: Vec::new(),
             stamp: Stamp { attempt: Attempt { number: 1, tag: None }, seq: 1 },
         });
         mirror.cut_off.note(secs(1_004).as_nanos() as i64);

@@ -88,18 +88,19 @@ impl Mirror {
             lanes: Lanes::open(manifest.regular().filter(is_large).count()).await,
         };
         let shared = &ways;
-        let files = manifest.regular().filter(|f| whole_unit || !equal.contains(&f.path)).map(|item| {
-            let to = format!("{temporary}/{}", item.path);
-            let is_here = equal.contains(&item.path);
-            async move {
-                // What is here already gets a second name; where that cannot be, it is fetched like the rest.
-                if !(is_here && link(dir, &item.path, &to).await) {
-                    self.fetch_file(store, dir, item, &to, shared).await?;
+        let files =
+            manifest.regular().filter(|f| manifest.is_inside(&f.path) || !equal.contains(&f.path)).map(|item| {
+                let to = format!("{temporary}/{}", item.path);
+                let is_here = equal.contains(&item.path);
+                async move {
+                    // What is here already gets a second name; where that cannot be, it is fetched like the rest.
+                    if !(is_here && link(dir, &item.path, &to).await) {
+                        self.fetch_file(store, dir, item, &to, shared).await?;
+                    }
+                    self.config.faults.point(21);
+                    Ok(())
                 }
-                self.config.faults.point(21);
-                Ok(())
-            }
-        });
+            });
         stream::iter(files).buffer_unordered(habits.at_once).try_collect::<()>().await?;
         ways.lanes.close().await;
         let others = manifest.files.iter().filter(|f| f.kind != ItemKind::File);

@@ -12,6 +12,7 @@ use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::edge::{limits, links, walk};
 use crate::rules::checkpoint::manifest::ORDINARY;
+use crate::rules::checkpoint::names::{Stamp, data_key};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
     Candidate, Entry, Kind, Layout, Listing, Options, Scan, beyond, complete, copies, is_as_before, linked,
@@ -35,6 +36,17 @@ pub(crate) struct Local {
     pub(crate) is_less: bool,
     /// Another unit of the same save, which is not in it.
     pub(crate) other: Option<String>,
+}
+
+impl Local {
+    /// The key of one of its files in the store.
+    pub(super) fn key(&self, stamp: &Stamp, path: &str) -> String {
+        let unit = &self.candidate.unit;
+        let is_inside = |path: &str| path.strip_prefix(unit).is_some_and(|rest| rest.starts_with('/'));
+        // Beside a directory another may be called as one in it.
+        let is_beside = !is_inside(path) && self.candidate.paths.iter().any(|path| is_inside(path));
+        data_key(if is_beside { path } else { unit }, stamp, path)
+    }
 }
 
 /// One look at the directory.

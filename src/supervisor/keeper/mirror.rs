@@ -16,6 +16,7 @@ pub use super::config::{MirrorConfig, Restore};
 use super::doubt::CutOff;
 use super::inbox::Haste;
 use super::known::Known;
+use super::look::{Local, same_bytes};
 use super::made::Made;
 use super::names::Names;
 use super::nook::sweep;
@@ -33,7 +34,7 @@ use crate::edge::store::{Store, StoreError, Trouble};
 use crate::rules::checkpoint::address::{Address, Nearness};
 use crate::rules::checkpoint::names::{Attempt, OWN, Stamp, hash16};
 use crate::rules::checkpoint::plan::{self, Age};
-use crate::rules::checkpoint::{Entry, Layout};
+use crate::rules::checkpoint::{Entry, Layout, is_of_the_next};
 use crate::rules::exit;
 
 /// Why the mirror cannot do what it must, and the exit code that goes with it.
@@ -156,10 +157,25 @@ pub(crate) struct Committed {
     pub(crate) entries: Vec<Entry>,
     pub(crate) names: Names,
     pub(crate) age: Age,
+    /// Those of its files that each save writes over.
+    pub(crate) fixed: Vec<String>,
     pub(crate) stamp: Stamp,
 }
 
 impl Committed {
+    /// Whether it is this one, but for what the next save has written over already: mixed with that it would be none.
+    pub(crate) fn holds(&self, local: &Local) -> bool {
+        let fixed = &local.candidate.fixed;
+        let is_own = |entry: &&Entry| !fixed.contains(&entry.path) && !self.fixed.contains(&entry.path);
+        let own = |entries: &[Entry]| entries.iter().filter(is_own).cloned().collect::<Vec<Entry>>();
+        let is_held = |now: &Entry| {
+            let held = self.entries.iter().find(|entry| entry.path == now.path);
+            held.is_some_and(|held| held.same_bytes(now) || is_of_the_next(held, now, local.age.newest_ns))
+        };
+        let mut written_over = local.entries.iter().filter(|entry| fixed.contains(&entry.path));
+        same_bytes(&own(&self.entries), &own(&local.entries)) && written_over.all(is_held)
+    }
+
     /// Whether this one is to be committed after it: newer, or written since, which no clock need tell.
     pub(crate) fn is_before(&self, unit: &str, age: Age) -> bool {
         self.unit == unit || self.beside.get(unit) != Some(&age) || plan::supersedes(age, self.age)

@@ -23,10 +23,8 @@ impl Mirror {
         settle: Option<Duration>,
         limit: Option<Duration>,
     ) -> Result<Local, Stop> {
-        let Some(mut settle) = settle else { return Ok(local) };
-        if local.is_less && self.is_patient && limit.is_none() {
-            settle *= PATIENCE;
-        }
+        let Some(settle) = settle else { return Ok(local) };
+        let times = if local.is_less && self.is_patient && limit.is_none() { PATIENCE } else { 1 };
         let now = self.clock.now();
         let since = match self.seen.take() {
             Some((entries, since)) if entries == local.entries => since,
@@ -35,8 +33,10 @@ impl Mirror {
         self.seen = Some((local.entries.clone(), since));
         let unit = &local.candidate.unit;
         self.restless.0.clone_from(unit);
-        if settle > now.saturating_sub(since) {
-            self.haste.wait(settle, || self.clock.now().saturating_sub(since)).await;
+        // What was missing may come before it was waited for that long.
+        let pauses = (1..=times).map(|time| settle * time);
+        for pause in pauses.filter(|pause| *pause > now.saturating_sub(since)) {
+            self.haste.wait(pause, || self.clock.now().saturating_sub(since)).await;
             if self.haste.is_over() {
                 return Err(Stop::Changed("the command came to its end before it had lain still".to_owned()));
             }
@@ -48,6 +48,9 @@ impl Mirror {
                     Some(_) => format!("{unit} is still being written"),
                     None => format!("{unit} was deleted before it had lain still"),
                 }));
+            }
+            if self.clock.now().saturating_sub(since) < pause {
+                break;
             }
         }
         let files: HashSet<_> =

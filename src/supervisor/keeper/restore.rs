@@ -291,21 +291,22 @@ impl Mirror {
     async fn remember(&mut self, name: &CommitName, manifest: &Manifest) {
         self.parent = Some(name.stamp.clone());
         self.ignored.remove(&manifest.unit);
-        let (mut entries, mut beside) = (Vec::new(), BTreeMap::new());
+        let (mut entries, mut fixed, mut beside) = (Vec::new(), Vec::new(), BTreeMap::new());
         if let Ok(look) = self.look(None).await {
             if self.is_first {
                 self.remarks.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
             }
             self.caution(&look);
             beside = look.ages;
+            let ours = look.newest.filter(|local| local.candidate.unit == manifest.unit);
+            fixed = ours.map_or(fixed, |local| local.candidate.fixed);
             let restored: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
-            let inside = format!("{}/", manifest.unit);
-            let is_ours = |path: &str| restored.contains(path) || manifest.is_directory() && path.starts_with(&inside);
+            let is_ours = |path: &str| restored.contains(path) || manifest.is_inside(path);
             entries = look.listing.entries().iter().filter(|e| is_ours(&e.path)).cloned().collect();
         }
         let (unit, stamp) = (manifest.unit.clone(), name.stamp.clone());
         let names = self.names_of_commit(manifest).await;
-        self.committed = Some(Committed { unit, beside, entries, names, age: age(manifest), stamp });
+        self.committed = Some(Committed { unit, beside, entries, names, age: age(manifest), fixed, stamp });
     }
 
     /// Writes down whose the directory is now, and which local units were left behind by going back; `on_purpose`: from
