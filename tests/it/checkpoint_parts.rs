@@ -1,8 +1,9 @@
 //! Trainers that save into several files side by side, or write the finished model among their checkpoints: all that the
 //! next start needs is committed and put back on an empty disk, and nothing else.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Finished, Trainit};
@@ -54,17 +55,51 @@ fn a_model_whose_optimizer_is_still_being_gathered_is_not_committed_alone() {
 }
 
 #[test]
-fn half_of_a_step_that_is_saved_in_two_directories_is_told_of_and_a_copy_is_not() {
-    let save = |critic: &str| {
+fn a_step_that_is_saved_in_a_directory_for_each_of_its_parts_is_committed_and_put_back_whole() {
+    for (script, names, unit) in [
+        (
+            r#"for part in actor critic; do mkdir -p "$D/$part/step-$n/state"; echo $n >"$D/$part/step-$n/state/model.pt"; done"#,
+            ["actor/step-2/state/model.pt", "critic/step-2/state/model.pt"],
+            "step-2",
+        ),
+        (
+            r#"mkdir -p "$D/models" "$D/optims"; echo $n >"$D/models/model_$n.pt"; echo $n >"$D/optims/optim_$n.pt""#,
+            ["models/model_2.pt", "optims/optim_2.pt"],
+            "model_2.pt",
+        ),
+    ] {
+        let place = Place::new();
+        let done = run(&place, &[], &format!("for n in 1 2; do {script}; committed $n; done")).expect_code(0);
+        assert!(!done.err().contains("is NOT"), "{}", done.err());
+        assert_eq!(next_start(&place, &[]), (names.map(str::to_owned).to_vec(), unit.to_owned()));
+        assert!(names.iter().all(|name| fs::read_to_string(place.local().join(name)).unwrap() == "2\n"));
+        assert_eq!(place.steps(), [2, 1]);
+        // What lies there otherwise is in the way of the whole of it.
+        let changed = place.local().join(names[1]);
+        for path in [&changed, &changed.with_file_name("more.pt")] {
+            fs::write(path, "of long ago").unwrap();
+            File::options().append(true).open(path).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        }
+        place.checkpoint("pull").output().expect_code(0);
+        assert_eq!(fs::read_to_string(&changed).unwrap(), "2\n");
+        assert_eq!(changed.with_file_name("more.pt").exists(), unit != "step-2");
+    }
+}
+
+#[test]
+fn half_of_a_step_in_directories_that_say_nothing_of_a_part_is_told_of_and_a_copy_is_not() {
+    let save = |other: &str| {
         let place = Place::new();
         let script = format!(
-            r#"for name in actor critic; do mkdir -p "$D/$name/step-200"; done
-               echo 1 >"$D/actor/step-200/model.pt"; echo {critic} >"$D/critic/step-200/model.pt""#
+            r#"for name in a b; do mkdir -p "$D/$name/step-200"; done
+               echo 1 >"$D/a/step-200/model.pt"; echo {other} >"$D/b/step-200/model.pt""#
         );
         run(&place, &[], &script).expect_code(0).err()
     };
-    let told = save("22");
-    assert_eq!(told.matches("of the same step and the same time, is NOT").count(), 1, "{told}");
+    for other in ["2", "22"] {
+        let told = save(other);
+        assert_eq!(told.matches("of the same step and the same time, is NOT").count(), 1, "{told}");
+    }
     assert!(!save("1").contains("is NOT"));
 }
 

@@ -3,14 +3,14 @@
 //! JSON, UTF-8, keys sorted, named by its own hash. One that was read is hostile until [`Manifest::read`] has gone
 //! through it: it decides which files are written where.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::hostile::{bounded, shown};
 pub use super::hostile::{key, path};
 use super::layout::Pointer;
-use super::listing::parent_of;
+use super::listing::{name_of, parent_of};
 use super::names::{Attempt, CommitName, Stamp};
 
 /// What a directory's permission bits are where nobody thought of them.
@@ -209,20 +209,25 @@ impl Manifest {
 
     /// Whether the unit is a directory, and not a file or what the names of several begin with.
     pub fn is_directory(&self) -> bool {
-        self.files.iter().any(|f| self.is_inside(&f.path))
+        self.files.iter().any(|f| is_in(&self.unit, &f.path))
     }
 
-    /// Whether the unit is a directory and this is in it.
-    pub fn is_inside(&self, path: &str) -> bool {
-        path.strip_prefix(&self.unit).is_some_and(|rest| rest.starts_with('/'))
+    /// The unit's directory, where it is one, and those of the same name elsewhere that are halves of it.
+    pub fn directories(&self) -> BTreeSet<&str> {
+        let inside = format!("/{}/", name_of(&self.unit));
+        let halves = self.files.iter().filter_map(|f| Some(&f.path[..f.path.find(&inside)? + inside.len() - 1]));
+        let own = self.is_directory().then_some(self.unit.as_str());
+        let is_apart = |own: &str, half: &str| !is_in(own, half) && !is_in(half, own);
+        own.into_iter().flat_map(|own| halves.clone().filter(move |half| is_apart(own, half)).chain([own])).collect()
     }
 
-    /// What a restore puts in place, each by one rename: the unit's directory, and the files elsewhere that are not there already.
+    /// What a restore puts in place, each by one rename: the unit's directories, and the files elsewhere that are not there already.
     pub fn places(&self, equal: &HashSet<String>) -> Vec<&str> {
-        let directory = self.is_directory().then_some(self.unit.as_str());
+        let directories = self.directories();
+        let is_inside = |path: &str| directories.iter().any(|directory| is_in(directory, path));
         let others = self.regular().map(|f| f.path.as_str());
-        let others = others.filter(|path| !self.is_inside(path) && !equal.contains(*path));
-        directory.into_iter().chain(others).collect()
+        let others: Vec<&str> = others.filter(|path| !is_inside(path) && !equal.contains(*path)).collect();
+        directories.into_iter().chain(others).collect()
     }
 
     /// Whether the unit is a file, the directory of one, or what the names of several begin with.
@@ -282,6 +287,11 @@ impl Manifest {
             Err(format!("the sizes in the manifest sum to {total}, not {}", self.total_bytes))
         }
     }
+}
+
+/// Whether this is in the directory.
+pub fn is_in(directory: &str, path: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn item(file: &Item, unit: &str) -> Result<(), String> {

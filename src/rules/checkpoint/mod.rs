@@ -16,6 +16,7 @@ mod dlrover;
 mod fixed_name;
 mod flax;
 mod generic;
+mod halves;
 mod hostile;
 mod huggingface;
 pub mod json;
@@ -54,11 +55,11 @@ use std::collections::BTreeMap;
 pub use beside::Beside;
 pub use composer::is_link as is_composers_link;
 pub use fixed_name::{There, copies, there};
+pub use halves::of_the_same_save;
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
 pub use mixed::beyond;
 pub use saved_over::is_of_the_next;
-pub use siblings::of_the_same_save;
 pub use unit::{Candidate, Options, Scan};
 
 /// Every layout in order of precedence: what was asked for by flag, then those with pointer files, then shapes of
@@ -124,6 +125,7 @@ pub fn is_as_before(found: &Found, scan: &Scan, candidate: &Candidate) -> bool {
     let is_told = !found.layout.makeup.is_anybodys() || scan.options.marker.is_some();
     is_told
         || saved_over::are_current(candidate, &found.candidates)
+            && halves::are_all_there(candidate, &found.candidates)
             && parts::as_before(scan, candidate, &found.candidates, false).is_ok()
 }
 
@@ -186,7 +188,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     }
     fixed_name::without_copies(scan, &mut chosen);
     if chosen.layout.makeup.is_anybodys() {
-        chosen.candidates = notes::with_notes(scan, chosen.candidates);
+        chosen.candidates = halves::joined(scan, notes::with_notes(scan, chosen.candidates));
         saved_over::with_files(scan, &mut chosen);
     }
     Some(chosen)

@@ -170,23 +170,6 @@ pub(super) fn is_a_save(unit: &Candidate) -> bool {
     unit.step.is_none() && unit.paths.iter().any(is_beside) && !unit.paths.iter().all(is_beside)
 }
 
-/// Two of one save are written within this.
-const TOGETHER_NS: u64 = 60_000_000_000;
-
-/// Another of the same step, name and time in another directory, that holds something else: the critic beside the actor. A
-/// copy elsewhere holds the same.
-pub fn of_the_same_save<'a>(scan: &Scan, of: &Candidate, all: &'a [Candidate]) -> Option<&'a Candidate> {
-    let is_it = |other: &&Candidate| {
-        other.step.is_some()
-            && other.step == of.step
-            && name_of(&other.unit) == name_of(&of.unit)
-            && parent_of(&other.unit) != parent_of(&of.unit)
-            && other.newest_ns(scan.listing).abs_diff(of.newest_ns(scan.listing)) < TOGETHER_NS
-            && other.bytes(scan.listing) != of.bytes(scan.listing)
-    };
-    all.iter().find(is_it)
-}
-
 /// What numbers the files of one save, not its versions: `rank0`, `tp_1`, `shard_0_of_2`, `00001-of-00002`.
 static SHARD: LazyLock<Pattern> = LazyLock::new(|| {
     let words = "(?i-u:rank|shard)|(?:^|[^a-zA-Z])(?i-u:tp|pp|dp|mp|part|node)";

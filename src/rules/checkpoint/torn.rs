@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::contest::kind;
 use super::listing::{name_of, parent_of};
+use super::manifest::is_in;
 use super::plan::Age;
 use super::unit::{is_steps, step_in_stem};
 use super::{Candidate, Entry, Found, Kind, Scan, check, complete};
@@ -167,13 +168,14 @@ fn is_pointed_at(found: &Found, scan: &Scan, unit: &Candidate) -> bool {
 
 /// What is to be moved, so that it is out of the way: a directory, or each file of one that has none for itself.
 fn parts<'a>(unit: &'a Candidate, scan: &'a Scan) -> Vec<&'a str> {
-    if scan.listing.get(&unit.unit).is_some_and(|entry| entry.kind == Kind::Directory) {
-        return vec![&unit.unit];
-    }
+    let directory =
+        scan.listing.get(&unit.unit).filter(|entry| entry.kind == Kind::Directory).map(|_| unit.unit.as_str());
+    let is_inside = |path: &str| directory.is_some_and(|directory| is_in(directory, path));
     let own = unit
         .entries(scan.listing)
         .filter(|entry| entry.kind != Kind::Directory && !unit.is_note(entry) && !unit.is_fixed(&entry.path));
-    own.map(|entry| entry.path.as_str()).collect()
+    let others = own.map(|entry| entry.path.as_str()).filter(|path| !is_inside(path));
+    directory.into_iter().chain(others).collect()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::edge::clock::Clock;
 use crate::edge::lanes::Lanes;
 use crate::edge::pool::{Buffer, Pool};
 use crate::edge::store::{Store, StoreError};
-use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
+use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex, is_in};
 
 /// Bytes written at a time; a file of no more is small.
 const BLOCK: u64 = 1 << 20;
@@ -79,6 +79,8 @@ impl Mirror {
     ) -> Result<(), Stop> {
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         let whole_unit = manifest.is_directory();
+        let directories = manifest.directories();
+        let is_inside = |path: &str| directories.iter().any(|directory| is_in(directory, path));
         let habits = Budget::now().fit(store.habits());
         let is_large = |item: &&Item| item.size > BLOCK;
         let ways = Ways {
@@ -88,19 +90,18 @@ impl Mirror {
             lanes: Lanes::open(manifest.regular().filter(is_large).count()).await,
         };
         let shared = &ways;
-        let files =
-            manifest.regular().filter(|f| manifest.is_inside(&f.path) || !equal.contains(&f.path)).map(|item| {
-                let to = format!("{temporary}/{}", item.path);
-                let is_here = equal.contains(&item.path);
-                async move {
-                    // What is here already gets a second name; where that cannot be, it is fetched like the rest.
-                    if !(is_here && link(dir, &item.path, &to).await) {
-                        self.fetch_file(store, dir, item, &to, shared).await?;
-                    }
-                    self.config.faults.point(21);
-                    Ok(())
+        let files = manifest.regular().filter(|f| is_inside(&f.path) || !equal.contains(&f.path)).map(|item| {
+            let to = format!("{temporary}/{}", item.path);
+            let is_here = equal.contains(&item.path);
+            async move {
+                // What is here already gets a second name; where that cannot be, it is fetched like the rest.
+                if !(is_here && link(dir, &item.path, &to).await) {
+                    self.fetch_file(store, dir, item, &to, shared).await?;
                 }
-            });
+                self.config.faults.point(21);
+                Ok(())
+            }
+        });
         stream::iter(files).buffer_unordered(habits.at_once).try_collect::<()>().await?;
         ways.lanes.close().await;
         let others = manifest.files.iter().filter(|f| f.kind != ItemKind::File);

@@ -148,6 +148,8 @@ pub(super) async fn is_in_place(
     }
     let named: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
     let is_extra = |path: &str, kind: &Kind| *kind != Kind::Directory && !named.contains(path);
-    let extra = manifest.is_directory() && listing.below(&manifest.unit).iter().any(|e| is_extra(&e.path, &e.kind));
+    let directories = manifest.directories();
+    let mut inside = directories.iter().flat_map(|directory| listing.below(directory));
+    let extra = inside.any(|e| is_extra(&e.path, &e.kind));
     !extra
 }
