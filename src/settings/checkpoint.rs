@@ -1,5 +1,6 @@
 //! The settings of checkpoints and their store, typed.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -91,6 +92,7 @@ impl Checkpoints {
                 begun_ns: 0,
                 has_other_nodes: false,
                 left_out: None,
+                restless: BTreeSet::new(),
             },
             model_dir: None,
             settle: reader.parse("settle", duration::parse).unwrap_or(Duration::from_secs(2)),

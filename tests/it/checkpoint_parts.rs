@@ -55,6 +55,21 @@ fn a_model_whose_optimizer_is_still_being_gathered_is_not_committed_alone() {
 }
 
 #[test]
+fn what_is_written_over_all_the_time_beside_a_step_keeps_it_from_no_commit_and_comes_along_at_the_end() {
+    let place = Place::new();
+    let script = r#"mkdir "$D/step-1"; echo 1 >"$D/step-1/model.pt"; commits="${D%/*}/store/.trainit/commits"
+                    while [ -z "$(ls "$commits" 2>/dev/null)" ]; do echo 1 >"$D/optimizer.pt"; sleep 0.02; done
+                    i=0; while [ $((i += 1)) -le 50 ]; do echo 1 >"$D/optimizer.pt"; sleep 0.02; done; echo 2 >"$D/optimizer.pt""#;
+    let script = script.replace("${D%/*}/store", place.store().to_str().unwrap());
+    let done = run(&place, &[], &script).expect_code(0);
+    assert_eq!(done.err().matches("committed WITHOUT it until the command has ended").count(), 1, "{}", done.err());
+    assert_eq!(place.commits().len(), 2, "none for each time that it is written over\n{}", done.err());
+    let names = ["optimizer.pt", "step-1/model.pt"];
+    assert_eq!(next_start(&place, &[]), (names.map(str::to_owned).to_vec(), "step-1".to_owned()));
+    assert_eq!(fs::read_to_string(place.local().join("optimizer.pt")).unwrap(), "2\n");
+}
+
+#[test]
 fn a_step_that_is_saved_in_a_directory_for_each_of_its_parts_is_committed_and_put_back_whole() {
     for (script, names, unit) in [
         (

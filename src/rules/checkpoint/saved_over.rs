@@ -115,6 +115,9 @@ pub fn is_of_the_next(committed: &Entry, now: &Entry, step_ns: i64) -> bool {
 
 /// Adds it to the newest step, and to the one before if it is nearest to that, and whole.
 fn add(scan: &Scan, units: &mut [Candidate], steps: &Steps, file: &Entry) {
+    if scan.options.restless.contains(&file.path) {
+        return;
+    }
     let times: Vec<i64> = steps.iter().map(|at| units[*at].newest_ns(scan.listing)).collect();
     let tells = times.len() > 1 && times[0].abs_diff(times[1]) >= APART_NS as u64;
     let nearest = times.iter().enumerate().min_by_key(|(_, time)| time.abs_diff(file.mtime_ns)).map_or(0, |(at, _)| at);

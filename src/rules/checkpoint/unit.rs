@@ -61,6 +61,8 @@ pub struct Options {
     pub follow: bool,
     /// What is below this path is no checkpoint: the finished model.
     pub left_out: Option<String>,
+    /// What beside steps is written over all the time ([`super::saved_over`]): no part of one, as none would ever lie still.
+    pub restless: BTreeSet<String>,
 }
 
 impl Options {

@@ -160,6 +160,9 @@ impl Mirror {
         if self.store.is_none() || self.attempt.is_none() {
             return Ok(Outcome::NothingComplete { why: "no --checkpoint-store is set".to_owned() });
         }
+        if settle.is_none() {
+            self.is_at_rest();
+        }
         let look = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
         self.tell_unrecognised(&look, settle);
         self.tell_mixed(&look, settle.is_none());
@@ -193,7 +196,11 @@ impl Mirror {
         self.made.take();
         let (sent, pins) = match self.upload(&local, bytes, is_training, progress).await {
             Err(stop) if limit.is_none() => {
-                self.restless.1 += u32::from(matches!(stop, Stop::Changed(_)));
+                if matches!(stop, Stop::Changed(_)) {
+                    self.restless.looks += 1;
+                    let now = self.entries_of(&local.candidate.unit).await.ok().flatten();
+                    self.note_restless(&local, &now.unwrap_or_default());
+                }
                 self.discard().await;
                 return Err(stop);
             }
@@ -211,7 +218,7 @@ impl Mirror {
         self.write_pushed(&beside, local.age).await;
         self.committed = self.naming.take();
         self.retiring.is_due = true;
-        self.restless = Default::default();
+        self.restless.is_over();
         self.tell_other(&local);
         self.tell_outranked(&beside).await;
         self.waits(None);

@@ -21,6 +21,7 @@ use super::made::Made;
 use super::names::Names;
 use super::nook::sweep;
 use super::remarks::Remarks;
+use super::rest::Restless;
 use super::restore::Brought;
 use super::retention::Retiring;
 use super::transfer::Transfer;
@@ -120,8 +121,7 @@ pub struct Mirror {
     pub(super) known: Known,
     /// What was seen at the last look, and since when it has been so.
     pub(crate) seen: Option<(Vec<Entry>, Duration)>,
-    /// What was last waited for to lie still, and at how many looks since the last commit such a one was saved over first.
-    pub(super) restless: (String, u32),
+    pub(super) restless: Restless,
     /// Whether what may lack something is waited for: its writer runs beside us.
     pub(super) is_patient: bool,
     /// Bytes a second of the last commit.
@@ -215,7 +215,7 @@ impl Mirror {
             retiring: Retiring::default(),
             known: Known::default(),
             seen: None,
-            restless: Default::default(),
+            restless: Restless::default(),
             is_patient: false,
             throughput: None,
             begun: false,

@@ -1,7 +1,7 @@
 //! A checkpoint lies still before it is copied; and one that never does, since the trainer saves over it, or keeps one only
 //! and deletes it, is counted.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use super::look::Local;
@@ -14,7 +14,61 @@ use crate::rules::checkpoint::{Entry, Kind};
 /// its optimizer writes nothing meanwhile.
 const PATIENCE: u32 = 10;
 
+/// At so many looks what is written over beside a step may have kept it from being copied; then it is left out.
+const MANY: u32 = 5;
+
+/// What keeps a checkpoint from being copied.
+#[derive(Debug, Default)]
+pub(super) struct Restless {
+    /// What was last waited for to lie still.
+    pub(super) unit: String,
+    /// At how many looks since the last commit such a one was saved over first.
+    pub(super) looks: u32,
+    /// At how many looks since the attempt began it was this file alone, which each save writes over.
+    files: BTreeMap<String, u32>,
+}
+
+impl Restless {
+    /// There is a commit.
+    pub(super) fn is_over(&mut self) {
+        (self.unit, self.looks) = Default::default();
+    }
+}
+
 impl Mirror {
+    /// Nobody writes any more.
+    pub(super) fn is_at_rest(&mut self) {
+        self.restless.files.clear();
+        self.config.options.restless.clear();
+    }
+
+    /// What kept it from being copied, as it is now. Of what is written over all the time, beside steps that lie still, it is
+    /// said once that it is left out.
+    pub(super) fn note_restless(&mut self, local: &Local, now: &[Entry]) {
+        let fixed = &local.candidate.fixed;
+        let is_own = |entry: &&Entry| !fixed.contains(&entry.path);
+        if !local.entries.iter().filter(is_own).eq(now.iter().filter(is_own)) {
+            return;
+        }
+        let entries = |path: &str| [&local.entries[..], now].map(|all| all.iter().find(|entry| entry.path == path));
+        let is_written_over = |path: &String| matches!(entries(path), [Some(old), Some(new)] if !goes_on(old, new));
+        let written_over: Vec<String> = fixed.iter().filter(|path| is_written_over(path)).cloned().collect();
+        written_over.into_iter().for_each(|path| self.count_restless(path, local));
+    }
+
+    fn count_restless(&mut self, path: String, local: &Local) {
+        let looks = self.restless.files.entry(path.clone()).or_default();
+        *looks += 1;
+        if *looks < MANY {
+            return;
+        }
+        self.note(format!(
+            "{path} beside {} never lies still for --settle and until it is copied: from now on checkpoints are committed WITHOUT it until the command has ended; if training cannot go on without it, let the trainer write it with each checkpoint only, best in the same directory",
+            local.candidate.unit
+        ));
+        self.config.options.restless.insert(path);
+    }
+
     /// Waits until it has lain unchanged for `settle`, counting from the first look that saw it so, and nobody has it
     /// open for writing; `None`: nobody can write any more. Where there is a `limit`, nothing more is waited for.
     pub(super) async fn settled(
@@ -32,7 +86,7 @@ impl Mirror {
         };
         self.seen = Some((local.entries.clone(), since));
         let unit = &local.candidate.unit;
-        self.restless.0.clone_from(unit);
+        self.restless.unit.clone_from(unit);
         // What was missing may come before it was waited for that long.
         let pauses = (1..=times).map(|time| settle * time);
         for pause in pauses.filter(|pause| *pause > now.saturating_sub(since)) {
@@ -43,7 +97,9 @@ impl Mirror {
             // A newer one may have come meanwhile: this one is safe first, or none ever would be where saves come fast.
             let entries = self.entries_of(unit).await.map_err(|error| self.unreadable(&error))?;
             if entries.as_ref() != Some(&local.entries) {
-                self.restless.1 += u32::from(is_saved_over(&local.entries, entries.as_deref().unwrap_or_default()));
+                let now = entries.as_deref().unwrap_or_default();
+                self.restless.looks += u32::from(is_saved_over(&local.entries, now));
+                self.note_restless(&local, now);
                 return Err(Stop::Changed(match entries {
                     Some(_) => format!("{unit} is still being written"),
                     None => format!("{unit} was deleted before it had lain still"),
@@ -53,21 +109,32 @@ impl Mirror {
                 break;
             }
         }
-        let files: HashSet<_> =
-            local.entries.iter().filter(|e| e.kind == Kind::File).map(|e| (e.device, e.inode)).collect();
-        let writer = blocking(move || Ok(writers::writer_of(&files))).await.ok().flatten();
-        match writer {
-            Some(who) => Err(Stop::Changed(format!("{} is being written by {who}", local.candidate.unit))),
-            None => Ok(local),
+        let Some(who) = writer(local.entries.iter()).await else { return Ok(local) };
+        let fixed = |entry: &&Entry| local.candidate.fixed.contains(&entry.path);
+        if writer(local.entries.iter().filter(|entry| !fixed(entry))).await.is_none() {
+            for entry in local.entries.iter().filter(fixed) {
+                if writer(std::iter::once(entry)).await.is_some() {
+                    self.count_restless(entry.path.clone(), &local);
+                }
+            }
         }
+        Err(Stop::Changed(format!("{} is being written by {who}", local.candidate.unit)))
     }
+}
+
+/// Who has one of these open for writing.
+async fn writer(entries: impl Iterator<Item = &Entry>) -> Option<String> {
+    let files: HashSet<_> = entries.filter(|e| e.kind == Kind::File).map(|e| (e.device, e.inode)).collect();
+    blocking(move || Ok(writers::writer_of(&files))).await.ok().flatten()
+}
+
+/// Whether what is written to this file is of one save.
+fn goes_on(old: &Entry, new: &Entry) -> bool {
+    old.inode == new.inode && (new.size > old.size || new.size == old.size && new.mtime_ns == old.mtime_ns)
 }
 
 /// Whether another save has begun, or this one is gone: a save that goes on only adds to its files.
 fn is_saved_over(before: &[Entry], after: &[Entry]) -> bool {
-    let goes_on = |old: &Entry, new: &Entry| {
-        old.inode == new.inode && (new.size > old.size || new.size == old.size && new.mtime_ns == old.mtime_ns)
-    };
     let after: HashMap<&str, &Entry> = after.iter().map(|new| (new.path.as_str(), new)).collect();
     let mut files = before.iter().filter(|e| e.kind == Kind::File);
     files.any(|old| !after.get(old.path.as_str()).is_some_and(|new| goes_on(old, new)))

@@ -92,14 +92,15 @@ impl Keeper {
     /// That the newest does not lie still, where saves come too fast for it or one takes very long.
     pub(super) fn tell_restless(&mut self) {
         let Some(mirror) = &self.mirror else { return };
-        let ((unit, looks), lag) = (&mirror.restless, mirror.behind().unwrap_or_default().1);
-        if self.haste.is_over() || *looks < STALE_LOOKS && lag < SAID_AGAIN {
+        let (restless, lag) = (&mirror.restless, mirror.behind().unwrap_or_default().1);
+        if self.haste.is_over() || restless.looks < STALE_LOOKS && lag < SAID_AGAIN {
             return;
         }
         let message = format!(
-            "{unit} is complete and is not committed: it never lies still for the {:?} of --settle and until it is copied; \
+            "{} is complete and is not committed: it never lies still for the {:?} of --settle and until it is copied; \
              {}; let the trainer keep more than one checkpoint, each under a name of its own, or save less often, or give a \
              shorter --settle",
+            restless.unit,
             self.settle,
             mirror.what_stands()
         );
