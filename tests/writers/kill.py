@@ -104,6 +104,27 @@ class TorchSame(TorchFile):
         return {"last.pt"} if begun in done else set()
 
 
+class Ignite(TorchFile):
+    """Ignite's DiskSaver, which its Checkpoint saves with."""
+
+    def prepare(self):
+        super().prepare()
+        import ignite.handlers
+        self.handlers = ignite.handlers
+
+    def unit(self, step):
+        return "checkpoint_%d.pt" % step
+
+    def save(self, directory, rank, say):
+        saver, step = self.handlers.DiskSaver(directory), 0
+        while True:
+            step += 1
+            state = {k: self.torch.from_numpy(v) for k, v in filled(self.numpy, step).items()}
+            say("begin", step)
+            saver(state, self.unit(step))
+            say("done", step)
+
+
 class Safetensors(TorchFile):
     """safetensors.torch.save_file."""
 
@@ -799,7 +820,7 @@ class Pickle(Numpy):
 
 
 WRITERS = {
-    "torch-file": TorchFile, "torch-same": TorchSame, "safetensors": Safetensors, "dcp": Distributed, "dcp-lopsided": DistributedLopsided, "dcp-same": DistributedSame,
+    "torch-file": TorchFile, "torch-same": TorchSame, "ignite": Ignite, "safetensors": Safetensors, "dcp": Distributed, "dcp-lopsided": DistributedLopsided, "dcp-same": DistributedSame,
     "deepspeed": DeepSpeed, "huggingface": HuggingFace, "accelerate": Accelerate, "accelerate-same": AccelerateSame, "lightning": Lightning, "flax": Flax,
     "tensorflow": TensorFlow, "keras": Keras, "orbax": Orbax,
     "orbax-async": OrbaxAsync, "composer": Composer, "composer-sharded": ComposerSharded, "nvrx": Nvrx, "xgboost": XGBoost, "numpy": Numpy, "pickle": Pickle,

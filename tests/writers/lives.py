@@ -3,22 +3,37 @@
 
 Usage: lives.py WRITER --trainit PATH --work DIR
 
-Its own manager of checkpoints looks at the directory that trainit uses as well, and deletes what it does not keep. In each
-life it must go on from the last step of the life before, with what was saved there, and leave no more than it keeps; and
-the last step must be in the store. The last line counts; leaves with 1 when anything was wrong.
+Its own manager of checkpoints, or a loop of one's own, looks at the directory that trainit uses as well, and deletes what it
+does not keep. In each life it must go on from the last step of the life before, with what was saved there, and leave no more
+than it keeps; and the last step must be in the store. The last line counts; leaves with 1 when anything was wrong.
 """
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 KEEP = 2
 SAVES = 3
 # Saves that come faster than they are committed are not all committed.
 PAUSE = 0.4
+
+
+def number(name):
+    return int(re.search("[0-9]+(?!.*[0-9])", name.split("-rank")[0])[0])
+
+
+def newest(directory, start):
+    """Deletes all but what a trainer of one's own keeps of what is called so; its names."""
+    names = sorted((name for name in os.listdir(directory) if name.startswith(start)), key=number)
+    for name in names[:-KEEP]:
+        path = os.path.join(directory, name)
+        shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    return names[-KEEP:]
 
 
 def tensorflow(directory, resume, say):
@@ -149,7 +164,169 @@ def accelerate(directory, resume, say):
     return begun + SAVES, os.listdir(os.path.join(directory, "checkpoints"))
 
 
-WRITERS = {f.__name__: f for f in (tensorflow, orbax, flax, huggingface, lightning, accelerate)}
+def dcp(directory, resume, say):
+    import torch
+    import torch.distributed.checkpoint as library
+    # What is saved beside the training wants a group.
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    state = {"step": torch.zeros(1)}
+    if resume:
+        library.load(state, checkpoint_id=resume)
+    begun = say(int(state["step"]))
+    for step in range(begun + 1, begun + SAVES + 1):
+        home = os.path.join(directory, "step-%d" % step)
+        library.async_save({"step": torch.full((1,), float(step))}, checkpoint_id=home).result()
+        kept = newest(directory, "step-")
+        time.sleep(PAUSE)
+    torch.distributed.destroy_process_group()
+    return begun + SAVES, kept
+
+
+def safetensors(directory, resume, say):
+    import safetensors.torch as library
+    import torch
+    step = 0
+    if resume:
+        step = int(library.load_file(resume)["step"])
+        beside = resume.replace("model", "optimizer").replace(".safetensors", ".pt")
+        assert torch.load(beside)["step"] == step
+    say(step)
+    for step in range(step + 1, step + SAVES + 1):
+        library.save_file({"step": torch.full((1,), step)}, os.path.join(directory, "model_%d.safetensors" % step))
+        torch.save({"step": step}, os.path.join(directory, "optimizer_%d.pt" % step))
+        kept = newest(directory, "model_"), newest(directory, "optimizer_")
+        time.sleep(PAUSE)
+    return step, kept[0]
+
+
+def deepspeed(directory, resume, say):
+    # It compiles a part of itself, by the ninja beside this Python.
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+    os.environ.update(DS_ACCELERATOR="cpu", GLOO_SOCKET_IFNAME="lo", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1",
+                      TORCH_EXTENSIONS_DIR=os.path.join(sys.prefix, "extensions"))
+    import deepspeed as library
+    import torch
+    with tempfile.TemporaryDirectory() as home:
+        library.init_distributed(
+            "gloo", auto_mpi_discovery=False, init_method="file://%s/meeting" % home, rank=0, world_size=1)
+        model = torch.nn.Linear(1, 1)
+        engine, _, _, _ = library.initialize(model=model, model_parameters=model.parameters(), config={
+            "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1},
+            "zero_allow_untested_optimizer": True, "optimizer": {"type": "Adam", "params": {"torch_adam": True}}})
+        # It goes by its own `latest`.
+        _, state = engine.load_checkpoint(directory)
+        begun = say(state["step"] if state else 0)
+        for step in range(begun + 1, begun + SAVES + 1):
+            engine.save_checkpoint(directory, tag="global_step%d" % step, client_state={"step": step})
+            kept = newest(directory, "global_step")
+            time.sleep(PAUSE)
+        torch.distributed.destroy_process_group()
+    return begun + SAVES, kept
+
+
+def ignite(directory, resume, say):
+    import torch
+    from ignite.engine import Engine, Events
+    from ignite.handlers import Checkpoint, DiskSaver
+
+    class Saver(DiskSaver):
+        def remove(self, filename):
+            # Its list of saves, which it saves, has some that a restore did not bring.
+            if os.path.exists(os.path.join(directory, filename)):
+                super().remove(filename)
+
+    model = torch.nn.Linear(1, 1)
+    trainer = Engine(lambda engine, _: model.weight.data.fill_(engine.state.iteration).item())
+    saved = {"model": model, "trainer": trainer}
+    checkpoint = Checkpoint(saved, Saver(directory, require_empty=False), n_saved=KEEP, include_self=True,
+                            global_step_transform=lambda engine, _: engine.state.iteration)
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, checkpoint)
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda: time.sleep(PAUSE))
+    if resume:
+        Checkpoint.load_objects({**saved, "checkpointer": checkpoint}, resume)
+        assert int(model.weight) == trainer.state.iteration
+    begun = say(trainer.state.iteration)
+    trainer.add_event_handler(Events.ITERATION_COMPLETED(once=begun + SAVES), trainer.terminate)
+    trainer.run([0] * 1000)
+    return begun + SAVES, [name for name in os.listdir(directory) if name.endswith(".pt")]
+
+
+def keras(directory, resume, say):
+    import keras as library
+    import numpy
+
+    class Slow(library.callbacks.Callback):
+        begun = None
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if self.begun is None:
+                self.begun = say(epoch)
+            # The epoch before is saved by now.
+            time.sleep(PAUSE)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = epoch + 1 == self.begun + SAVES
+
+    model = library.Sequential([library.layers.Input((1,)), library.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    slow, backup = Slow(), library.callbacks.BackupAndRestore(directory, delete_checkpoint=False)
+    model.fit(numpy.ones((1, 1)), numpy.ones((1, 1)), epochs=1000, verbose=0, callbacks=[backup, slow])
+    return slow.begun + SAVES, [name for name in os.listdir(directory) if name.endswith(".h5")]
+
+
+def xgboost(directory, resume, say):
+    import numpy
+    import xgboost as library
+
+    class Slow(library.callback.TrainingCallback):
+        def after_iteration(self, model, epoch, evals_log):
+            time.sleep(PAUSE)
+            return False
+
+    data = library.DMatrix(numpy.arange(8).reshape(-1, 1), numpy.arange(8))
+    say(max(0, library.Booster(model_file=resume).num_boosted_rounds() - 1) if resume else 0)
+    point = library.callback.TrainingCheckPoint(directory=directory, name="model", interval=1)
+    # It saves nothing of its first round, and keeps all that it saves.
+    model = library.train({}, data, SAVES + 1, callbacks=[point, Slow()], xgb_model=resume)
+    return model.num_boosted_rounds() - 1, []
+
+
+def composer(directory, resume, say):
+    # Nothing is sent to its makers.
+    os.environ.update(MOSAICML_PLATFORM="false", GLOO_SOCKET_IFNAME="lo")
+    import composer as library
+    import torch
+
+    class Model(library.ComposerModel):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def forward(self, batch):
+            return self.layer(batch[0])
+
+        def loss(self, outputs, batch):
+            return outputs.mean()
+
+    class Slow(library.Callback):
+        def batch_start(self, state, logger):
+            time.sleep(PAUSE)
+
+    model = Model()
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(1000, 1)))
+    trainer = library.Trainer(
+        model=model, train_dataloader=data, device="cpu", optimizers=torch.optim.SGD(model.parameters(), lr=0.1),
+        max_duration="1ep", run_name="run", save_folder=directory, save_interval="1ba",
+        save_num_checkpoints_to_keep=KEEP, autoresume=True, progress_bar=False, callbacks=[Slow()])
+    begun = say(int(trainer.state.timestamp.batch))
+    trainer.fit(duration="%dba" % SAVES)
+    names = [name for name in os.listdir(directory) if name.startswith("ep0-ba")]
+    # It deletes what it has saved itself since it began.
+    return begun + SAVES, [name for name in names if number(name) > begun]
+
+
+WRITERS = {f.__name__: f for f in (tensorflow, keras, orbax, flax, huggingface, lightning, accelerate, dcp, safetensors,
+                                   deepspeed, ignite, composer, xgboost)}
 
 
 def live(name):
