@@ -22,9 +22,10 @@ const CHECKPOINT_AFTER: &str = if !cfg!(feature = "store") {
 list    the commits of --checkpoint-store, newest first, each looked at (are its objects there, with their sizes?); with
         --checkpoint-dir the local checkpoints too, or these alone
 verify  list, and reads every byte of every commit and compares its checksums
-push    commits the newest complete checkpoint of --checkpoint-dir, or --push-step, and takes the store over from a run
-        that is still going; where the newest commit is just that, nothing is done; deletes older commits only where
-        --keep-last or --keep-every is given
+push    commits the newest complete checkpoint of --checkpoint-dir, or --push-step; where the newest commit is just that,
+        nothing is done. It takes the store over: a run elsewhere that still commits to it then stops with 205; beside
+        one on this machine nothing is pushed without --take-over. Deletes older commits only where --keep-last or
+        --keep-every is given
 pull    restores the newest commit that is whole, or --restore-step, into --checkpoint-dir, unless a newer local one of
         its run is there; what is there already is not fetched, what is in the way is moved aside
 prune   deletes what --keep-last and --keep-every do not keep, and old data of no commit; a commit counts by the sizes of its
@@ -33,8 +34,8 @@ prune   deletes what --keep-last and --keep-every do not keep, and old data of n
 What was asked for goes to standard output (one JSON object with --json), all else to standard error, progress of push,
 pull and verify too: a bar on a terminal, else a line every 10 s.
 
-Exit codes: 0 done, or nothing to do; 1 verify found a commit that is no good, push found nothing complete, or one that
-keeps changing; 125 wrong settings, or a checkpoint directory that cannot be used; 204 the store or the disk failed, or
+Exit codes: 0 done, or nothing to do; 1 verify found a commit that is no good, push found nothing complete, one that
+keeps changing, or a run that commits to the store; 125 wrong settings, or a checkpoint directory that cannot be used; 204 the store or the disk failed, or
 what must be pulled is not there; 205 a newer run has taken the store over; 128+n signal n stopped it, and a push takes back
 what it sent. A --checkpoint-dir that is not there is 125 for push, and for list without a store; beside a store it is empty,
 and pull makes it. A store's directory that is not there is 204; only push makes it."

@@ -1,6 +1,7 @@
 //! `trainit checkpoint list|verify|push|pull|prune`: the store by hand, over the same code as `run`.
 //!
-//! `push` claims an attempt as a run does, so it takes the store over from one that is still going: that run is fenced.
+//! `push` claims an attempt as a run does, so it takes the store over from one that is still going: that run is fenced. The
+//! store does not say whether there is one; the runs of this machine do.
 
 mod push;
 pub(super) mod shown;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use self::push::Asked;
 use self::shown::{commits_table, local_object, local_table, object, pruned_text, step_text};
 use super::keeping::mirror_config;
 use super::{refuse, values};
@@ -48,6 +50,7 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
         settings.retention.last = u64::MAX;
     }
     let (as_json, dry) = (reader.switch("json"), reader.switch("dry-run"));
+    let takes_over = reader.switch("take-over");
     let mut complaints = reader.complaints;
     complaints.extend(lacking(deed, &layered));
     // A variable or a file may hold it for a run; on the command line it was meant for this.
@@ -74,7 +77,8 @@ pub fn main(parsed: &Parsed, env: &Env) -> u8 {
     };
     let done = runtime.block_on(async {
         if let Some(held) = held {
-            return push::push(config, settle, as_json, dry, held).await;
+            let tmp = env.given("TMPDIR").map(str::to_owned);
+            return push::push(config, Asked { settle, as_json, dry, takes_over, tmp }, held).await;
         }
         let mut mirror = Mirror::open(config(false)).await?;
         let done = match deed {

@@ -59,6 +59,28 @@ fn a_run_with_nothing_new_to_commit_hears_at_its_end_that_it_was_taken_over_and_
 }
 
 #[test]
+fn a_push_beside_a_run_that_keeps_the_store_is_refused_unless_it_is_to_take_it_over() {
+    let place = Place::new();
+    let go = pipe(&place, "go");
+    let run = rarely_looking(&place, "checkpoints", &format!("echo ready; read _ < {go}")).start();
+    run.after_line("ready");
+    place.save(100);
+    for args in [&[][..], &["--dry-run"]] {
+        let refused = place.checkpoint("push").args(args).output().expect_code(1);
+        let told = refused.err();
+        assert!(told.contains(&format!("pid {}", run.pid())) && told.contains("--take-over"), "{told}");
+        assert_eq!(place.commits().len(), 0);
+    }
+    let elsewhere = format!("file://{}", place.path("another store").display());
+    place.checkpoint("push").args(["--checkpoint-store", &elsewhere]).output().expect_code(0);
+    place.checkpoint("push").args(["--take-over"]).output().expect_code(0);
+    fs::write(&go, "\n").unwrap();
+    assert_eq!(run.finish().expect_code(205).verdict()["reason"], "fenced");
+    place.save(200);
+    place.push();
+}
+
+#[test]
 fn a_run_that_is_taken_over_after_its_last_commit_leaves_the_newer_model_alone() {
     let place = Place::new();
     place.save(99);

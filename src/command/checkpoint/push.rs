@@ -14,6 +14,7 @@ use crate::rules::signal::Signal;
 use crate::supervisor::keeper::commit::Outcome;
 use crate::supervisor::keeper::foresight::Next;
 use crate::supervisor::keeper::mirror::{Mirror, MirrorConfig, MirrorError};
+use crate::supervisor::keeper::sibling::committer;
 use crate::supervisor::keeper::transfer::shown;
 
 /// What stops a push.
@@ -23,18 +24,36 @@ const TAKING_BACK: Duration = Duration::from_millis(1500);
 /// Between two looks whether a signal has come.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Commits the newest complete checkpoint, but for a `dry` one. Errors: as [`Mirror::open`].
+/// How.
+pub(super) struct Asked {
+    pub(super) settle: Duration,
+    pub(super) as_json: bool,
+    /// Only to say what would be pushed.
+    pub(super) dry: bool,
+    /// Even from a run that is alive.
+    pub(super) takes_over: bool,
+    /// The user's TMPDIR: one of the places where runs are found.
+    pub(super) tmp: Option<String>,
+}
+
+/// Commits the newest complete checkpoint. Errors: as [`Mirror::open`].
 pub(super) async fn push(
     config: impl Fn(bool) -> MirrorConfig,
-    settle: Duration,
-    as_json: bool,
-    dry: bool,
+    asked: Asked,
     held: HeldBack,
 ) -> Result<u8, MirrorError> {
+    let Asked { settle, as_json, dry, takes_over, tmp } = asked;
     let mut pushing = None;
     let deed = async {
         let mut looking = Mirror::open_to_look(config(false)).await?;
         let next = looking.next().await?;
+        if next.as_ref().is_ok_and(|next| next.held.is_none())
+            && let MirrorConfig { store: Some(store), dir, .. } = config(false)
+            && !takes_over
+            && let Some(pid) = committer(&store, dir, tmp).await
+        {
+            return Ok(nothing_pushed(&beside(pid)));
+        }
         match next {
             Ok(next) if next.held.is_none() && !dry => {
                 let mirror = pushing.insert(Mirror::open(config(true)).await?);
@@ -106,6 +125,14 @@ fn would_push(mirror: &Mirror, next: Result<Next, String>, as_json: bool) -> u8 
         }
         Err(why) => nothing_pushed(&why),
     }
+}
+
+/// Why there is no push beside this process.
+fn beside(pid: i32) -> String {
+    let who = if pid > 0 { format!("pid {pid}") } else { "a process of another container".to_owned() };
+    format!(
+        "{who} on this machine is a run that commits to this store, which a push would end with 205: leave the committing to it, push when it has ended, or give --take-over"
+    )
 }
 
 fn nothing_pushed(why: &str) -> u8 {

@@ -31,6 +31,13 @@ impl Kept {
         serde_json::from_str(text).ok()
     }
 
+    /// Whether who says this commits to this very store, of which other nodes have a corner each. A bucket's name may be
+    /// another's at another endpoint, so there it must be from this directory, too.
+    pub fn commits_to(&self, store: &str, directory: &str) -> bool {
+        let is_it = self.store == store && (store.starts_with("file://") || self.directory == directory);
+        is_it && self.node_rank == Some(0) && !self.beside
+    }
+
     /// Whether they are those that are looked for, of the same launch as far as that is known: equal names may be two
     /// launches' (torchrun's is its user's), other names are.
     pub fn is(&self, wanted: &Kept) -> bool {
@@ -122,6 +129,17 @@ mod tests {
         assert_eq!(first(&status("running", false), &kept(None)), None, "a sibling, which keeps nothing");
         let beside = Kept { beside: true, ..kept(None) };
         assert!(!beside.is(&kept(Some(2))) && beside.is(&Kept { beside: true, ..kept(Some(2)) }));
+    }
+
+    #[test]
+    fn only_the_first_node_commits_to_the_very_store() {
+        let first = || kept(Some(0));
+        assert!(first().commits_to("gs://b/x", "/ck") && !first().commits_to("gs://b/y", "/ck"));
+        assert!(!kept(Some(1)).commits_to("gs://b/x", "/ck") && !kept(None).commits_to("gs://b/x", "/ck"));
+        assert!(!Kept { beside: true, ..first() }.commits_to("gs://b/x", "/ck"));
+        assert!(!first().commits_to("gs://b/x", "/elsewhere"), "at another endpoint it is another bucket");
+        let shared = || Kept { store: "file:///s".into(), ..first() };
+        assert!(shared().commits_to("file:///s", "/elsewhere") && !shared().commits_to("file:///t", "/ck"));
     }
 
     #[test]

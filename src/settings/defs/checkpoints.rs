@@ -124,5 +124,11 @@ pub(super) const SETTINGS: &[Setting] = &[
         "",
         "Where the finished model goes, file by file as it is (URL as for --checkpoint-store) [default: $AIP_MODEL_DIR]",
     ),
+    switch(
+        "take-over",
+        TOPIC,
+        on::CHECKPOINT,
+        "Let push take the store over from a run on this machine that commits to it; the run then stops with 205",
+    ),
     switch("dry-run", TOPIC, on::CHECKPOINT, "Say what push, pull or prune would do, and do nothing"),
 ];

@@ -14,8 +14,9 @@ use super::mirror::{Mirror, MirrorError, Resume, blocking};
 use crate::edge::clock::Clock;
 use crate::edge::control;
 use crate::edge::files;
+use crate::edge::places::real;
 use crate::edge::run_dir::{self, KEPT, SOCKET};
-use crate::rules::checkpoint::address::Address;
+use crate::rules::checkpoint::address::{Address, shown};
 use crate::rules::status::parse;
 use crate::rules::status::sibling::{First, From, Kept, Stage, first};
 
@@ -86,6 +87,19 @@ pub fn is_of_its_keeper(socket: &Path, kept: &Kept) -> bool {
 fn runs(tmp: Option<&str>, kept: &Kept) -> Vec<PathBuf> {
     let is_one = |dir: &PathBuf| kept_in(dir).is_some_and(|found| found.is(kept));
     run_dir::own(tmp).into_iter().filter(is_one).collect()
+}
+
+/// The process of a run on this machine that commits to this store (0: of another PID namespace), as far as it can be seen
+/// from here; `dir` is whence we would.
+pub async fn committer(store: &Address, dir: PathBuf, tmp: Option<String>) -> Option<i32> {
+    let store = shown(&store.to_string());
+    let found = blocking(move || {
+        let ours = real(&dir).to_string_lossy().into_owned();
+        let commits = |dir: &PathBuf| kept_in(dir).is_some_and(|kept| kept.commits_to(&store, &ours));
+        let answers = |dir: PathBuf| control::ask(&dir.join(SOCKET), PATIENCE).ok().map(|(pid, _)| pid);
+        Ok(run_dir::all(tmp.as_deref()).into_iter().filter(commits).find_map(answers))
+    });
+    found.await.unwrap_or_default()
 }
 
 /// How that run is. `None`: it is gone. Errors: it is there, and too busy for an answer.
