@@ -9,6 +9,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use super::wake::is_writable;
 use crate::rules::plain::plain;
 
 /// Writes all of it to standard output, or says why that was not possible. Errors: as write(2), EPIPE included.
@@ -69,13 +70,7 @@ pub fn takes_at_once(fd: RawFd, length: usize) -> bool {
     };
     match kind {
         // With any room a pipe has room for one write that is not split.
-        libc::S_IFIFO => {
-            length <= libc::PIPE_BUF && {
-                let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-                // SAFETY: one pollfd, alive for the call, which does not wait.
-                unsafe { libc::poll(&raw mut poll, 1, 0) != 0 }
-            }
-        }
+        libc::S_IFIFO => length <= libc::PIPE_BUF && is_writable(fd),
         libc::S_IFSOCK => false,
         _ => !is_terminal(fd),
     }
