@@ -144,7 +144,8 @@ extern "C" fn child(plan: *mut c_void) -> c_int {
     }
 }
 
-fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+/// As execve(2) takes them, for as long as the strings live.
+pub(super) fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::ladder::{Candidate, Ladder};
 use crate::edge::clock::Clock;
+use crate::edge::process::pointers;
 use crate::edge::wake;
 use crate::rules::env::{Changes, Env};
 use crate::rules::exit::End;
@@ -225,10 +226,6 @@ struct Start {
     envp: Vec<*const c_char>,
     fds: [RawFd; 3],
     parent: libc::pid_t,
-}
-
-fn pointers(strings: &[CString]) -> Vec<*const c_char> {
-    strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
 }
 
 /// # Safety
