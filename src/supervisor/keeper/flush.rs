@@ -57,10 +57,7 @@ impl Keeper {
             self.teller.tell(Event::Tidying);
             inbox.during(orders, TO_ANY, None, self.retire(LAST_TURN, true)).await;
         }
-        match flushed {
-            Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
-            Err(by) => self.tell_fenced(&by.to_string()),
-        }
+        self.tell_flushed(flushed);
     }
 
     /// The last commit of the run was cut off, as somebody has kept it waiting for too long.

@@ -143,7 +143,12 @@ impl Keeper {
     /// `None`: it was cut off.
     pub(super) fn tell_published(&self, published: Option<Result<Flushed, Attempt>>) {
         let late = || Ok(Flushed::OutOfTime(self.model.as_ref().map_or(String::new(), LeftModel::cut_off)));
-        match published.unwrap_or_else(late) {
+        self.tell_flushed(published.unwrap_or_else(late));
+    }
+
+    /// Errors: a newer run has taken over.
+    pub(super) fn tell_flushed(&self, flushed: Result<Flushed, Attempt>) {
+        match flushed {
             Ok(flushed) => self.teller.tell(Event::Flushed(flushed)),
             Err(by) => self.tell_fenced(&by.to_string()),
         }
