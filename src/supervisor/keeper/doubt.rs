@@ -5,11 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::look::walked;
 use super::mirror::{Mirror, beneath, blocking};
-use crate::edge::beneath::Beneath;
-use crate::edge::links::Files;
-use crate::rules::checkpoint::{Scan, complete, is_sure, plan, recognise};
+use crate::rules::checkpoint::{complete, is_sure, plan};
 
 /// When the trainer was cut off, nanoseconds since 1970; zero: it was not, or what it left was looked at since.
 #[derive(Debug, Default)]
@@ -31,26 +28,21 @@ impl Mirror {
         if at == 0 || settle.is_zero() {
             return Ok(());
         }
-        let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
-        let doubtful = blocking(move || {
-            let beneath = match Beneath::open(&dir) {
-                // What is not there holds nothing.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-                opened => opened?,
-            };
-            let listing = walked(&dir, &options)?;
-            let peek = Files { beneath: &beneath, listing: &listing };
-            let scan = Scan { listing: &listing, peek: &peek, options: &options };
-            let Some(found) = recognise(&scan) else { return Ok(Vec::new()) };
-            let units = found.candidates.iter().map(|unit| (unit, unit.newest_ns(&listing)));
+        let doubtful = self.asked(move |found, scan| {
+            let units = found.candidates.iter().map(|unit| (unit, unit.newest_ns(scan.listing)));
             let doubtful = units.filter(|(unit, _)| {
-                let is_late = unit.files(&listing).any(|file| file.mtime_ns > since);
-                is_late && complete(&found, &scan, unit).is_ok() && !is_sure(&found, &scan, unit, since)
+                let is_late = unit.files(scan.listing).any(|file| file.mtime_ns > since);
+                is_late && complete(found, scan, unit).is_ok() && !is_sure(found, scan, unit, since)
             });
-            Ok(doubtful.map(|(unit, newest)| (unit.unit.clone(), newest)).collect())
+            Some(doubtful.map(|(unit, newest)| (unit.unit.clone(), newest)).collect::<Vec<_>>())
         });
+        let doubtful = match doubtful.await {
+            // What is not there holds nothing.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            asked => asked?,
+        };
         let before = self.ignored.clone();
-        for (unit, newest) in doubtful.await? {
+        for (unit, newest) in doubtful.unwrap_or_default() {
             let is_safe = self.committed.as_ref().is_some_and(|c| c.unit == unit && c.age.newest_ns == newest);
             // Nobody would go on from what is older.
             let is_news = self.committed.as_ref().is_none_or(|c| c.age.newest_ns <= newest);

@@ -15,7 +15,7 @@ use crate::rules::checkpoint::manifest::ORDINARY;
 use crate::rules::checkpoint::names::{Stamp, data_key};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Kind, Layout, Listing, Options, Scan, beyond, complete, copies, is_as_before, linked,
+    Candidate, Entry, Found, Kind, Layout, Listing, Options, Scan, beyond, complete, copies, is_as_before, linked,
     of_the_same_save, pointers, recognise,
 };
 
@@ -140,13 +140,25 @@ impl Mirror {
 
     /// What belongs to the unit now; `None`: it is gone.
     pub(super) async fn entries_of(&self, unit: &str) -> io::Result<Option<Vec<Entry>>> {
-        let (dir, options, unit) = (self.config.dir.clone(), self.config.options.clone(), unit.to_owned());
+        let unit = unit.to_owned();
+        let entries = move |found: &Found, scan: &Scan| {
+            let candidate = found.candidates.iter().find(|c| c.unit == unit)?;
+            Some(candidate.entries(scan.listing).cloned().collect())
+        };
+        self.asked(entries).await
+    }
+
+    /// What a rule says of what lies there.
+    pub(super) async fn asked<T: Send + 'static>(
+        &self,
+        rule: impl FnOnce(&Found, &Scan) -> Option<T> + Send + 'static,
+    ) -> io::Result<Option<T>> {
+        let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
         blocking(move || {
             let (listing, beneath) = (walked(&dir, &options)?, Beneath::open(&dir)?);
-            let scan =
-                Scan { listing: &listing, peek: &Files { beneath: &beneath, listing: &listing }, options: &options };
-            let found = recognise(&scan).and_then(|found| found.candidates.into_iter().find(|c| c.unit == unit));
-            Ok(found.map(|candidate| candidate.entries(&listing).cloned().collect()))
+            let peek = Files { beneath: &beneath, listing: &listing };
+            let scan = Scan { listing: &listing, peek: &peek, options: &options };
+            Ok(recognise(&scan).and_then(|found| rule(&found, &scan)))
         })
         .await
     }

@@ -8,15 +8,12 @@ use std::io;
 use std::path::Path;
 
 use super::claim::nonce;
-use super::look::walked;
 use super::mirror::{Mirror, Restore, Resume, beneath, blocking};
 use super::names::is_being_written;
 use super::nook::turn;
 use crate::edge::beneath::Beneath;
-use crate::edge::links::Files;
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::torn::{self, Torn};
-use crate::rules::checkpoint::{Found, Scan, recognise};
 
 /// Where what was moved is kept, each in a place of its own: STEP-NUMBER.
 const TORN: &str = ".trainit/torn";
@@ -108,21 +105,6 @@ impl Mirror {
                 self.config.dir.display()
             ));
         }
-    }
-
-    /// What a rule says of what lies there.
-    async fn asked<T: Send + 'static>(
-        &self,
-        rule: impl FnOnce(&Found, &Scan) -> Option<T> + Send + 'static,
-    ) -> io::Result<Option<T>> {
-        let (dir, options) = (self.config.dir.clone(), self.config.options.clone());
-        blocking(move || {
-            let (listing, beneath) = (walked(&dir, &options)?, beneath(&dir)?);
-            let peek = Files { beneath: &beneath, listing: &listing };
-            let scan = Scan { listing: &listing, peek: &peek, options: &options };
-            Ok(recognise(&scan).and_then(|found| rule(&found, &scan)))
-        })
-        .await
     }
 
     /// Errors: as rmdir(2), that something has come into it too.
