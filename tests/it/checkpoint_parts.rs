@@ -346,3 +346,20 @@ fn what_is_saved_in_another_form_than_what_is_committed_is_told_of_at_the_end_ho
     warned("trainer 10", "save model.pt", "");
     warned("", "trainer 10; save model.pt", "");
 }
+
+#[test]
+fn what_is_saved_in_haste_in_another_form_than_the_series_is_committed_and_what_is_saved_last_without_a_step_is_told_of()
+ {
+    for (series, hasty) in [("step-$n/model.pt", "interrupted.pt"), ("model_$n.pt", "preempted.safetensors")] {
+        let place = Place::new();
+        let script = format!(
+            r#"for n in 1 2; do mkdir -p "$(dirname "$D/{series}")"; save "{series}"; done; sleep 1.1
+               case {hasty} in *.pt) save {hasty} ;; *) printf '\002\0\0\0\0\0\0\0{{}}' >"$D/{hasty}" ;; esac"#
+        );
+        run(&place, &["--mirror-interval", "1h"], &format!("{SAVES}\n{script}")).expect_code(0);
+        assert_eq!(next_start(&place, &[]), (vec![hasty.to_owned()], hasty.to_owned()), "{series}");
+    }
+    let told = "last.pt is NOT committed, although it was saved last";
+    warned("", r#"mkdir "$D/step-1" "$D/step-2"; save step-1/w.pt; save step-2/w.pt; sleep 1.1; save last.pt"#, told);
+    warned("", r#"mkdir "$D/step-1" "$D/step-2"; save step-1/w.pt; save last.pt; sleep 1.1; save step-2/w.pt"#, "");
+}

@@ -10,7 +10,7 @@ use super::layout::Makeup;
 use super::listing::{Listing, name_of, parent_of};
 use super::order::APART_NS;
 use super::unit::{Candidate, Scan, is_steps};
-use super::{Found, aside, check, complete, saved_over, siblings};
+use super::{Found, aside, check, complete, hasty, saved_over, siblings};
 
 /// Leaves out the copies (in `wandb`) where there are others.
 pub(super) fn without_copies(candidates: &mut Vec<Candidate>) {
@@ -35,6 +35,7 @@ pub(super) fn gives_way(scan: &Scan, first: &Found, other: &Found) -> bool {
     let is_before = || first.layout.makeup != Makeup::OneFile && is_before(scan, first, other);
     (is_stray(first) || is_before()) && holds_steps(scan, other)
         || saved_over::are_parts(scan, first, other)
+        || hasty::are_over(scan, first, other)
         || is_overtaken(scan, first, other)
 }
 
@@ -270,15 +271,14 @@ pub(super) fn is_best(unit: &str) -> bool {
 }
 
 /// What is saved over and over: `last.pt`, `model_latest.pt`, `checkpoint.pth.tar`.
-fn is_last(unit: &str) -> bool {
+pub(super) fn is_last(unit: &str) -> bool {
     ["checkpoint", "ckpt"].iter().any(|word| name_of(unit).starts_with(word)) || is_called(unit, &["last", "latest"])
 }
 
-/// A file that says that its trainer was about to be stopped.
+/// A file of torch's that says that its trainer was about to be stopped.
 fn is_in_haste(unit: &str) -> bool {
-    let name = name_of(unit).to_ascii_lowercase();
-    let is_torchs = [".pt", ".pth", ".ckpt"].iter().any(|end| name.ends_with(end));
-    is_torchs && ["preempt", "emergency", "interrupt", "sigterm"].iter().any(|word| name.contains(word))
+    let name = unit.to_ascii_lowercase();
+    [".pt", ".pth", ".ckpt"].iter().any(|end| name.ends_with(end)) && hasty::is_called_so(unit)
 }
 
 /// Whether one of the words is in the name, or is the name of the directory around.

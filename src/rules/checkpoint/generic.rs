@@ -8,6 +8,7 @@ use super::aside::is_copy;
 use super::beside::Beside;
 use super::check::is_weights;
 use super::contest::holds_weights;
+use super::hasty::with_hasty;
 use super::layout::{Layout, Makeup};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::siblings::together;
@@ -34,7 +35,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     if units.iter().any(|unit| holds_weights(scan.listing, unit)) {
         units.retain(|unit| is_steps(&unit.unit) || !holds_results(scan, unit));
     }
-    together(scan.listing, units)
+    with_hasty(scan, together(scan.listing, units))
 }
 
 /// Texts and pictures alone: what a step came to (`metrics-200.json`, `samples-200`), unless nothing else is there or the

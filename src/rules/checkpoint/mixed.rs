@@ -3,9 +3,20 @@
 
 use super::contest::{self, is_later};
 use super::generic::is_surely_weights;
+use super::hasty;
 use super::layout::Layout;
 use super::unit::{Candidate, Scan};
-use super::{Found, LAYOUTS, complete};
+use super::{Entry, Found, LAYOUTS, check, complete};
+
+/// What was saved later than all that was found and has no step: whole and written by this run.
+pub fn later(scan: &Scan, found: &Found) -> Option<String> {
+    let newest = found.candidates.iter().map(|c| c.newest_ns(scan.listing)).max()?;
+    let is_later = |f: &&Entry| is_later(f.mtime_ns, newest) && f.mtime_ns >= scan.options.begun_ns;
+    let scan = &Scan { listing: &scan.options.seen(scan.listing), ..*scan };
+    let file = hasty::newest(scan, &found.candidates).filter(is_later)?;
+    let is_known = found.copies.contains_key(&file.path) || check::whole(scan.peek, file).is_err();
+    (!is_known).then(|| file.path.clone())
+}
 
 /// The highest of those of other formats that are younger than all that was found, of a higher step, whole and written by
 /// this run. A bare number is a step where it counts on.

@@ -17,6 +17,7 @@ mod fixed_name;
 mod flax;
 mod generic;
 mod halves;
+mod hasty;
 mod hostile;
 mod huggingface;
 pub mod json;
@@ -58,7 +59,7 @@ pub use fixed_name::{There, copies, there};
 pub use halves::of_the_same_save;
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
-pub use mixed::beyond;
+pub use mixed::{beyond, later};
 pub use saved_over::is_of_the_next;
 pub use unit::{Candidate, Options, Scan};
 
@@ -188,6 +189,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     }
     fixed_name::without_copies(scan, &mut chosen);
     if chosen.layout.makeup.is_anybodys() {
+        chosen.candidates = hasty::with_hasty(scan, chosen.candidates);
         chosen.candidates = halves::joined(scan, notes::with_notes(scan, chosen.candidates));
         saved_over::with_files(scan, &mut chosen);
     }

@@ -15,8 +15,8 @@ use crate::rules::checkpoint::manifest::ORDINARY;
 use crate::rules::checkpoint::names::{Stamp, data_key};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Found, Kind, Layout, Listing, Options, Scan, beyond, complete, copies, is_as_before, linked,
-    of_the_same_save, pointers, recognise,
+    Candidate, Entry, Found, Kind, Layout, Listing, Options, Scan, beyond, complete, copies, is_as_before, later,
+    linked, of_the_same_save, pointers, recognise,
 };
 
 /// A complete local checkpoint.
@@ -65,8 +65,8 @@ pub(crate) struct Look {
     pub(crate) passed: Vec<String>,
     /// The newest of those that were written since this run began, and what it is made of.
     pub(crate) lacking: Option<(String, Vec<Entry>)>,
-    /// Of another format and beyond all of this one: the unit and its format.
-    pub(crate) mixed: Option<(String, &'static str)>,
+    /// Of another format and beyond all of this one: the unit and its format. Without one: later than all of these.
+    pub(crate) mixed: Option<(String, Option<&'static str>)>,
     /// Where every complete one has a file that may not be read: the newest, and which file. Only of a look for what to resume from.
     pub(crate) unread: Option<(Local, String)>,
 }
@@ -201,7 +201,8 @@ fn look(
         return look;
     };
     look.layout = Some(found.layout);
-    look.mixed = beyond(&scan, &found).map(|(unit, layout)| (unit.unit, layout.name));
+    let beyond = beyond(&scan, &found).map(|(unit, layout)| (unit.unit, Some(layout.name)));
+    look.mixed = beyond.or_else(|| Some((later(&scan, &found)?, None)));
     let age = |candidate: &Candidate| Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
     look.ages = found.candidates.iter().map(|candidate| (candidate.unit.clone(), age(candidate))).collect();
     for candidate in &found.candidates {

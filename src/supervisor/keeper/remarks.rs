@@ -69,10 +69,15 @@ impl Mirror {
             return;
         }
         let name = look.layout.map_or("", |layout| layout.name);
-        self.note(format!(
-            "{unit} is NOT committed, although its step is the highest: checkpoints in {} are taken for {name}, and it is of the format {format}; if it is what training goes on from, name that with --checkpoint-format, or keep the two in directories of their own",
-            self.config.dir.display()
-        ));
+        let dir = self.config.dir.display();
+        self.note(match format {
+            Some(format) => format!(
+                "{unit} is NOT committed, although its step is the highest: checkpoints in {dir} are taken for {name}, and it is of the format {format}; if it is what training goes on from, name that with --checkpoint-format, or keep the two in directories of their own"
+            ),
+            None => format!(
+                "{unit} is NOT committed, although it was saved last: checkpoints in {dir} are taken for {name}, and it is none of these by its name and place; if it is what training goes on from, save it as those before it, with a step that goes on, or keep the two in directories of their own"
+            ),
+        });
         self.remarks.mixed.1 = true;
     }
 
