@@ -362,4 +362,6 @@ fn what_is_saved_in_haste_in_another_form_than_the_series_is_committed_and_what_
     let told = "last.pt is NOT committed, although it was saved last";
     warned("", r#"mkdir "$D/step-1" "$D/step-2"; save step-1/w.pt; save step-2/w.pt; sleep 1.1; save last.pt"#, told);
     warned("", r#"mkdir "$D/step-1" "$D/step-2"; save step-1/w.pt; save last.pt; sleep 1.1; save step-2/w.pt"#, "");
+    let told = "ft/ckpt_4.pt is NOT committed, although it was saved last";
+    warned("", r#"mkdir "$D/step-20" "$D/ft"; save step-20/w.pt; sleep 1.1; save ft/ckpt_4.pt"#, told);
 }

@@ -1,21 +1,41 @@
 //! Checkpoints of another format than the one that holds for the directory: none of them is committed, and where they go on
 //! beyond the others, whoever trains is to be told.
 
+use std::collections::BTreeSet;
+
 use super::contest::{self, is_later};
-use super::generic::is_surely_weights;
+use super::generic::{is_surely_weights, says_word};
 use super::hasty;
 use super::layout::Layout;
-use super::unit::{Candidate, Scan};
-use super::{Entry, Found, LAYOUTS, check, complete};
+use super::unit::{Candidate, Scan, is_steps, step_in_stem};
+use super::{Entry, Found, LAYOUTS, aside, check, complete};
 
-/// What was saved later than all that was found and has no step: whole and written by this run.
+/// What was saved later than all that was found, whole and by this run, and is none of it: without a step, or with one that is
+/// counted anew in another directory.
 pub fn later(scan: &Scan, found: &Found) -> Option<String> {
+    let options = scan.options;
     let newest = found.candidates.iter().map(|c| c.newest_ns(scan.listing)).max()?;
-    let is_later = |f: &&Entry| is_later(f.mtime_ns, newest) && f.mtime_ns >= scan.options.begun_ns;
-    let scan = &Scan { listing: &scan.options.seen(scan.listing), ..*scan };
-    let file = hasty::newest(scan, &found.candidates).filter(is_later)?;
+    let is_later = |f: &&Entry| is_later(f.mtime_ns, newest) && f.mtime_ns >= options.begun_ns;
+    let scan = &Scan { listing: &options.seen(scan.listing), ..*scan };
+    let steps: BTreeSet<u64> = found.candidates.iter().filter_map(|c| c.step).collect();
+    let is_anew = |f: &&Entry| {
+        let is_aside = scan.is_aside(&f.path) || aside::is_copy(&f.path);
+        is_surely_weights(f) && !is_aside && said_step(&f.path).is_some_and(|step| !steps.contains(&step))
+    };
+    let taken: BTreeSet<&String> = found.candidates.iter().flat_map(|c| &c.paths).collect();
+    let is_asked = options.format.is_some() || options.marker.is_some() || options.step.is_some();
+    let others = scan.listing.files().filter(is_later).filter(|f| !is_asked && !taken.contains(&f.path));
+    let anew = others.filter(is_anew).max_by_key(|f| f.mtime_ns);
+    let file = hasty::newest(scan, &found.candidates).filter(is_later).or(anew)?;
     let is_known = found.copies.contains_key(&file.path) || check::whole(scan.peek, file).is_err();
     (!is_known).then(|| file.path.clone())
+}
+
+/// The step that a word in the name of the file says, or in that of a directory around it.
+fn said_step(path: &str) -> Option<u64> {
+    let stem = path.rsplit_once('.').map_or(path, |(stem, _)| stem);
+    let said = stem.rsplit('/').find(|part| is_steps(part) && says_word(part))?;
+    step_in_stem(said)
 }
 
 /// The highest of those of other formats that are younger than all that was found, of a higher step, whole and written by
@@ -88,6 +108,35 @@ mod tests {
             assert_eq!(beyond_of(&names, &named), None, "its format was named: {names:?}");
             let names = [after, before].concat();
             assert_ne!(beyond_of(&names, &Options::default()).map(|b| b.0), Some(unit.to_owned()), "older: {names:?}");
+        }
+    }
+
+    #[test]
+    fn a_series_that_is_counted_anew_in_another_directory_is_later() {
+        let later_of = |names: &[&str], options: &Options| {
+            let memory = (1..).zip(names).fold(Memory::default(), |memory, (at, name)| {
+                memory.with(name, zip_of(b"w", b"")).at(name, at * 5_000_000_000)
+            });
+            let listing = memory.listing();
+            let scan = Scan { listing: &listing, peek: &memory, options };
+            later(&scan, &recognise(&scan)?)
+        };
+        let before = ["step-10/model.pt", "step-20/model.pt"];
+        for (after, told) in [
+            (&["ft/ckpt_2.pt", "ft/ckpt_4.pt"][..], Some("ft/ckpt_4.pt")),
+            (&["ft/ckpt_4.pt"], Some("ft/ckpt_4.pt")),
+            (&["ft/step-4/model.pt"], Some("ft/step-4/model.pt")),
+            // Of the same step, and what says none.
+            (&["ema/ckpt_20.pt"], None),
+            (&["pretrained/resnet50.pt"], None),
+            (&["wandb/run-1/ckpt_4.pt"], None),
+            (&["eval/step-4/answers.npz"], None),
+            (&["ft/ckpt_4.pt", "step-30/model.pt"], None),
+        ] {
+            let names = [&before, after].concat();
+            assert_eq!(later_of(&names, &Options::default()).as_deref(), told, "{after:?}");
+            let earlier = Options { begun_ns: i64::MAX, ..Options::default() };
+            assert_eq!(later_of(&names, &earlier), None, "an earlier run wrote it: {after:?}");
         }
     }
 
