@@ -108,6 +108,8 @@ fn listed(setting: &str) -> Vec<&'static str> {
     match setting {
         "platform" => cluster::names().map(PlatformName::word).collect(),
         "framework" => FRAMEWORKS.iter().map(|framework| framework.name).collect(),
+        // Who keeps none has none of the code that the list names.
+        "checkpoint-format" if !cfg!(feature = "store") => vec!["auto"],
         "checkpoint-format" => ["auto"].into_iter().chain(LAYOUTS.iter().map(|layout| layout.name)).collect(),
         _ => Vec::new(),
     }
