@@ -64,6 +64,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         begun_ns: 0,
         follow: false,
         left_out: (first & 128 != 0).then(|| "a".to_owned()),
+        restless: Default::default(),
         has_other_nodes: first & 192 == 192,
     };
     let scan = Scan { listing: &listing, peek: &files, options: &options };

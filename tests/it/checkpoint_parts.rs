@@ -70,6 +70,18 @@ fn what_is_written_over_all_the_time_beside_a_step_keeps_it_from_no_commit_and_c
 }
 
 #[test]
+fn what_comes_after_each_step_is_waited_for_however_often_and_never_left_out() {
+    let place = Place::new();
+    let script = r#"for i in 1 2 3 4 5 6 7; do
+                        mkdir "$D/step-$i"; echo $i >"$D/step-$i/model.pt"; sleep 0.45
+                        echo $i >"$D/optimizer.pt.tmp"; mv "$D/optimizer.pt.tmp" "$D/optimizer.pt"; committed $i
+                    done"#;
+    let done = run(&place, &["--keep-last", "9"], script).expect_code(0);
+    assert!(!done.err().contains("WITHOUT it"), "{}", done.err());
+    assert_eq!(next_start(&place, &[]).0, ["optimizer.pt", "step-7/model.pt"]);
+}
+
+#[test]
 fn a_step_that_is_saved_in_a_directory_for_each_of_its_parts_is_committed_and_put_back_whole() {
     for (script, names, unit) in [
         (

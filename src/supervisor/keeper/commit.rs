@@ -218,7 +218,7 @@ impl Mirror {
         self.write_pushed(&beside, local.age).await;
         self.committed = self.naming.take();
         self.retiring.is_due = true;
-        self.restless.is_over();
+        self.restless.is_over(&local);
         self.tell_other(&local);
         self.tell_outranked(&beside).await;
         self.waits(None);

@@ -24,14 +24,15 @@ pub(super) struct Restless {
     pub(super) unit: String,
     /// At how many looks since the last commit such a one was saved over first.
     pub(super) looks: u32,
-    /// At how many looks since the attempt began it was this file alone, which each save writes over.
+    /// At how many looks since it was last committed it was this file alone, which each save writes over.
     files: BTreeMap<String, u32>,
 }
 
 impl Restless {
-    /// There is a commit.
-    pub(super) fn is_over(&mut self) {
+    /// This is committed.
+    pub(super) fn is_over(&mut self, committed: &Local) {
         (self.unit, self.looks) = Default::default();
+        self.files.retain(|path, _| !committed.candidate.is_fixed(path));
     }
 }
 
@@ -46,7 +47,7 @@ impl Mirror {
     /// said once that it is left out.
     pub(super) fn note_restless(&mut self, local: &Local, now: &[Entry]) {
         let fixed = &local.candidate.fixed;
-        let is_own = |entry: &&Entry| !fixed.contains(&entry.path);
+        let is_own = |entry: &&Entry| !local.candidate.is_fixed(&entry.path);
         if !local.entries.iter().filter(is_own).eq(now.iter().filter(is_own)) {
             return;
         }
@@ -110,7 +111,7 @@ impl Mirror {
             }
         }
         let Some(who) = writer(local.entries.iter()).await else { return Ok(local) };
-        let fixed = |entry: &&Entry| local.candidate.fixed.contains(&entry.path);
+        let fixed = |entry: &&Entry| local.candidate.is_fixed(&entry.path);
         if writer(local.entries.iter().filter(|entry| !fixed(entry))).await.is_none() {
             for entry in local.entries.iter().filter(fixed) {
                 if writer(std::iter::once(entry)).await.is_some() {
