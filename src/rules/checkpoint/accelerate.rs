@@ -9,7 +9,8 @@ use super::beside::Beside;
 use super::deepspeed::{self, is_accelerates, is_tag};
 use super::layout::{Layout, Makeup};
 use super::listing::{Entry, Kind, name_of, parent_of};
-use super::unit::{Candidate, IN_ITSELF, Scan, number_after, step_in_stem};
+use super::steps::{number_after, step_in_stem};
+use super::unit::{Candidate, IN_ITSELF, Scan};
 use super::{dcp, order};
 
 pub(super) const ACCELERATE: Layout = Layout {

@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use super::ascii::Pattern;
 use super::listing::{Entry, Listing, join, name_of, parent_of};
-use super::unit::{Candidate, Scan, number_after, step_in_stem};
+use super::steps::{number_after, step_in_stem};
+use super::unit::{Candidate, Scan};
 
 impl Scan<'_> {
     /// Whether something is unfinished or hidden, by its own name or by that of what it lies in: `step-5.tmp`,

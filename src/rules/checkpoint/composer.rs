@@ -9,7 +9,8 @@ use super::beside::{Beside, under};
 use super::deepspeed::gapless;
 use super::layout::{Layout, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Scan, number_after};
+use super::steps::number_after;
+use super::unit::{Candidate, Scan};
 
 pub(super) const COMPOSER: Layout = Layout {
     pointers,

@@ -9,7 +9,8 @@ use super::generic::is_surely_weights;
 use super::layout::Makeup;
 use super::listing::{Listing, name_of, parent_of};
 use super::order::APART_NS;
-use super::unit::{Candidate, Scan, is_steps};
+use super::steps::is_steps;
+use super::unit::{Candidate, Scan};
 use super::{Found, aside, check, complete, hasty, saved_over, siblings};
 
 /// Leaves out the copies (in `wandb`) where there are others.

@@ -13,7 +13,8 @@ use super::beside::Beside;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, join, name_of, parent_of};
 use super::order::{self, APART_NS};
-use super::unit::{Candidate, IN_ITSELF, Scan, is_steps, number_after, step_in_stem};
+use super::steps::{is_steps, number_after, step_in_stem};
+use super::unit::{Candidate, IN_ITSELF, Scan};
 use super::{composer, structure, torch_file};
 
 pub(super) const DCP: Layout = Layout {

@@ -10,7 +10,8 @@ use super::beside::Beside;
 use super::generic::with_rest;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Scan, number_after, step_in, step_in_stem};
+use super::steps::{number_after, step_in, step_in_stem};
+use super::unit::{Candidate, Scan};
 use super::{pointing, torch_file};
 
 const POINTER: &str = "latest";

@@ -4,7 +4,8 @@
 use super::beside::Beside;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Scan, is_bystander, is_temporary, step_in_stem};
+use super::steps::step_in_stem;
+use super::unit::{Candidate, Scan, is_bystander, is_temporary};
 
 const TRACKER: &str = "dlrover_latest.txt";
 

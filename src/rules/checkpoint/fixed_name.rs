@@ -4,7 +4,8 @@
 
 use super::listing::{Entry, Kind, Peek, parent_of};
 use super::same_save::is_same_save;
-use super::unit::{Candidate, Scan, step_in};
+use super::steps::step_in;
+use super::unit::{Candidate, Scan};
 use super::{Found, Makeup, check, contest};
 
 /// One model's saves, and copies, differ in length by less than this part, and what a directory of names takes.

@@ -5,7 +5,8 @@ use super::beside::Beside;
 use super::generic::is_in_step;
 use super::layout::Layout;
 use super::listing::{Kind, join};
-use super::unit::{Candidate, Scan, number_after};
+use super::steps::number_after;
+use super::unit::{Candidate, Scan};
 
 pub(super) const FLAX: Layout = Layout::of("flax", "files named checkpoint_N", find, complete);
 

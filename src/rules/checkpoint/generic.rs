@@ -12,7 +12,8 @@ use super::hasty::with_hasty;
 use super::layout::{Layout, Makeup};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::siblings::together;
-use super::unit::{Candidate, Scan, is_bystander, is_day, is_steps, is_temporary, step_in, step_in_stem};
+use super::steps::{is_day, is_steps, step_in, step_in_stem};
+use super::unit::{Candidate, Scan, is_bystander, is_temporary};
 use super::{keras, torch_file};
 
 pub(super) const GENERIC: Layout = Layout {

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use super::contest;
 use super::generic::is_surely_weights;
 use super::listing::{Entry, name_of, parent_of};
-use super::unit::{Candidate, Scan, step_in};
+use super::steps::step_in;
+use super::unit::{Candidate, Scan};
 use super::{Found, complete, strangers};
 
 /// Whether a name says that its trainer was about to be stopped.

@@ -13,7 +13,8 @@ use super::beside::Beside;
 use super::layout::{Layout, Makeup};
 use super::listing::{Kind, Listing, join};
 use super::order::{self, APART_NS};
-use super::unit::{Candidate, Scan, number_after};
+use super::steps::number_after;
+use super::unit::{Candidate, Scan};
 use super::{dcp, deepspeed, json};
 
 pub(super) const HUGGINGFACE: Layout = Layout {

@@ -10,7 +10,8 @@ use super::generic::is_in_step;
 use super::layout::{Layout, Makeup};
 use super::listing::{join, parent_of};
 use super::siblings::together;
-use super::unit::{Candidate, Scan, is_temporary, step_in};
+use super::steps::step_in;
+use super::unit::{Candidate, Scan, is_temporary};
 use super::{json, order};
 
 const WEIGHTS: &str = "latest.weights.h5";

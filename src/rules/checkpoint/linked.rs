@@ -8,7 +8,8 @@ use super::aside::{is_bystander, is_copy};
 use super::contest::{kind, says_step};
 use super::generic::says_word;
 use super::listing::{Entry, Kind, parent_of};
-use super::unit::{Candidate, Scan, end_of, is_steps, step_in};
+use super::steps::{is_steps, step_in};
+use super::unit::{Candidate, Scan, end_of};
 
 /// Those called like what was found, or by a word for steps, the highest step first.
 pub fn find(scan: &Scan, found: &[Candidate]) -> Vec<Candidate> {

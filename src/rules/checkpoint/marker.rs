@@ -6,7 +6,8 @@ use super::beside::Beside;
 use super::layout::{Layout, Makeup};
 use super::listing::{Kind, join, name_of, parent_of};
 use super::order::{self, APART_NS};
-use super::unit::{Candidate, Scan, is_bystander, is_steps, is_temporary, step_in_stem};
+use super::steps::{is_steps, step_in_stem};
+use super::unit::{Candidate, Scan, is_bystander, is_temporary};
 
 pub(super) const MARKER: Layout =
     Layout { makeup: Makeup::Told, ..Layout::of("marker", "--marker was given", find, complete) };

@@ -11,7 +11,8 @@ use super::dcp::named_files_there;
 use super::deepspeed::gapless;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Scan, number_after};
+use super::steps::number_after;
+use super::unit::{Candidate, Scan};
 
 const POINTER: &str = "latest_checkpointed_iteration.txt";
 

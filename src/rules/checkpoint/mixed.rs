@@ -7,7 +7,8 @@ use super::contest::{self, is_later};
 use super::generic::{is_surely_weights, says_word};
 use super::hasty;
 use super::layout::Layout;
-use super::unit::{Candidate, Scan, is_steps, step_in_stem};
+use super::steps::{is_steps, step_in_stem};
+use super::unit::{Candidate, Scan};
 use super::{Entry, Found, LAYOUTS, aside, check, complete};
 
 /// What was saved later than all that was found, whole and by this run, and is none of it: without a step, or with one that is

@@ -42,6 +42,7 @@ mod roles;
 mod same_save;
 mod saved_over;
 mod siblings;
+mod steps;
 mod strangers;
 mod structure;
 mod tensorflow;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use super::listing::{Entry, name_of, parent_of};
 use super::roles::{Role, Said};
-use super::unit::{Candidate, Scan, step_in};
+use super::steps::step_in;
+use super::unit::{Candidate, Scan};
 
 /// Longer ones are data, bytes.
 pub(super) const LONGEST: u64 = 16 << 20;

@@ -10,7 +10,8 @@ use super::beside::Beside;
 use super::json;
 use super::layout::Layout;
 use super::listing::{Entry, join, name_of, parent_of};
-use super::unit::{Candidate, IN_ITSELF, Scan, is_steps, step_in_stem};
+use super::steps::{is_steps, step_in_stem};
+use super::unit::{Candidate, IN_ITSELF, Scan};
 
 const TEMPORARY: &str = ".orbax-checkpoint-tmp";
 const METADATA: &str = "_CHECKPOINT_METADATA";

@@ -6,7 +6,8 @@ use super::contest;
 use super::dlrover;
 use super::layout::Pointer;
 use super::listing::{Entry, Kind, Listing, name_of, parent_of};
-use super::unit::{Candidate, Scan, step_in};
+use super::steps::step_in;
+use super::unit::{Candidate, Scan};
 
 /// Longer files are no pointers.
 const LONGEST: u64 = 4 << 10;

@@ -12,7 +12,8 @@ use super::listing::{Entry, parent_of};
 use super::notes::{LONGEST, is_text};
 use super::roles::{Role, Said};
 use super::siblings::{is_exported, said, with_others};
-use super::unit::{Candidate, Scan, is_bystander, step_in};
+use super::steps::step_in;
+use super::unit::{Candidate, Scan, is_bystander};
 use super::{Found, Kind, Makeup, contest, fixed_name, strangers};
 
 /// Where there is no step before, what is of the same save was written within this of it.

@@ -10,7 +10,8 @@ use std::sync::LazyLock;
 use super::ascii::Pattern;
 use super::listing::{Entry, Kind, Listing, name_of, parent_of};
 use super::roles::{Role, Said};
-use super::unit::{Candidate, Scan, is_bystander, step_in};
+use super::steps::step_in;
+use super::unit::{Candidate, Scan, is_bystander};
 
 /// Makes one of those units of a file each that belong to the same step, or are the shards of one without.
 pub(super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidate> {

@@ -11,7 +11,8 @@ use super::check;
 use super::generic::with_rest;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, join, name_of, parent_of};
-use super::unit::{Candidate, Scan, step_in_stem};
+use super::steps::step_in_stem;
+use super::unit::{Candidate, Scan};
 
 /// The state file's name.
 const STATE: &str = "checkpoint";

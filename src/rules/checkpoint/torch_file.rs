@@ -11,7 +11,8 @@ use super::beside::Beside;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
 use super::siblings::together;
-use super::unit::{Candidate, Scan, is_day, is_steps, number_after, step_in, step_in_stem};
+use super::steps::{is_day, is_steps, number_after, step_in, step_in_stem};
+use super::unit::{Candidate, Scan};
 use super::{check, order};
 
 pub(super) const TORCH_FILE: Layout = Layout {

@@ -6,7 +6,7 @@ use super::contest::kind;
 use super::listing::{name_of, parent_of};
 use super::manifest::is_in;
 use super::plan::Age;
-use super::unit::{is_steps, step_in_stem};
+use super::steps::{is_steps, step_in_stem};
 use super::{Candidate, Entry, Found, Kind, Scan, check, complete};
 
 /// What lies in the way.

@@ -8,7 +8,7 @@ use super::aside::{is_bystander, is_copy, is_temporary};
 use super::check::is_weights;
 use super::listing::{Entry, Kind, Listing, parent_of};
 use super::plan::Age;
-use super::unit::{is_steps, step_in};
+use super::steps::{is_steps, step_in};
 
 /// Smaller files are no save's, unless their type says so, bytes.
 const BIG: u64 = 1 << 20;

@@ -5,7 +5,8 @@ use super::beside::Beside;
 use super::generic::is_in_step;
 use super::layout::{Layout, Makeup};
 use super::siblings::together;
-use super::unit::{Candidate, Scan, is_temporary, step_in};
+use super::steps::step_in;
+use super::unit::{Candidate, Scan, is_temporary};
 
 pub(super) const XGBOOST: Layout =
     Layout { makeup: Makeup::OneFile, ..Layout::of("xgboost", "files named NAME_N.ubj", find, complete) };
