@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 
 use super::gpus::GpuWatch;
 use crate::rules::exit::End;
+use crate::rules::gpu::ledger::Finding;
 use crate::rules::gpu::lifecycle::GpuEvent;
 use crate::rules::gpu::xid::Class;
 use crate::rules::job::{Event, Uptime};
@@ -68,8 +69,10 @@ impl GpuDesk {
 
     /// The command died: whether a GPU is to blame so that another machine should go on.
     pub(super) fn death(&mut self, now: Uptime) -> Option<Event> {
-        let finding = self.watch.as_mut()?.watch().death(now)?;
-        self.finding(finding.class, &finding.text)
+        let Finding { class, text } = self.watch.as_mut()?.watch().death(now)?;
+        // It was told when it came.
+        let text = if class == Class::Restart { format!("{text}; the command's end is put down to it") } else { text };
+        self.finding(class, &text)
     }
 
     /// There is a newer checkpoint: what happened before it counts no more.

@@ -45,6 +45,22 @@ fn what_takes_the_gpu_away_is_told_once_though_the_trainer_dies_of_it() {
 }
 
 #[test]
+fn an_xid_that_the_trainer_dies_of_is_told_as_it_comes_and_as_what_its_end_is_put_down_to() {
+    let fake = FakeNvml::new(&[]);
+    let running = run(&fake, &[], &format!("trap 'exit 7' USR1; echo ready; {LOOP}")).start();
+    running.after_line("ready");
+    running.after_log("the GPUs are watched");
+    fake.play(&["event-1 0 8 31"]);
+    running.after_log("XID 31, MMU fault");
+    running.signal(libc::SIGUSR1);
+    let done = running.finish().expect_code(7);
+    let log = done.err();
+    let told: Vec<_> = log.lines().filter(|line| line.contains("XID 31, MMU fault")).collect();
+    assert_eq!(told.len(), 2, "{log}");
+    assert!(told[1].contains("XID 31, MMU fault; the command's end is put down to it"), "{}", told[1]);
+}
+
+#[test]
 fn an_event_channel_that_fails_is_one_warning_in_a_job_and_no_reason_to_leave() {
     let fake = FakeNvml::new(&["nvmlEventSetWait_v2 return 999"]);
     let flags = ["--max-restarts", "1", "--restart-backoff", "1ms"];
