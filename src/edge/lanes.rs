@@ -1,21 +1,38 @@
-//! Threads of their own for what comes from elsewhere and is written here. Each receives, sums and writes in one go, while
-//! a piece is still at hand to the processor: the threads of [`blocking`](super::blocking) would each have it brought to
-//! them, and keep a processor from who sends.
+//! Threads of their own for transfers. What comes from elsewhere and is written here each receives, sums and writes in one
+//! go, while a piece is still at hand to the processor: the threads of [`blocking`](super::blocking) would each have it
+//! brought to them, and keep a processor from who sends. What goes out is more than one thread can make requests of, or
+//! encrypt, where there are many processors.
 
 use std::convert::Infallible;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::blocking::{keep_a_thread, runtime};
-use super::signals;
+use super::{limits, signals};
 
 /// However many processors there are: each is two threads.
 const MOST: usize = 4;
+
+/// One for every two processors, no more than [`MOST`].
+fn wanted() -> usize {
+    for_processors(limits::cpus())
+}
+
+fn for_processors(count: Option<usize>) -> usize {
+    count.map_or(1, |count| (count / 2).clamp(1, MOST))
+}
+
+/// Of so many that are wanted, those that are sooner through with these deeds than one.
+fn several(wanted: usize, deeds: usize) -> usize {
+    if wanted > 1 { wanted.min(deeds / FEW) } else { 0 }
+}
+
+/// So many deeds are as soon done by one.
+const FEW: usize = 4;
 
 /// Some of them, as long as they are wanted.
 pub(crate) struct Lanes {
@@ -32,17 +49,20 @@ struct Lane {
 }
 
 impl Lanes {
-    /// One for every two processors, no more than [`MOST`] and than there are deeds; fewer, or none, where the system has no
-    /// threads to give.
+    /// As many as are [`wanted`], no more than there are deeds; fewer, or none, where the system has no threads to give.
     pub(crate) async fn open(deeds: usize) -> Lanes {
-        let wanted = thread::available_parallelism().map_or(1, |count| (count.get() / 2).clamp(1, MOST)).min(deeds);
         let mut lanes = Vec::new();
-        while lanes.len() < wanted
+        while lanes.len() < wanted().min(deeds)
             && let Some(lane) = Lane::open().await
         {
             lanes.push(lane);
         }
         Lanes { lanes, next: AtomicUsize::new(0) }
+    }
+
+    /// For what one alone would do no sooner than whoever asks.
+    pub(crate) async fn open_several(deeds: usize) -> Lanes {
+        Lanes::open(several(wanted(), deeds)).await
     }
 
     /// Does it on the next of them, where it is told `true`: it may wait for a file there, which keeps its like alone. Where
@@ -97,12 +117,20 @@ mod tests {
     use std::future::pending;
     use std::sync::Arc;
     use std::sync::mpsc::channel;
-    use std::thread::ThreadId;
+    use std::thread::{self, ThreadId};
 
     use super::*;
 
     fn own() -> ThreadId {
         thread::current().id()
+    }
+
+    #[test]
+    fn there_are_several_only_where_there_are_processors_and_deeds_for_them() {
+        assert_eq!([None, Some(1), Some(2), Some(8), Some(64)].map(for_processors), [1, 1, 1, 4, MOST]);
+        for (deeds, expected) in [(0, 0), (FEW - 1, 0), (2 * FEW, 2), (1000, 4)] {
+            assert_eq!((several(1, deeds), several(4, deeds)), (0, expected), "{deeds}");
+        }
     }
 
     #[tokio::test]

@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
-use object_store::ObjectStore;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 
+use super::Opened;
 use super::access::Access;
 use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
@@ -61,21 +61,21 @@ const CONTAINER_PATH: &str = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI";
 const CONTAINER: &str = "AWS_CONTAINER_CREDENTIALS_FULL_URI";
 const CONTAINER_TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
-pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
+pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
     check(access)?;
-    let builder = unsigned(bucket, access)?;
+    let (builder, is_plain) = unsigned(bucket, access)?;
     let profile = profile::read(access).map_err(no_credentials)?.unwrap_or_default();
     check_signer(&profile, access)?;
     let builder = with_metadata_servers(with_settings(builder, profile, access), access);
-    let store = builder.build().map_err(|error| Failed::from(&error))?;
+    let store = Arc::new(builder.build().map_err(|error| Failed::from(&error))?);
     if !access.is_on("AWS_SKIP_SIGNATURE") {
         store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
     }
-    Ok(Arc::new(store))
+    Ok(Opened { objects: Arc::clone(&store) as _, pages: Some(store), is_plain })
 }
 
-/// The bucket, and how it is spoken to, whoever signs. Errors: it would be by plain http, and may not.
-fn unsigned(bucket: &Bucket, access: &Access) -> Result<AmazonS3Builder, Failed> {
+/// The bucket, and how it is spoken to, whoever signs; whether that is by plain http. Errors: it would be by plain http, and may not.
+fn unsigned(bucket: &Bucket, access: &Access) -> Result<(AmazonS3Builder, bool), Failed> {
     let endpoint = access.first(ENDPOINTS).map(|value| values::address(ENDPOINTS[1], value)).transpose()?;
     let plain = connect::is_plain(endpoint.as_ref(), access)?;
     let tokens = access.given(TOKEN_SERVICE).map(|value| values::address(TOKEN_SERVICE, value)).transpose()?;
@@ -84,7 +84,7 @@ fn unsigned(bucket: &Bucket, access: &Access) -> Result<AmazonS3Builder, Failed>
         file: access.given("SSL_CERT_FILE").map(str::to_owned),
         bundle: access.given("AWS_CA_BUNDLE").map(str::to_owned),
     };
-    Ok(AmazonS3Builder::new()
+    let builder = AmazonS3Builder::new()
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(plain))
@@ -92,7 +92,8 @@ fn unsigned(bucket: &Bucket, access: &Access) -> Result<AmazonS3Builder, Failed>
         .with_unsigned_payload(true)
         // What every server knows, one by one.
         .with_disable_bulk_delete(true)
-        .with_checksum_algorithm(Checksum::CRC64NVME))
+        .with_checksum_algorithm(Checksum::CRC64NVME);
+    Ok((builder, plain))
 }
 
 /// Whether no signature covers what is sent, and its checksum is the one that a stand-in has.

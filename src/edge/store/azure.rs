@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use object_store::ObjectStore;
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use url::Url;
 
+use super::Opened;
 use super::access::Access;
 use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
@@ -54,7 +54,7 @@ const ADDRESSES: &[&str] = &[
     EMULATOR,
 ];
 
-pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
+pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
     let bad = |error: object_store::Error| Failed::from(&error);
     let connection = access.given("AZURE_STORAGE_CONNECTION_STRING").map(connection).unwrap_or_default();
     let given = VARIABLES.iter().filter_map(|(name, key)| Some((*key, access.given(name)?)));
@@ -93,7 +93,8 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
     }
     let store = builder.build().map_err(bad)?;
     store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
-    Ok(Arc::new(store))
+    // Its pages are of 5,000, and not every version of its interface begins one anywhere.
+    Ok(Opened { objects: Arc::new(store), pages: None, is_plain: plain })
 }
 
 /// Errors: a value that the crate would panic at.

@@ -273,6 +273,8 @@ fn below(root: &Path, key: String, found: &mut BTreeSet<String>) -> io::Result<(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::{Access, Created, Store};
     use super::*;
     use crate::rules::checkpoint::address::Address;
@@ -332,6 +334,7 @@ mod tests {
     #[test]
     fn a_part_wise_object_appears_only_when_finished() {
         with_store(async |_, store| {
+            let store = Arc::new(store);
             let mut upload = store.begin("u/x").await.expect("begins");
             upload.part(vec![vec![1; 10].into()].into()).await.expect("writes");
             assert_eq!(store.size("u/x").await.expect("looks"), None);

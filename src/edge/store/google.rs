@@ -11,10 +11,11 @@
 
 use std::sync::Arc;
 
+use object_store::StaticCredentialProvider;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
-use object_store::{ObjectStore, StaticCredentialProvider};
 use serde_json::Value;
 
+use super::Opened;
 use super::access::Access;
 use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
@@ -32,7 +33,7 @@ const KEY: &str = "GOOGLE_SERVICE_ACCOUNT_KEY";
 const FILES: [&str; 3] = ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH", "GOOGLE_APPLICATION_CREDENTIALS"];
 const MACHINES: [&str; 3] = ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"];
 
-pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn ObjectStore>, Failed> {
+pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
     let emulator = access
         .given(EMULATOR)
         .map(|host| if host.contains("://") { host.to_owned() } else { format!("http://{host}") });
@@ -47,12 +48,13 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
         values::address(name, &format!("http://{host}"))?;
         machines.extend(host.parse());
     }
+    let is_plain = connect::is_plain(url.as_ref(), access)?;
     let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
     let is_unsigned = access.is_on("GOOGLE_SKIP_SIGNATURE");
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
-        .with_client_options(connect::options(connect::is_plain(url.as_ref(), access)?))
+        .with_client_options(connect::options(is_plain))
         .with_http_connector(Connector { roots, access: access.clone(), machines })
         .with_skip_signature(is_unsigned);
     if let Some((_, base)) = base {
@@ -78,7 +80,8 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Arc<dyn Obj
     }
     let store = builder.build().map_err(|error| Failed::no_credentials(&error, &way_out))?;
     store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, &way_out))?;
-    Ok(Arc::new(store))
+    let store = Arc::new(store);
+    Ok(Opened { objects: Arc::clone(&store) as _, pages: Some(store), is_plain })
 }
 
 /// A service account or an authorised user that the environment names.

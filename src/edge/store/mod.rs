@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use object_store::list::PaginatedListStore;
 use object_store::path::Path as Key;
 use object_store::{Extensions, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::time::timeout;
@@ -40,7 +41,7 @@ mod watched;
 pub use access::Access;
 pub use directory::takes_a_file;
 pub use error::{StoreError, Trouble};
-pub use list::Object;
+pub use list::{Object, PAGE};
 pub use motion::Motion;
 pub use reading::Reading;
 pub use source::{Content, Source};
@@ -99,11 +100,25 @@ impl Habits {
         u32::try_from(self.at_once / PARTS_AT_ONCE).unwrap_or(1).max(1)
     }
 
+    /// Puts that an object of so many bytes takes.
+    pub fn puts_of(&self, size: u64) -> u64 {
+        if size <= self.whole { 1 } else { size.div_ceil(self.part_of(size)) }
+    }
+
     /// Bytes of each part of an object of so many, but the last.
     pub fn part_of(&self, size: u64) -> u64 {
         let least = size.div_ceil(MOST_PARTS).div_ceil(1 << 20) << 20;
         self.part.max(least)
     }
+}
+
+/// A bucket, as its cloud's file opens it.
+struct Opened {
+    objects: Arc<dyn ObjectStore>,
+    /// `None`: its pages can only be turned one after the other.
+    pages: Option<Arc<dyn PaginatedListStore>>,
+    /// Whether nothing is encrypted on the way.
+    is_plain: bool,
 }
 
 /// An open store.
@@ -112,6 +127,7 @@ pub struct Store {
     durable: Arc<dyn ObjectStore>,
     /// Data, made durable by [`Store::make_durable`].
     data: Arc<dyn ObjectStore>,
+    pages: Option<Arc<dyn PaginatedListStore>>,
     /// For messages.
     place: String,
     /// What stands before every key; ends in `/` unless empty.
@@ -122,6 +138,7 @@ pub struct Store {
     checks_crc32c: bool,
     /// Whether it takes a [`Source`].
     streams: bool,
+    is_plain: bool,
     /// Whether a data object takes the place of what lies under its key.
     replaces: bool,
     access: Access,
@@ -145,11 +162,13 @@ impl Store {
                 Ok(Store {
                     durable: Arc::new(durable),
                     data: Arc::new(data),
+                    pages: None,
                     place: address.to_string(),
                     prefix: String::new(),
                     directory: Some(directory),
                     checks_crc32c: false,
                     streams: false,
+                    is_plain: false,
                     replaces: false,
                     access: access.clone(),
                     given_up: Arc::default(),
@@ -157,27 +176,34 @@ impl Store {
             }
             Address::Bucket(bucket) => {
                 use crate::rules::checkpoint::address::Cloud;
-                let store = match bucket.cloud {
+                let opened = match bucket.cloud {
                     Cloud::Google => google::open(bucket, access).await,
                     Cloud::Amazon => amazon::open(bucket, access).await,
                     Cloud::Azure => azure::open(bucket, access).await,
                 };
-                let store = store.map_err(|failed| failed.of("open", address.to_string(), access))?;
+                let opened = opened.map_err(|failed| failed.of("open", address.to_string(), access))?;
                 let prefix = if bucket.prefix.is_empty() { String::new() } else { format!("{}/", bucket.prefix) };
                 Ok(Store {
-                    durable: Arc::clone(&store),
-                    data: store,
+                    durable: Arc::clone(&opened.objects),
+                    data: opened.objects,
+                    pages: opened.pages,
                     place: address.to_string(),
                     prefix,
                     directory: None,
                     checks_crc32c: bucket.cloud == Cloud::Google,
                     streams: bucket.cloud != Cloud::Amazon || amazon::streams(access),
+                    is_plain: opened.is_plain,
                     replaces: false,
                     access: access.clone(),
                     given_up: Arc::default(),
                 })
             }
         }
+    }
+
+    /// Whether nothing is encrypted on the way: the kernel sends a [`Source`] as it is.
+    pub fn is_plain(&self) -> bool {
+        self.is_plain
     }
 
     /// The store as one whose data objects are not written once: each is replaced whole, in one step.

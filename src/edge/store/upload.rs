@@ -17,8 +17,8 @@ const STEP: usize = 1 << 20;
 const MOMENT: Duration = Duration::from_millis(10);
 
 /// A data object being written. Dropped before it is finished, nothing appears.
-pub struct Upload<'a> {
-    pub(super) store: &'a Store,
+pub struct Upload {
+    pub(super) store: Arc<Store>,
     pub(super) key: String,
     /// Bytes of the parts so far.
     pub(super) size: u64,
@@ -26,7 +26,7 @@ pub struct Upload<'a> {
     pub(super) upload: Option<Box<dyn MultipartUpload>>,
 }
 
-impl fmt::Debug for Upload<'_> {
+impl fmt::Debug for Upload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Upload").field(&self.key).finish()
     }
@@ -34,7 +34,7 @@ impl fmt::Debug for Upload<'_> {
 
 impl Store {
     /// Starts writing a data object part by part.
-    pub async fn begin(&self, key: &str) -> Result<Upload<'_>, StoreError> {
+    pub async fn begin(self: &Arc<Self>, key: &str) -> Result<Upload, StoreError> {
         let (at, data) = (self.key(key)?, Arc::clone(&self.data));
         let begun = match self.directory {
             None => data.put_multipart(&at).await,
@@ -46,15 +46,15 @@ impl Store {
             }
         };
         let upload = begun.map_err(|error| self.error("write", key, &error))?;
-        Ok(Upload { store: self, key: key.to_owned(), size: 0, upload: Some(upload) })
+        Ok(Upload { store: Arc::clone(self), key: key.to_owned(), size: 0, upload: Some(upload) })
     }
 }
 
-impl<'a> Upload<'a> {
+impl Upload {
     /// The next part; parts come in the order of the calls, and several may be awaited at once.
-    pub fn part(&mut self, content: Content) -> impl Future<Output = Result<(), StoreError>> + use<'a> {
+    pub fn part(&mut self, content: Content) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
         self.size += content.length();
-        let (store, key) = (self.store, self.key.clone());
+        let (store, key) = (Arc::clone(&self.store), self.key.clone());
         let pieces = match content {
             Content::Blocks(blocks) if store.directory.is_some() => in_steps(blocks),
             content => vec![content],
@@ -127,7 +127,7 @@ fn in_steps(blocks: Vec<Bytes>) -> Vec<Content> {
     pieces
 }
 
-impl Drop for Upload<'_> {
+impl Drop for Upload {
     fn drop(&mut self) {
         // Cut off by the clock: parts that stay are paid for and not listed.
         if let (Some(mut upload), Ok(runtime)) = (self.upload.take(), tokio::runtime::Handle::try_current()) {

@@ -14,7 +14,7 @@ const LEAST: u64 = 8 << 20;
 /// for what is sent.
 const SHARE: u64 = 4;
 /// What is sent out of a file counts as this much, so that only some are at once.
-pub(super) const STREAM: u64 = MOST / 8;
+pub(super) const STREAM: u64 = MOST / 16;
 /// It is counted in these.
 pub(super) const UNIT: u64 = 1 << 20;
 

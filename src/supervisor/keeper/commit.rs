@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -16,7 +17,7 @@ use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
 use super::pieces::Pieces;
 use super::pins::{Pins, pin, unchanged, unpin};
 use super::retention::{commits, unless_stuck};
-use super::send::{Sending, Stop, verify, without_data};
+use super::send::{Sending, Stop, lanes_for, verify, without_data};
 use super::transfer::make_durable;
 use crate::edge::store::{Created, Store, Trouble};
 use crate::edge::{clock, limits};
@@ -306,19 +307,22 @@ impl Mirror {
         let pace = is_training.then_some(&*self.config.pace).filter(|p| p.lock().is_ok_and(|p| p.is_capped()));
         let budget = Budget::now();
         let habits = budget.fit(store.habits());
+        let habits = if pace.is_some() { habits.gently() } else { habits };
+        let files = || local.entries.iter().filter(|e| e.kind == Kind::File);
         let sending = Sending {
             strong: self.config.strong,
             store,
             dir: &dir,
             known: &self.known,
             pace,
-            habits: if pace.is_some() { habits.gently() } else { habits },
+            habits,
             pieces: Pieces::new(budget, habits.streams),
+            lanes: lanes_for(store, habits, files()).await,
             clock: self.clock,
             told: &told,
             made: &self.made,
         };
-        let files = local.entries.iter().filter(|e| e.kind == Kind::File).map(|entry| {
+        let sent = files().map(|entry| {
             let key = local.key(&stamp, &entry.path);
             let (sending, from) = (&sending, pins.held(entry));
             async move {
@@ -327,8 +331,9 @@ impl Mirror {
                 sent
             }
         });
-        let all = stream::iter(files).buffer_unordered(sending.habits.at_once);
+        let all = stream::iter(sent).buffer_unordered(sending.habits.at_once);
         let sent: Vec<Sent> = all.try_collect().await?;
+        sending.lanes.close().await;
         faults.point(5);
         let keys: Vec<String> = sent.iter().map(|sent| sent.item.key.clone()).collect();
         make_durable(store, &keys, bytes, &told).await?;
@@ -387,7 +392,7 @@ impl Mirror {
     }
 
     /// The store, and the stamp of the commit under way.
-    fn ours(&self) -> Result<(&Store, Stamp), Stop> {
+    fn ours(&self) -> Result<(&Arc<Store>, Stamp), Stop> {
         let (Some(store), Some(attempt)) = (&self.store, &self.attempt) else {
             return Err(Stop::Failed("no --checkpoint-store is set".to_owned()));
         };

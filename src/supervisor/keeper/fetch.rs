@@ -28,7 +28,7 @@ use crate::edge::store::{Store, StoreError};
 use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex, is_in};
 
 /// Bytes written at a time; a file of no more is small.
-const BLOCK: u64 = 1 << 20;
+pub(super) const BLOCK: u64 = 1 << 20;
 
 /// Where a file takes as many bytes a second, and this long beside, what comes is written where it comes in. Elsewhere, where
 /// many writes at once may be quicker than one, they are given threads of their own.

@@ -26,7 +26,7 @@ use super::made::Made;
 use super::mirror::{Mirror, beneath, blocking, way_out};
 use super::pieces::Pieces;
 use super::pins::Held;
-use super::send::{Sending, Stop};
+use super::send::{Sending, Stop, lanes_for};
 use super::transfer::{going_on, make_durable};
 use crate::edge::clock::Clock;
 use crate::edge::links::Files;
@@ -217,14 +217,16 @@ async fn copy(plan: &Plan, mirror: Option<&Mirror>, bytes: u64, made: &Made, tol
     }
     let known = Known::default();
     let budget = Budget::now();
+    let habits = budget.fit(store.habits());
     let sending = Sending {
         strong: false,
         store,
         dir: &dir,
         known: &known,
         pace: None,
-        habits: budget.fit(store.habits()),
-        pieces: Pieces::new(budget, store.habits().streams),
+        habits,
+        pieces: Pieces::new(budget, habits.streams),
+        lanes: lanes_for(store, habits, listing.files()).await,
         clock: Clock::start(),
         told,
         made,
@@ -240,6 +242,7 @@ async fn copy(plan: &Plan, mirror: Option<&Mirror>, bytes: u64, made: &Made, tol
         let sent: Vec<Sent> = stream::iter(sent).buffer_unordered(sending.habits.at_once).try_collect().await?;
         items.extend(sent.into_iter().map(|sent| sent.item));
     }
+    sending.lanes.close().await;
     let keys: Vec<String> = items.iter().map(|i| i.key.clone()).collect();
     make_durable(store, &keys, bytes, told).await?;
     let ours: HashSet<&str> = items.iter().map(|i| i.path.as_str()).collect();

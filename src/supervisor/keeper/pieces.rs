@@ -11,6 +11,7 @@ use super::budget::{Budget, STREAM, UNIT};
 use super::mirror::blocking;
 use super::sums::Sums;
 use crate::edge::beneath::{forget, read_into};
+use crate::edge::limits;
 use crate::edge::pool::Pool;
 use crate::edge::store::{Content, Source};
 
@@ -21,6 +22,11 @@ const WINDOW: u64 = 1 << 20;
 /// A file of so many bytes has a smaller one.
 const SMALL: u64 = 256 << 10;
 
+/// Files that are summed at once: one for every two processors. More would ask more of the memory than it gives.
+fn summing() -> usize {
+    limits::cpus().map_or(1, |count| (count / 2).clamp(1, 8))
+}
+
 /// Reads what one transfer sends.
 pub(super) struct Pieces {
     /// Of memory.
@@ -28,7 +34,7 @@ pub(super) struct Pieces {
     /// Whether the store takes what is not in memory.
     streams: bool,
     pools: Pools,
-    /// Files are summed one after the other: the sooner the first is on its way.
+    /// Files are summed one after the other, where there are few processors: the sooner the first is on its way.
     summing: Semaphore,
 }
 
@@ -51,7 +57,7 @@ impl Pools {
 
 impl Pieces {
     pub(super) fn new(budget: Budget, streams: bool) -> Pieces {
-        Pieces { budget, streams, pools: Pools::new(), summing: Semaphore::new(1) }
+        Pieces { budget, streams, pools: Pools::new(), summing: Semaphore::new(summing()) }
     }
 
     /// Waits until a run of so many bytes may be read and sent.
@@ -95,8 +101,13 @@ impl Pieces {
     }
 
     fn is_streamed(&self, length: u64) -> bool {
-        self.streams && length > BLOCK
+        is_streamed(self.streams, length)
     }
+}
+
+/// Whether a run of so many bytes stays in its file.
+pub(super) fn is_streamed(streams: bool, length: u64) -> bool {
+    streams && length > BLOCK
 }
 
 /// What [`read_blocks`] takes for so many bytes, in [`UNIT`]s; a small buffer counts as one.

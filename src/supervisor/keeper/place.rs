@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::fetch::Stop;
+use super::fetch::{BLOCK, Stop};
 use super::in_place::{equal_files, half, is_half, is_in_place, mark, own, settle};
 use super::look::{Look, walked};
 use super::mirror::{Mirror, MirrorError, SMALL, TEMPORARY, blocking};
@@ -13,7 +13,7 @@ use super::restore::Brought;
 use super::retention::lacks;
 use crate::edge::beneath::Beneath;
 use crate::edge::fault::Faults;
-use crate::edge::store::Store;
+use crate::edge::store::{PAGE, Store};
 use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{Attempt, CommitName};
 use crate::rules::checkpoint::plan;
@@ -95,7 +95,15 @@ impl Mirror {
             let nook = blocking(move || Nook::take(&place, TEMPORARY)).await.map_err(local)?;
             let temporary = nook.files();
             let fetch = self.fetch(store, &dir, manifest, &equal, &temporary);
-            if let Err(stop) = futures_util::try_join!(whole(), fetch) {
+            let files = manifest.regular().count() as u64;
+            // What comes is proven as it comes. A listing only tells sooner what will not, and of many small files takes as
+            // long as they do.
+            let fetched = if equal.is_empty() && files > PAGE as u64 && needed / files <= BLOCK {
+                fetch.await
+            } else {
+                futures_util::try_join!(whole(), fetch).map(|_| ())
+            };
+            if let Err(stop) = fetched {
                 let place = Arc::clone(&dir);
                 // It is swept one day, and an older commit may be restored all the same.
                 let _ = blocking(move || nook.remove(&place)).await;

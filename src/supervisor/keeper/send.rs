@@ -1,7 +1,7 @@
 //! The files of one commit on their way out: read once, summed and sent. Which checkpoint, when, and whether it
 //! becomes a commit is decided in `commit`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,13 +13,14 @@ use futures_util::{StreamExt, TryStreamExt};
 use super::known::{Known, Sent};
 use super::made::Made;
 use super::mirror::blocking;
-use super::pieces::Pieces;
+use super::pieces::{Pieces, is_streamed};
 use super::pins::Held;
 use super::sums::Sums;
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::Clock;
+use crate::edge::lanes::Lanes;
 use crate::edge::limits;
-use crate::edge::store::{Habits, Source, Store, StoreError, Trouble, Upload};
+use crate::edge::store::{Content, Habits, Source, Store, StoreError, Trouble, Upload};
 use crate::rules::checkpoint::listing::parent_of;
 use crate::rules::checkpoint::manifest::{CHUNK, Item, ItemKind, ORDINARY};
 use crate::rules::checkpoint::names::{Attempt, prefix_of_data};
@@ -61,7 +62,7 @@ impl From<StoreError> for Stop {
 
 /// What the files of one commit share on their way out.
 pub(super) struct Sending<'a> {
-    pub(super) store: &'a Store,
+    pub(super) store: &'a Arc<Store>,
     pub(super) dir: &'a Arc<Beneath>,
     /// What need not be sent.
     pub(super) known: &'a Known,
@@ -71,10 +72,19 @@ pub(super) struct Sending<'a> {
     pub(super) strong: bool,
     pub(super) habits: Habits,
     pub(super) pieces: Pieces,
+    /// For what is put.
+    pub(super) lanes: Lanes,
     pub(super) clock: Clock,
     /// Hears how many bytes more are through.
     pub(super) told: &'a dyn Fn(u64),
     pub(super) made: &'a Made,
+}
+
+/// For what these files keep whoever puts them busy with.
+pub(super) async fn lanes_for<'a>(store: &Store, habits: Habits, files: impl Iterator<Item = &'a Entry>) -> Lanes {
+    let is_straight = |size| store.is_plain() && is_streamed(habits.streams, size);
+    let puts: u64 = files.filter(|file| !is_straight(file.size)).map(|file| habits.puts_of(file.size)).sum();
+    Lanes::open_several(habits.at_once.min(puts as usize)).await
 }
 
 impl Sending<'_> {
@@ -94,7 +104,7 @@ impl Sending<'_> {
             if !self.find(entry, &mut item, strong.as_ref()) {
                 let source = content.source();
                 self.made.begin(&item.key);
-                let put = self.store.put(&item.key, content, crc32c).await;
+                let put = self.put(&item.key, content, crc32c).await;
                 item.etag = judged(entry, source, self.made.end(&item.key, put))?;
             }
             (self.told)(size);
@@ -123,6 +133,31 @@ impl Sending<'_> {
                 Err(stop)
             }
         }
+    }
+
+    async fn put(&self, key: &str, content: Content, crc32c: u32) -> Result<Option<String>, StoreError> {
+        let (store, to) = (Arc::clone(self.store), key.to_owned());
+        let is_straight = self.is_straight(&content);
+        self.carry(key, is_straight, async move { store.put(&to, content, crc32c).await }).await
+    }
+
+    /// Whether the kernel sends it, and nobody is kept busy.
+    fn is_straight(&self, content: &Content) -> bool {
+        self.store.is_plain() && content.source().is_some()
+    }
+
+    /// Lets another thread see to it, where there are some for that and it keeps one busy.
+    async fn carry<T: Send + 'static>(
+        &self,
+        key: &str,
+        is_straight: bool,
+        put: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if is_straight {
+            return put.await;
+        }
+        let put = self.lanes.carry(|_| async move { Ok(put.await) });
+        put.await.unwrap_or_else(|error| Err(self.store.useless("write", key, &error.to_string())))
     }
 
     /// The checksums of a file; each stretch of it is told of.
@@ -162,7 +197,7 @@ impl Sending<'_> {
     }
 
     /// Reads in order, sends as many parts at once as memory allows.
-    async fn send_parts(&self, upload: &mut Upload<'_>, file: File, entry: &Entry) -> Result<Sums, Stop> {
+    async fn send_parts(&self, upload: &mut Upload, file: File, entry: &Entry) -> Result<Sums, Stop> {
         let part = self.habits.part_of(entry.size);
         let mut sums = Sums::new(self.strong);
         let mut under_way = FuturesUnordered::new();
@@ -196,7 +231,8 @@ impl Sending<'_> {
             };
             let (content, new) = read.map_err(failed)?;
             sums = new;
-            let (source, sent) = (content.source(), upload.part(content));
+            let (source, is_straight) = (content.source(), self.is_straight(&content));
+            let sent = self.carry(&entry.path, is_straight, upload.part(content));
             under_way.push(async move {
                 let _held = held;
                 judged(entry, source, sent.await).map(|()| wanted)
@@ -274,10 +310,14 @@ pub(super) async fn sizes(
     store: &Store,
     items: impl Iterator<Item = &Item> + Clone,
 ) -> Result<HashMap<String, u64>, StoreError> {
-    let prefixes: BTreeSet<&str> = items.clone().map(|i| prefix_of_data(&i.key)).collect();
+    let mut prefixes: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for item in items.clone() {
+        prefixes.entry(prefix_of_data(&item.key)).or_default().insert(&item.key);
+    }
     let mut there = HashMap::new();
-    for prefix in prefixes {
-        there.extend(store.list(prefix).await?.into_iter().map(|o| (o.key, o.size)));
+    for (prefix, keys) in prefixes {
+        let listed = store.list_along(prefix, &Vec::from_iter(keys)).await?;
+        there.extend(listed.into_iter().map(|o| (o.key, o.size)));
     }
     let lost: Vec<String> = items.map(|i| &i.key).filter(|key| !there.contains_key(*key)).cloned().collect();
     let asked = lost.into_iter().map(|key| async move { Ok::<_, StoreError>((store.size(&key).await?, key)) });
@@ -329,7 +369,7 @@ mod tests {
     async fn a_long_file_is_told_of_while_it_is_summed() {
         let place = tempfile::tempdir().expect("temporary directory");
         let address = Address::Directory(place.path().to_owned());
-        let store = Store::open(&address, true, &Access::default()).await.expect("opens");
+        let store = Arc::new(Store::open(&address, true, &Access::default()).await.expect("opens"));
         let (made, known, told) = (Made::default(), Known::default(), Cell::new(0));
         let sending = Sending {
             store: &store,
@@ -339,6 +379,7 @@ mod tests {
             strong: false,
             habits: store.habits(),
             pieces: Pieces::new(Budget::now(), false),
+            lanes: Lanes::open(0).await,
             clock: Clock::start(),
             told: &|more| {
                 assert_eq!(more, 0, "no byte is through");

@@ -531,7 +531,8 @@ fn list(state: &State, query: &BTreeMap<String, String>) -> Answer {
     const PAGE: usize = 3;
     assert_eq!(query.get("list-type").map(String::as_str), Some("2"));
     let prefix = query.get("prefix").cloned().unwrap_or_default();
-    let after = query.get("continuation-token").cloned().unwrap_or_default();
+    let after = ["start-after", "continuation-token"].iter().filter_map(|name| query.get(*name)).max().cloned();
+    let after = after.unwrap_or_default();
     let mut matching = state.objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after);
     let page: Vec<_> = matching.by_ref().take(PAGE).collect();
     let more = matching.next().is_some();
