@@ -285,6 +285,7 @@ impl Keeper {
             self.tell_restored(None);
             return false;
         };
+        let places = Rc::clone(&self.places);
         let restored = async {
             let mut config = checkpoints.mirror;
             let beside = match &checkpoints.sibling {
@@ -296,7 +297,7 @@ impl Keeper {
                 self.teller.tell(Event::KeptBeside);
             }
             let has_store = config.store.is_some();
-            let mut mirror = Mirror::open(config).await?;
+            let mut mirror = places.awake(async || Mirror::open(config.clone()).await).await?;
             let was_ours = mirror.lineage.is_some() && checkpoints.alone;
             if !has_store {
                 mirror.make_directory().await;
@@ -315,7 +316,7 @@ impl Keeper {
             let teller = self.teller.clone();
             mirror.hear_found(Box::new(move |committed| teller.tell(Event::Found { committed })));
             let from = beside.map_or(From::Newest, |(_, (_, from))| from);
-            let resume = mirror.restore_like(&from).await?;
+            let resume = places.awake(async || mirror.restore_like(&from).await).await?;
             if was_ours {
                 mirror.clear_the_way(resume.as_ref()).await;
             }
@@ -374,7 +375,7 @@ impl Keeper {
         let local = if saved == Saved::StoreIsAway { mirror.restore_without_store().await } else { None };
         let restored = match local {
             Some(resume) => Ok(Some(resume)),
-            None => mirror.restore().await,
+            None => self.places.awake(async || mirror.restore().await).await,
         };
         if let (Ok(resume), true) = (&restored, self.alone) {
             mirror.clear_the_way(resume.as_ref()).await;
@@ -423,7 +424,8 @@ impl Keeper {
     /// Copies what the finished job leaves. Errors: the newer run that has taken over.
     async fn publish(&self) -> Result<Flushed, Attempt> {
         let Some(model) = &self.model else { return Ok(Flushed::Done { step: None }) };
-        match publish(model, self.mirror.as_ref(), &self.progress("copying the model")).await {
+        let copy = async || publish(model, self.mirror.as_ref(), &self.progress("copying the model")).await;
+        match self.places.awake(copy).await {
             Ok(()) => Ok(Flushed::Done { step: None }),
             Err(Stop::Fenced(by)) => Err(by),
             Err(stop) => Ok(Flushed::Failed(words(stop))),

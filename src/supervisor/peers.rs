@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
+use crate::edge::clock::Clock;
 use crate::edge::dial::{NoAnswer, dial};
+use crate::rules::awake::Awake;
 use crate::rules::framework::peers::Peer;
 use crate::rules::job::Event;
 
@@ -16,6 +18,8 @@ const AT_ONCE: usize = 32;
 /// Between two tries at one, doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+/// Between two looks at the time.
+const LOOK: Duration = Duration::from_secs(1);
 /// Between two words on the log that it still waits.
 const REMINDER: Duration = Duration::from_secs(30);
 
@@ -42,7 +46,7 @@ impl Peers {
         tokio::select! {
             () = all => Event::PeersReached,
             never = remind(&missing) => match never {},
-            () = tokio::time::sleep(self.limit) => {
+            () = awake(self.limit, LOOK) => {
                 let (name, why) = sum_up(&missing.borrow());
                 let limit = humantime::format_duration(self.limit);
                 Event::PeersMissing {
@@ -53,6 +57,16 @@ impl Peers {
                 }
             }
         }
+    }
+}
+
+/// Comes back when this much time has passed in which somebody could have answered us.
+async fn awake(limit: Duration, look: Duration) {
+    let (clock, mut awake) = (Clock::start(), Awake::new(10 * look));
+    let mut left = limit;
+    while !left.is_zero() {
+        tokio::time::sleep(left.min(look)).await;
+        left = limit.saturating_sub(awake.at(clock.now()));
     }
 }
 
@@ -110,5 +124,19 @@ fn named(names: impl Iterator<Item = String>) -> String {
         [] => "the peers".to_owned(),
         [one] => one.clone(),
         [first, others @ ..] => format!("{first} and {} more", others.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_time_in_which_we_stood_still_is_not_taken_from_the_peers() {
+        let (limit, still) = (Duration::from_millis(300), Duration::from_millis(900));
+        let clock = Clock::start();
+        let freeze = async { std::thread::sleep(still) };
+        futures_util::future::join(awake(limit, Duration::from_millis(20)), freeze).await;
+        assert!(clock.now() >= limit + still, "{:?}", clock.now());
     }
 }

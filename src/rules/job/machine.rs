@@ -110,6 +110,8 @@ pub struct Machine {
     far: Vec<Far>,
     /// Who announced the end that was acted upon; what is withdrawn now comes too late.
     leaving: Option<String>,
+    /// When the last commit is given up, if it moves nothing until then.
+    flush_by: Uptime,
     /// What the last commit took.
     commit_took: Option<Duration>,
     /// How this attempt ended: its main child, or of several the first that failed; and whether the kernel had killed for
@@ -166,6 +168,7 @@ impl Machine {
             leave_by: None,
             far: Vec::new(),
             leaving: None,
+            flush_by: Uptime::ZERO,
             commit_took: None,
             ended: None,
             ended_at: Uptime::ZERO,

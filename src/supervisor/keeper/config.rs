@@ -22,7 +22,7 @@ pub enum Restore {
 }
 
 /// What the mirror is told.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct MirrorConfig {
     /// Where the trainer writes its checkpoints.
     pub dir: PathBuf,

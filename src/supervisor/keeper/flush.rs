@@ -100,21 +100,21 @@ impl Keeper {
     }
 
     async fn until_others_end(&mut self, by: Option<Duration>) -> Result<(), Attempt> {
-        let now = self.clock.now();
         let patience = match by {
             Some(by) if by >= NO_END => LEAVING_PATIENCE,
             _ => OTHERS_PATIENCE,
         };
-        let mut until = by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS)).min(now + patience);
+        let over = by.map_or(Duration::MAX, |by| by.saturating_sub(AFTER_OTHERS));
         if !self.waits_for_others {
             return Ok(());
         }
-        let (begun, mut is_told, mut is_asked) = (self.clock.now(), false, false);
-        while self.clock.now() < until {
+        let (begun, mut is_told, mut is_asked) = (self.places.now(), false, false);
+        let mut until = begun + patience;
+        while self.places.now() < until && self.clock.now() < over {
             if self.haste.is_asked() && !std::mem::replace(&mut is_asked, true) {
-                until = until.min(self.clock.now() + LEAVING_PATIENCE);
+                until = until.min(self.places.now() + LEAVING_PATIENCE);
             }
-            let is_soon = self.clock.now().saturating_sub(begun) < TO_BEGIN;
+            let is_soon = self.places.now().saturating_sub(begun) < TO_BEGIN;
             if !self.has_others(if is_soon { |_| true } else { may_save }).await {
                 return Ok(());
             }
@@ -153,7 +153,7 @@ impl Keeper {
     async fn commit_the_last(&mut self, by: Option<Duration>) -> Result<Flushed, Attempt> {
         self.await_others(by).await?;
         let settle = self.settle_for_others().await;
-        let (mut looks, mut tries, begun) = (0, 0, self.clock.now());
+        let (mut looks, mut tries, begun) = (0, 0, self.places.now());
         loop {
             // A store that answers nobody is the vigil's, which begins a little later.
             let patience = begun + self.places.patience() + 2 * PROBE_PAUSE;
@@ -170,13 +170,13 @@ impl Keeper {
                     Flushed::Done { step: None }
                 }
                 Some(Outcome::Fenced { by }) => return Err(by),
-                Some(Outcome::Failed { message, is_away: true, .. }) if self.clock.now() < patience => {
+                Some(Outcome::Failed { message, is_away: true, .. }) if self.places.now() < patience => {
                     self.complain(message);
                     tokio::time::sleep(LAST_LOOK_PAUSE).await;
                     continue;
                 }
                 Some(Outcome::Failed { message, again: true, .. })
-                    if tries + 1 < if self.clock.now() < patience { LAST_TRIES } else { 2 } =>
+                    if tries + 1 < if self.places.now() < patience { LAST_TRIES } else { 2 } =>
                 {
                     self.complain(message);
                     tokio::time::sleep(LAST_LOOK_PAUSE * 2_u32.pow(tries)).await;

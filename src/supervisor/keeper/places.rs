@@ -3,7 +3,7 @@
 //!
 //! What a bucket does is seen on its connections (`vigil.rs`).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use super::{Keep, LeftModel};
 use crate::edge::clock::Clock;
 use crate::edge::places;
 use crate::edge::store::{Access, Motion, takes_a_file};
+use crate::rules::awake::Awake;
 use crate::rules::checkpoint::address::Address;
 
 /// Before the first question, between two while somebody waits, and while nobody does.
@@ -82,6 +83,7 @@ struct Place {
 /// All of them, and who waits.
 pub(super) struct Places {
     clock: Clock,
+    awake: RefCell<Awake>,
     places: Vec<Place>,
     wait: watch::Sender<Option<Wait>>,
     /// Something takes long.
@@ -101,12 +103,32 @@ impl Places {
             places.push(Place::new(Kind::Model, dir.clone(), "the model directory ", None));
             places.extend(Place::of_store(Kind::Model, Some(store), access));
         }
-        Places { clock, places, wait: watch::Sender::new(None), nudge: Notify::new() }
+        Places { clock, awake: RefCell::default(), places, wait: watch::Sender::new(None), nudge: Notify::new() }
+    }
+
+    /// The time that has passed awake, for who waits.
+    pub(super) fn now(&self) -> Duration {
+        self.awake.borrow_mut().at(self.clock.now())
+    }
+
+    /// Does it again where it failed and we stood still meanwhile: nobody could answer us in time.
+    pub(super) async fn awake<T, E>(&self, mut deed: impl AsyncFnMut() -> Result<T, E>) -> Result<T, E> {
+        let asleep = || {
+            self.now();
+            self.awake.borrow().asleep()
+        };
+        loop {
+            let before = asleep();
+            let done = deed().await;
+            if done.is_ok() || asleep() == before {
+                return done;
+            }
+        }
     }
 
     /// Somebody waits, for so long; who waits already began to earlier, and waits no longer.
     pub(super) fn awaits(&self, what: &'static str, patience: Duration) {
-        let now = self.clock.now();
+        let now = self.now();
         self.wait.send_modify(|wait| {
             let (since, most) = wait.map_or((now, patience), |wait| (wait.since, wait.patience));
             *wait = Some(Wait { what, since, patience: most.min(patience) });
@@ -134,7 +156,7 @@ impl Places {
     /// Whether nothing can be committed now, so that it need not be tried.
     pub(super) fn is_one_late(&self) -> bool {
         let since = |place: &Place| place.owes.get().map_or(Duration::MAX, |(since, _)| since);
-        self.places.iter().any(|place| self.matters(place) && self.clock.now().saturating_sub(since(place)) >= SOON)
+        self.places.iter().any(|place| self.matters(place) && self.now().saturating_sub(since(place)) >= SOON)
     }
 
     /// How long who waits now still does so for who does not answer.
@@ -197,11 +219,11 @@ impl Places {
 
     async fn ask(&self, place: &Place, is_write: bool, answer: impl Future) {
         tokio::pin!(answer);
-        let (asked, mut last) = (self.clock.now(), place.motion());
+        let (asked, mut last) = (self.now(), place.motion());
         place.owes.set(Some((asked, is_write)));
         let mut told: Option<Option<&str>> = None;
         while tokio::time::timeout(MOMENT, &mut answer).await.is_err() {
-            let (now, motion) = (self.clock.now(), place.motion());
+            let (now, motion) = (self.now(), place.motion());
             // It answers late, as it has much to do.
             if motion.zip(last).is_some_and(|(now, last)| now.has_taken_since(last)) {
                 last = motion;
@@ -217,7 +239,7 @@ impl Places {
         }
         place.owes.set(None);
         if told.is_some() {
-            let seconds = self.clock.now().saturating_sub(asked).as_secs();
+            let seconds = self.now().saturating_sub(asked).as_secs();
             tracing::info!("{} answers again, after {seconds} s", place.called);
         }
     }
@@ -225,7 +247,7 @@ impl Places {
     /// Comes back when one of them has not answered for as long as who waits is patient.
     pub(super) async fn silence(&self) -> Silence {
         loop {
-            let (wait, now) = (self.awaited().await, self.clock.now());
+            let (wait, now) = (self.awaited().await, self.now());
             for place in self.places.iter().filter(|place| self.matters(place)) {
                 let Some((since, is_write)) = place.owes.get() else { continue };
                 let lasts = now.saturating_sub(since.max(wait.since));
@@ -296,9 +318,9 @@ mod tests {
         let silence = async {
             assert!(tokio::time::timeout(3 * short, places.silence()).await.is_err(), "nobody waits");
             places.awaits(COMMIT, short);
-            let begun = places.clock.now();
+            let begun = places.now();
             let silence = places.silence().await;
-            assert!(places.clock.now() - begun >= short, "who begins to wait only now has not waited yet");
+            assert!(places.now() - begun >= short, "who begins to wait only now has not waited yet");
             silence
         };
         let silence = tokio::select! {
@@ -307,6 +329,46 @@ mod tests {
         };
         assert!(silence.why.contains("checkpoints has not answered for") && !silence.is_of_the_store, "{silence:?}");
         drop(held);
+    }
+
+    #[tokio::test]
+    async fn while_we_stand_still_ourselves_nobody_is_silent() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let places = places(dir.path());
+        places.awake.replace(Awake::new(2 * MOMENT));
+        let (held, holds) = channel::<()>();
+        let owed = places.ask(&places.places[0], false, blocking(move || Ok(holds.recv().is_ok())));
+        let (clock, patience, still) = (Clock::start(), 4 * MOMENT, 6 * MOMENT);
+        let silence = async {
+            places.awaits(COMMIT, patience);
+            let freeze = async {
+                tokio::time::sleep(MOMENT / 2).await;
+                std::thread::sleep(still);
+            };
+            futures_util::future::join(places.silence(), freeze).await;
+        };
+        tokio::select! {
+            () = silence => {}
+            () = owed => unreachable!("it is held"),
+        }
+        assert!(clock.now() >= patience + still, "it was given up for our own silence, after {:?}", clock.now());
+        drop(held);
+    }
+
+    #[tokio::test]
+    async fn what_failed_as_we_stood_still_is_done_again_and_nothing_else_is() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let places = places(dir.path());
+        places.awake.replace(Awake::new(MOMENT));
+        let mut tries = 0;
+        let failed = places.awake(async || {
+            tries += 1;
+            if tries == 1 {
+                std::thread::sleep(2 * MOMENT);
+            }
+            Err::<(), _>(tries)
+        });
+        assert_eq!(failed.await, Err(2));
     }
 
     #[tokio::test]
@@ -325,9 +387,9 @@ mod tests {
                 store.put(&format!("{at}.bin"), vec![Bytes::from_static(b"1")], 0).await.expect("writes");
                 tokio::time::sleep(MOMENT).await;
             }
-            places.clock.now()
+            places.now()
         };
-        let silence = async { (places.silence().await, places.clock.now()) };
+        let silence = async { (places.silence().await, places.now()) };
         let then = tokio::select! {
             (written, (silence, given_up)) = futures_util::future::join(writes, silence) => {
                 assert!(silence.is_of_the_store);

@@ -76,6 +76,13 @@ impl Mirror {
     /// nothing to resume. Errors: 204 for a needed restore that cannot be done; nothing local is deleted then.
     pub async fn restore(&mut self) -> Result<Option<Resume>, MirrorError> {
         let first = !std::mem::replace(&mut self.begun, true);
+        let restored = self.restore_as(first).await;
+        // One that failed and is done again is the first all the same.
+        self.begun = restored.is_ok() || !first;
+        restored
+    }
+
+    async fn restore_as(&mut self, first: bool) -> Result<Option<Resume>, MirrorError> {
         self.is_first = first;
         let step = self.config.restore_step.filter(|_| first);
         let look = self.look_to_resume(step).await.map_err(|error| self.unusable(&error))?;

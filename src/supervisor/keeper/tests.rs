@@ -148,6 +148,19 @@ fn no_turn_of_a_restore_waits_for_the_disk() {
 }
 
 #[test]
+fn a_first_restore_that_failed_is_as_strict_when_it_is_done_again() {
+    let place = tempfile::tempdir().expect("temporary directory");
+    runtime().block_on(async {
+        let config = MirrorConfig { restore_step: Some(7), ..config(place.path()) };
+        let mut mirror = Mirror::open(config).await.expect("opens");
+        for again in [false, true] {
+            let refused = mirror.restore().await.expect_err("there is no step 7");
+            assert!(refused.message.contains('7') && refused.code == exit::STORE, "{again}: {refused:?}");
+        }
+    });
+}
+
+#[test]
 fn no_turn_on_the_way_back_to_an_older_one_waits_for_the_disk() {
     at_every_turn(10, async |turns| {
         let place = tempfile::tempdir().expect("temporary directory");

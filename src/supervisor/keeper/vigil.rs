@@ -9,7 +9,6 @@ use super::super::background::Teller;
 use super::Keeper;
 use super::guard::{Answer, SOON, answers};
 use super::places::{Places, Silence};
-use crate::edge::clock::Clock;
 use crate::edge::store::{Motion, Store};
 use crate::rules::job::Event;
 
@@ -34,7 +33,7 @@ impl Keeper {
         let address = mirror.config.store.as_ref()?.to_string();
         let (store, teller, seen) = (mirror.store.clone()?, self.teller.clone(), Arc::clone(&self.seen));
         let places = Rc::clone(&self.places);
-        Some(Vigil { store, address, clock: self.clock, teller, pause: PROBE_PAUSE, seen, places })
+        Some(Vigil { store, address, teller, pause: PROBE_PAUSE, seen, places })
     }
 }
 
@@ -80,7 +79,6 @@ pub(super) struct Seen {
 pub(super) struct Vigil {
     store: Arc<Store>,
     address: String,
-    clock: Clock,
     /// Who hears that something moves.
     teller: Teller,
     /// Between two looks.
@@ -98,7 +96,7 @@ impl Vigil {
         self.places.awaited().await;
         let mut last = self.store.motion();
         loop {
-            let (begun, before) = (self.clock.now(), self.store.motion());
+            let (begun, before) = (self.places.now(), self.store.motion());
             tokio::time::sleep(self.pause).await;
             // A question of ours would move something.
             let now = self.store.motion();
@@ -124,7 +122,7 @@ impl Vigil {
                 continue;
             };
             let (address, patience) = (&self.address, wait.patience_with_the_store());
-            let lasts = self.clock.now().saturating_sub(*seen.since.get_or_insert(begun));
+            let lasts = self.places.now().saturating_sub(*seen.since.get_or_insert(begun));
             // On a slow line nothing need move for some seconds, and many a refusal is the only one.
             if !seen.is_told && (wrong == Wrong::Silent || lasts > SOON) {
                 let (what, seconds) = (wrong.now(), patience.as_secs());
@@ -155,7 +153,7 @@ impl Vigil {
         if now.is_sending_since(before) {
             return None;
         }
-        let at = self.clock.now();
+        let at = self.places.now();
         if now.has_refused_since(last) {
             seen.refusal = Some((at, Wrong::Refuses(now.refusal())));
         }
@@ -175,6 +173,7 @@ mod tests {
     use super::super::Keep;
     use super::super::places::COMMIT;
     use super::*;
+    use crate::edge::clock::Clock;
     use crate::edge::store::Access;
     use crate::rules::checkpoint::address::Address;
     use crate::rules::env::Env;
@@ -236,10 +235,10 @@ mod tests {
         let address = Address::parse("s3://bucket/job").expect("is one");
         let store = Store::open(&address, true, &Access::new(Env::from_pairs(pairs), false)).await.expect("opens");
         let (store, (teller, heard)) = (Arc::new(store), Teller::overheard());
-        let (address, clock, seen) = (address.to_string(), Clock::start(), Arc::default());
-        let places = Rc::new(Places::of(&Keep { checkpoints: None, model: None }, clock));
+        let (address, seen) = (address.to_string(), Arc::default());
+        let places = Rc::new(Places::of(&Keep { checkpoints: None, model: None }, Clock::start()));
         places.awaits(COMMIT, LONG_PATIENCE);
-        (Vigil { store, address, clock, teller, pause, seen, places }, heard)
+        (Vigil { store, address, teller, pause, seen, places }, heard)
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Cause, Machine, State, Stop};
+use crate::rules::awake::LATE;
 use crate::rules::exit::{self, End};
 use crate::rules::job::event::{Action, Flushed, Timer, Uptime};
 use crate::rules::job::verdict::Reason;
@@ -93,10 +94,10 @@ impl Machine {
     }
 
     /// As long as bytes move, but never beyond the end that was announced.
-    pub(super) fn flush_limit(&self, now: Uptime) -> Action {
+    pub(super) fn flush_limit(&mut self, now: Uptime) -> Action {
         let limit = now + FLUSH_LIMIT;
-        let at = self.leave_by.map_or(limit, |(_, gone)| limit.min(gone + LAST_WORD));
-        Action::Arm(Timer::FlushLimit, at)
+        self.flush_by = self.leave_by.map_or(limit, |(_, gone)| limit.min(gone + LAST_WORD));
+        Action::Arm(Timer::FlushLimit, self.flush_by)
     }
 
     /// Checkpoints are safe; what a finished job leaves beside them is next.
@@ -168,6 +169,10 @@ impl Machine {
             return self
                 .on_flushed(now, Flushed::OutOfTime(format!("the time was up before {deed} was through{then}")));
         }
+        // We stood still ourselves: nothing could move.
+        if now.saturating_sub(self.flush_by) > LATE {
+            return vec![self.flush_limit(now)];
+        }
         let limit = FLUSH_LIMIT.as_secs();
         self.lost_commit(format!("{deed} moved no byte for {limit} s: the store hangs, look at it; {lost}"))
     }
@@ -212,6 +217,26 @@ mod tests {
         let given_up = machine.step(secs(880.0), Event::Due(Timer::FlushLimit));
         let Some(Action::Exit(outcome)) = given_up.last() else { panic!("{given_up:?}") };
         assert_eq!((outcome.reason, outcome.exit_code), (Reason::Store, exit::STORE));
+    }
+
+    #[test]
+    fn a_last_commit_that_was_frozen_with_us_is_not_given_up_for_that() {
+        let mut machine = keeps();
+        machine.step(secs(1.0), ended(0));
+        machine.step(secs(1.0), Event::TreeEmpty);
+        let again = machine.step(secs(3600.0), Event::Due(Timer::FlushLimit));
+        assert_eq!(again, [Action::Arm(Timer::FlushLimit, secs(3600.0) + FLUSH_LIMIT)]);
+        let given_up = machine.step(secs(3901.0), Event::Due(Timer::FlushLimit));
+        assert!(
+            matches!(given_up[..], [Action::Exit(ref outcome)] if outcome.exit_code == exit::STORE),
+            "{given_up:?}"
+        );
+        let mut machine = keeps();
+        machine.step(secs(0.5), Event::Preempted { id: "a".into(), source: "a".into(), lead: Duration::from_secs(30) });
+        machine.step(secs(1.0), ended(0));
+        machine.step(secs(1.0), Event::TreeEmpty);
+        let over = machine.step(secs(3600.0), Event::Due(Timer::FlushLimit));
+        assert!(matches!(over[..], [Action::Exit(ref outcome)] if outcome.exit_code == exit::STOPPED), "{over:?}");
     }
 
     #[test]
