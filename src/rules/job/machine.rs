@@ -127,6 +127,8 @@ pub struct Machine {
     before: Story,
     /// INT, HUP or QUIT was passed on at this time, or came from the terminal: a death soon after is an answer.
     asked: Option<Uptime>,
+    /// What ended the job between two attempts, but for the last commit.
+    interrupted: Option<Signal>,
     /// Since when whatever is left gets SIGKILL.
     killing: Option<Uptime>,
     /// When the tree is looked at again.
@@ -176,6 +178,7 @@ impl Machine {
             not_started: None,
             before: Story::default(),
             asked: None,
+            interrupted: None,
             killing: None,
             sweep_at: None,
             held: Vec::new(),

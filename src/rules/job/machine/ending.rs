@@ -45,6 +45,10 @@ impl Machine {
 
     pub(super) fn finish_unstopped(&mut self, code: u8) -> Vec<Action> {
         let suffix = if self.gave_up.is_empty() { String::new() } else { format!("; {}", self.gave_up) };
+        if let Some(signal) = self.interrupted {
+            let detail = format!("{signal} came while no attempt was running{suffix}");
+            return self.exit(Reason::Signalled, End::Signal(signal).code(), detail);
+        }
         let suffix = format!("{}{suffix}", self.followed());
         let who = self.who();
         if let Some(hung) = &self.hung {

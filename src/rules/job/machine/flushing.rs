@@ -87,7 +87,7 @@ impl Machine {
             self.flush_limit(now),
             Action::Flush {
                 deadline: self.leave_by.map(|(_, gone)| gone),
-                leaving: self.stop.is_some(),
+                leaving: self.stop.is_some() || self.interrupted.is_some(),
                 failed: self.stop.is_none() && !self.ended_well(),
             },
         ]

@@ -1,9 +1,7 @@
 //! How a job is asked to stop: signals, notices, a failing GPU, a newer run. One deadline, which never moves later.
 
 use super::{Cause, HELD_SIGNALS, Machine, State, Stop};
-use crate::rules::exit::End;
 use crate::rules::job::event::{Action, Timer, Uptime};
-use crate::rules::job::verdict::Reason;
 use crate::rules::signal::Signal;
 
 impl Machine {
@@ -46,9 +44,10 @@ impl Machine {
                 self.stop.get_or_insert(Stop { cause: Cause::Signal { sender }, told: true });
                 self.flush(now)
             }
+            // What the crash has left may not be committed yet.
             State::Restoring | State::Gathering | State::Refreshing | State::Waiting if as_signal.asks_to_leave() => {
-                let code = End::Signal(as_signal).code();
-                self.exit(Reason::Signalled, code, format!("{as_signal} came while no attempt was running"))
+                self.interrupted = Some(as_signal);
+                self.flush(now)
             }
             State::Restoring | State::Gathering => {
                 self.hold(as_signal);

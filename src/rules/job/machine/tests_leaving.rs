@@ -423,3 +423,25 @@ fn a_signal_that_is_rewritten_to_sigterm_stops_the_job_as_sigterm_does() {
     assert_eq!(machine.state, State::Waiting);
     assert_eq!(outcome(machine.step(secs(1.1), int())).exit_code, 143);
 }
+
+#[test]
+fn a_ctrl_c_in_the_look_or_the_pause_before_a_restart_still_commits() {
+    let int = || Event::Signal { signal: Signal::INT, sender: Some(1) };
+    let found = Event::Restored { resume: None, committed: Some(3) };
+    for is_found in [false, true] {
+        let mut machine = running(Policy { max_restarts: 3, ..with_store() });
+        feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty]);
+        feed(&mut machine, 101.0, is_found.then(|| found.clone()));
+        assert_eq!(machine.state(), if is_found { &State::Waiting } else { &State::Refreshing });
+        let flush = machine.step(secs(102.0), int());
+        assert!(matches!(flush[..], [_, Action::Flush { leaving: true, failed: true, .. }]), "{flush:?}");
+        let end = outcome(machine.step(secs(103.0), Event::Flushed(Flushed::Done { step: Some(4) })));
+        assert_eq!((end.reason, end.exit_code, end.committed_step), (Reason::Signalled, 130, Some(4)));
+        assert_eq!((end.child, end.detail.as_str()), (Some(End::Code(9)), "SIGINT came while no attempt was running"));
+    }
+    let mut machine = running(Policy { max_restarts: 3, ..with_store() });
+    feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty, int()]);
+    let end = outcome(machine.step(secs(101.0), int()));
+    assert_eq!((end.reason, end.exit_code), (Reason::Signalled, 130));
+    assert!(end.detail.contains("the last commit was broken off by SIGINT"), "{}", end.detail);
+}
