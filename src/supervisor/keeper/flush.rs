@@ -158,7 +158,9 @@ impl Keeper {
             // A store that answers nobody is the vigil's, which begins a little later.
             let patience = begun + self.places.patience() + 2 * PROBE_PAUSE;
             let left = by.map(|by| by.saturating_sub(self.clock.now()));
-            return Ok(match self.commit(settle, left).await {
+            let outcome = self.commit(settle, left).await;
+            let is_patient = self.places.now() < patience;
+            return Ok(match outcome {
                 None => Flushed::Done { step: None },
                 Some(Outcome::Committed { step, bytes, seconds, .. }) => {
                     tracing::debug!(bytes, seconds, "the last commit is through");
@@ -170,17 +172,12 @@ impl Keeper {
                     Flushed::Done { step: None }
                 }
                 Some(Outcome::Fenced { by }) => return Err(by),
-                Some(Outcome::Failed { message, is_away: true, .. }) if self.places.now() < patience => {
-                    self.complain(message);
-                    tokio::time::sleep(LAST_LOOK_PAUSE).await;
-                    continue;
-                }
-                Some(Outcome::Failed { message, again: true, .. })
-                    if tries + 1 < if self.places.now() < patience { LAST_TRIES } else { 2 } =>
+                Some(Outcome::Failed { message, is_away, again, .. })
+                    if is_tried_again(is_away, again, tries, is_patient) =>
                 {
                     self.complain(message);
-                    tokio::time::sleep(LAST_LOOK_PAUSE * 2_u32.pow(tries)).await;
-                    tries += 1;
+                    tokio::time::sleep(LAST_LOOK_PAUSE * if is_away { 1 } else { 2_u32.pow(tries) }).await;
+                    tries += u32::from(!(is_away && is_patient));
                     continue;
                 }
                 Some(Outcome::Failed { message, .. }) => Flushed::Failed(message),
@@ -201,7 +198,36 @@ impl Keeper {
     }
 }
 
+/// Whether a last commit that failed is tried again, after so many tries that were. A store that is away is, while we are
+/// patient; one that has been away for longer than that is the vigil's, so that where we are not any more it took what it
+/// was sent most of the time, and broke off.
+fn is_tried_again(is_away: bool, again: bool, tries: u32, is_patient: bool) -> bool {
+    match (is_away, is_patient) {
+        (true, true) => true,
+        (true, false) => tries == 0,
+        (false, true) => again && tries + 1 < LAST_TRIES,
+        (false, false) => again && tries == 0,
+    }
+}
+
 /// The newest checkpoint is in the store, whether it has a step or not.
 fn safe(step: Option<u64>) -> Flushed {
     step.map_or(Flushed::Stepless, |step| Flushed::Done { step: Some(step) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_took_longer_than_we_are_patient_and_broke_off_is_tried_once_more() {
+        for tries in 0..=LAST_TRIES {
+            let is_early = tries + 1 < LAST_TRIES;
+            assert!(is_tried_again(true, false, tries, true), "a store that is away may come back");
+            assert_eq!(is_tried_again(true, false, tries, false), tries == 0, "a connection that broke after minutes");
+            assert_eq!(is_tried_again(false, true, tries, true), is_early);
+            assert_eq!(is_tried_again(false, true, tries, false), tries == 0);
+            assert!(!is_tried_again(false, false, tries, true) && !is_tried_again(false, false, tries, false));
+        }
+    }
 }
