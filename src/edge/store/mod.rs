@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use object_store::list::PaginatedListStore;
 use object_store::path::Path as Key;
-use object_store::{Extensions, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{Extensions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::time::timeout;
 
 mod access;
@@ -346,13 +346,9 @@ impl Store {
 
     /// Bytes of an object, to be taken piece by piece.
     pub async fn read(&self, key: &str, from: u64, length: u64) -> Result<Reading<'_>, StoreError> {
-        let mut reading =
-            Reading { store: self, key: key.to_owned(), at: from, end: from + length, came_short: false, stream: None };
+        let mut reading = Reading::new(self, key, from..from + length);
         if self.directory.is_none() && length > 0 {
-            let range = Some(GetRange::Bounded(from..from + length));
-            let got = self.data.get_opts(&self.key(key)?, GetOptions { range, ..GetOptions::default() }).await;
-            let got = got.map_err(|error| self.error("read", key, &error))?;
-            reading.stream = Some(got.into_stream());
+            reading.ask().await?;
         }
         Ok(reading)
     }
