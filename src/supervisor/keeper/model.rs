@@ -301,8 +301,9 @@ async fn send(sending: &Sending<'_>, entry: &Entry, from: Held) -> Result<Sent, 
     };
     let mut pause = LAST_LOOK_PAUSE;
     for _ in 1..LAST_TRIES {
+        let (clock, before) = (Clock::start(), store.motion());
         match try_to_send().await {
-            Err(stop) if stop.may_pass() => {
+            Err(stop) if stop.may_pass() || stop.broke_off(clock.now(), store.motion().has_moved_since(before)) => {
                 tracing::warn!(code = "model", "{path} of the model is sent again: {}", words(stop));
                 tokio::time::sleep(pause).await;
                 pause *= 2;

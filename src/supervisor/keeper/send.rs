@@ -16,6 +16,7 @@ use super::mirror::blocking;
 use super::pieces::{Pieces, is_streamed};
 use super::pins::Held;
 use super::sums::Sums;
+use super::vigil::LONG_PATIENCE;
 use crate::edge::beneath::Beneath;
 use crate::edge::clock::Clock;
 use crate::edge::lanes::Lanes;
@@ -51,6 +52,12 @@ impl Stop {
             Stop::Lost(_)
                 | Stop::Store(StoreError { trouble: Trouble::Other | Trouble::Limit(_) | Trouble::Absent, .. })
         )
+    }
+
+    /// Whether the connection to a store that is only slow was lost, and nobody below tries it again after so long.
+    pub(super) fn broke_off(&self, after: Duration, has_moved: bool) -> bool {
+        let is_away = matches!(self, Stop::Store(StoreError { trouble: Trouble::Unreachable, .. }));
+        is_away && has_moved && after >= LONG_PATIENCE
     }
 }
 
@@ -395,5 +402,21 @@ mod tests {
         let in_stretches = sending.sums_of(&file, CHUNK + 4).await.expect("reads");
         assert_eq!(in_stretches.finish(), at_once.finish());
         assert_eq!(told.get(), 2);
+    }
+    #[tokio::test]
+    async fn a_slow_line_that_breaks_is_told_from_a_store_that_is_away() {
+        let place = tempfile::tempdir().expect("temporary directory");
+        let address = Address::Directory(place.path().to_owned());
+        let store = Store::open(&address, true, &Access::default()).await.expect("opens");
+        let stop = |trouble| {
+            let mut error = store.useless("write", "w.bin", "the connection was closed");
+            error.trouble = trouble;
+            Stop::Store(error)
+        };
+        let (soon, late) = (LONG_PATIENCE / 2, LONG_PATIENCE);
+        assert!(stop(Trouble::Unreachable).broke_off(late, true));
+        assert!(!stop(Trouble::Unreachable).broke_off(late, false), "nothing was taken");
+        assert!(!stop(Trouble::Unreachable).broke_off(soon, true), "it was tried again below");
+        assert!(!stop(Trouble::Denied).broke_off(late, true));
     }
 }
