@@ -47,8 +47,8 @@ const SILENCE: Duration = Duration::from_secs(30);
 const METADATA_SILENCE: Duration = Duration::from_secs(5);
 /// A metadata server that refused more connections than these, in some ten seconds, will not start.
 const METADATA_REFUSALS: u32 = 6;
-/// What is sent may take this long beside: bytes a second, with others under way. (That nothing is acknowledged at all is
-/// seen by TCP, within [`SILENCE`].)
+/// What is sent may take this long beside: bytes a second, with others under way. (That nothing of it gets there at all is
+/// seen by the connection, within a little more than [`SILENCE`].)
 const SLOWEST: f64 = (64 << 10) as f64;
 /// Servers close idle connections after 20 s and more.
 const IDLE: Duration = Duration::from_secs(15);
@@ -334,7 +334,6 @@ impl Service {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(self.connect));
         tcp.set_keepalive(Some(SILENCE));
-        tcp.set_tcp_user_timeout(Some(SILENCE));
         tcp
     }
 
@@ -358,7 +357,9 @@ impl Service {
                     io::ErrorKind::ConnectionReset
                     | io::ErrorKind::ConnectionAborted
                     | io::ErrorKind::BrokenPipe
-                    | io::ErrorKind::UnexpectedEof,
+                    | io::ErrorKind::UnexpectedEof
+                    // That stood still; one that was never made has a kind of its own.
+                    | io::ErrorKind::TimedOut,
                 ) if kind == HttpErrorKind::Unknown => kind = HttpErrorKind::Interrupted,
                 _ => {}
             }

@@ -173,6 +173,12 @@ impl Line {
         self.meter.has_sent(bytes);
     }
 
+    /// How many bytes have come and got there, and whether there are any that have not.
+    pub(super) fn there(&self) -> (u64, bool) {
+        let held_back = held_back(self.descriptor);
+        (self.bytes.load(Relaxed).saturating_sub(held_back), held_back > 0)
+    }
+
     /// So many bytes were read or written.
     pub(super) fn moved(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Relaxed);

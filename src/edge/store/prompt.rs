@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, TryFutureExt};
@@ -13,11 +14,16 @@ use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
 use super::motion::{Line, Meter};
 use super::stand_in::Sources;
 use super::straight::Straight;
+
+/// Between two looks whether what was sent gets there, and how many in a row may see nothing more.
+const PAUSE: Duration = Duration::from_secs(10);
+const STALLED: u32 = 3;
 
 /// Makes them.
 #[derive(Clone)]
@@ -38,7 +44,7 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, to: Uri) -> Self::Future {
         let (meter, sources) = (self.meter.clone(), self.sources.clone());
-        let prompt = move |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt::new(tcp.into_inner(), meter, sources));
+        let prompt = move |tcp: TokioIo<TcpStream>| TokioIo::new(Prompt::new(tcp.into_inner(), meter, sources, PAUSE));
         self.tcp.call(to).map_ok(prompt).boxed()
     }
 }
@@ -53,6 +59,12 @@ pub(super) struct Prompt {
     straight: Straight,
     /// Whether something was read that may not be acknowledged.
     owes: bool,
+    /// Between two looks whether what was sent gets there.
+    pause: Duration,
+    look: Pin<Box<Sleep>>,
+    /// What had got there at the last look, and how many in a row saw nothing more.
+    there: u64,
+    stalled: u32,
 }
 
 impl AsyncRead for Prompt {
@@ -66,11 +78,13 @@ impl AsyncRead for Prompt {
         self.line.moved(buffer.filled().len() - before);
         if read.is_ready() {
             self.owes = true;
-        } else if std::mem::take(&mut self.owes) {
+            return read;
+        }
+        if std::mem::take(&mut self.owes) {
             // Where it cannot be, it is only slower.
             let _ = self.tcp.set_quickack(true);
         }
-        read
+        self.poll_stall(context).map(Err)
     }
 }
 
@@ -107,14 +121,30 @@ impl AsyncWrite for Prompt {
         if let Poll::Ready(Ok(bytes)) = written {
             line.sent(bytes);
         }
-        written
+        if written.is_pending() { self.poll_stall(context).map(Err) } else { written }
     }
 }
 
 impl Prompt {
-    fn new(tcp: TcpStream, meter: Meter, sources: Sources) -> Prompt {
-        let line = meter.line(tcp.as_raw_fd());
-        Prompt { line, tcp, meter, sources, straight: Straight::default(), owes: false }
+    fn new(tcp: TcpStream, meter: Meter, sources: Sources, pause: Duration) -> Prompt {
+        let (line, look) = (meter.line(tcp.as_raw_fd()), Box::pin(sleep(pause)));
+        let straight = Straight::default();
+        Prompt { line, tcp, meter, sources, straight, owes: false, pause, look, there: 0, stalled: 0 }
+    }
+
+    /// While one waits: the error where nothing of what was sent has got there for some looks. TCP's own limit for that
+    /// (TCP_USER_TIMEOUT) also ends a connection whose other side takes a little at a time.
+    fn poll_stall(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        while self.look.as_mut().poll(context).is_ready() {
+            let (there, is_owed) = self.line.there();
+            self.stalled = if is_owed && there == self.there { self.stalled + 1 } else { 0 };
+            self.there = there;
+            if self.stalled >= STALLED {
+                return Poll::Ready(io::ErrorKind::TimedOut.into());
+            }
+            self.look.as_mut().reset(Instant::now() + self.pause);
+        }
+        Poll::Pending
     }
 }
 
@@ -142,7 +172,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
         let tcp = TcpStream::connect(listener.local_addr().expect("has an address")).await.expect("connects");
         let (mut server, _) = listener.accept().expect("accepts");
-        let mut prompt = Prompt::new(tcp, Meter::default(), Sources::default());
+        let mut prompt = Prompt::new(tcp, Meter::default(), Sources::default(), PAUSE);
         // As after a few questions and answers: the kernel lets acknowledgements wait.
         prompt.tcp.set_quickack(false).expect("sets");
         server.write_all(b"HTTP/1.1 200 OK").expect("writes");
@@ -163,7 +193,7 @@ mod tests {
             server.read_to_end(&mut came).expect("reads");
             came
         });
-        (Prompt::new(tcp, Meter::default(), sources.clone()), came)
+        (Prompt::new(tcp, Meter::default(), sources.clone(), PAUSE), came)
     }
 
     #[tokio::test]
@@ -180,5 +210,47 @@ mod tests {
         assert_eq!(prompt.meter.sent(), bytes.len() as u64 + 8);
         drop(prompt);
         assert!(came.join().expect("reads") == [b"PUT", bytes.as_slice(), b"GET", &bytes[7..9]].concat());
+    }
+    /// How a connection ends on which more is written than ever gets there, for so long at most.
+    async fn written(
+        pause: Duration,
+        most: Duration,
+        mut takes: impl FnMut(&mut std::net::TcpStream) + Send + 'static,
+    ) -> io::ErrorKind {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let tcp = TcpStream::connect(listener.local_addr().expect("has an address")).await.expect("connects");
+        let (mut server, _) = listener.accept().expect("accepts");
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        let other_side = std::thread::spawn(move || {
+            while is_over.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                takes(&mut server);
+            }
+        });
+        let mut prompt = Prompt::new(tcp, Meter::default(), Sources::default(), pause);
+        let block = vec![0; 1 << 20];
+        let writes = async {
+            loop {
+                if let Err(error) = prompt.write_all(&block).await {
+                    return error.kind();
+                }
+            }
+        };
+        let ended = tokio::time::timeout(most, writes).await.unwrap_or(io::ErrorKind::Other);
+        drop(over);
+        other_side.join().expect("ends");
+        ended
+    }
+
+    #[tokio::test]
+    async fn who_takes_nothing_is_given_up_and_who_takes_a_little_at_a_time_is_not() {
+        let ms = Duration::from_millis;
+        let nothing = written(ms(30), ms(30_000), move |_| std::thread::sleep(ms(10)));
+        assert_eq!(nothing.await, io::ErrorKind::TimedOut);
+        let (mut bytes, pause) = (vec![0; 128 << 10], ms(300));
+        let little = written(pause, pause * (STALLED + 6), move |server| {
+            let _ = server.read(&mut bytes);
+            std::thread::sleep(ms(60));
+        });
+        assert_eq!(little.await, io::ErrorKind::Other, "it was given up although it took what it was sent");
     }
 }
