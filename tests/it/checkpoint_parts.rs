@@ -12,7 +12,7 @@ use crate::support::{Finished, Trainit};
 fn run(place: &Place, args: &[&str], script: &str) -> Finished {
     let (local, store) = (place.local(), place.store());
     let committed = format!(
-        r#"committed() {{ until [ "$(ls {0}/.trainit/commits 2>/dev/null | wc -l)" -ge "$1" ]; do sleep 0.01; done; }}"#,
+        r#"committed() {{ until [ "$(ls {0}/.trainit/commits/*.json 2>/dev/null | wc -l)" -ge "$1" ]; do sleep 0.01; done; }}"#,
         store.display()
     );
     Trainit::new(["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()])
