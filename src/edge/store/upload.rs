@@ -8,11 +8,17 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use object_store::{GetOptions, GetResult, MultipartUpload, ObjectStoreExt};
 
-use super::{Content, Store, StoreError};
+use super::{Content, Store, StoreError, Trouble};
 use crate::edge::blocking::blocking;
+use crate::edge::clock::Clock;
 
 /// Bytes that are written to a directory at a time.
 const STEP: usize = 1 << 20;
+/// An object of parts may take so long to be put together, and so many bytes a second are moved for it at least.
+const PUT_TOGETHER: Duration = Duration::from_secs(30);
+const SLOWEST: u64 = 16 << 20;
+/// Between two looks whether it is.
+const LOOK: Duration = Duration::from_secs(1);
 /// Between two looks whether an upload is given up.
 const MOMENT: Duration = Duration::from_millis(10);
 
@@ -80,7 +86,8 @@ impl Upload {
         let (tag, found) = match self.store.counted(0, upload.complete()).await {
             Ok(result) => (result.e_tag, result.extensions),
             Err(error) => {
-                let there = self.find().await.ok_or_else(|| self.store.error("write", &self.key, &error))?;
+                let error = self.store.error("write", &self.key, &error);
+                let there = self.await_it(&error).await.ok_or(error)?;
                 (there.meta.e_tag, there.extensions)
             }
         };
@@ -90,7 +97,20 @@ impl Upload {
     }
 
     /// What is there whole though the store says no: it was done and the answer was lost, after which servers know no such
-    /// upload.
+    /// upload. So they say, too, while one that we did not wait for is still put together from its parts.
+    async fn await_it(&self, error: &StoreError) -> Option<GetResult> {
+        let limit = PUT_TOGETHER + Duration::from_secs(self.size / SLOWEST);
+        let clock = Clock::start();
+        loop {
+            let found = self.find().await;
+            let may_come = error.trouble == Trouble::Absent && self.store.directory.is_none() && clock.now() < limit;
+            if found.is_some() || !may_come {
+                return found;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     async fn find(&self) -> Option<GetResult> {
         let is_bucket = self.store.directory.is_none();
         let key = self.store.key(&self.key).ok().filter(|_| is_bucket)?;
@@ -137,5 +157,73 @@ impl Drop for Upload {
                 drop(under_way);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+
+    use object_store::{PutPayload, PutResult, UploadPart};
+
+    use super::super::Access;
+    use super::*;
+    use crate::rules::checkpoint::address::Address;
+    use crate::rules::env::Env;
+
+    /// One that the store says it does not know.
+    #[derive(Debug)]
+    struct Unknown;
+
+    #[async_trait::async_trait]
+    impl MultipartUpload for Unknown {
+        fn put_part(&mut self, _: PutPayload) -> UploadPart {
+            async { Ok(()) }.boxed()
+        }
+
+        async fn complete(&mut self) -> object_store::Result<PutResult> {
+            let source = "answer 404 NoSuchUpload".into();
+            Err(object_store::Error::NotFound { path: "object".to_owned(), source })
+        }
+
+        async fn abort(&mut self) -> object_store::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A bucket in which an object of this many bytes is there from the third question on.
+    fn bucket(bytes: u64) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let at = format!("http://{}", listener.local_addr().expect("has an address"));
+        std::thread::spawn(move || {
+            for (asked, mut stream) in listener.incoming().flatten().enumerate() {
+                let lines = BufReader::new(stream.try_clone().expect("a second one")).lines().map_while(Result::ok);
+                lines.take_while(|line| !line.is_empty()).for_each(drop);
+                let answer = if asked < 2 { "404 Not Found" } else { "200 OK" };
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 {answer}\r\nContent-Length: {bytes}\r\nETag: \"whole\"\r\n\
+                     Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nConnection: close\r\n\r\n"
+                );
+            }
+        });
+        at
+    }
+
+    #[tokio::test]
+    async fn what_a_store_is_still_putting_together_from_its_parts_is_waited_for() {
+        let at = bucket(7);
+        let pairs = [
+            ("AWS_ENDPOINT_URL", at.as_str()),
+            ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
+            ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMIEXAMPLEKEY"),
+            ("AWS_REGION", "us-east-1"),
+        ];
+        let address = Address::parse("s3://bucket/job").expect("is one");
+        let store = Store::open(&address, true, &Access::new(Env::from_pairs(pairs), false)).await.expect("opens");
+        let upload = Some(Box::new(Unknown) as Box<dyn MultipartUpload>);
+        let upload = Upload { store: Arc::new(store), key: "object".to_owned(), size: 7, upload };
+        assert_eq!(upload.finish(0).await.expect("it is there").as_deref(), Some("\"whole\""));
     }
 }
