@@ -31,13 +31,14 @@ impl Cadence {
     }
 }
 
-/// `1.5 of 6.0 GiB (25 %), 512 MiB/s, 9 s left`; before anything is through, nothing of how long it takes.
+/// `1.5 of 6.0 GiB (25 %), 512 MiB/s, 9 s left`; before a hundredth is through, nothing of how long it takes: many small
+/// files are read before the first is sent, and a few bytes then would make it weeks.
 pub fn words(done: u64, all: u64, took: Duration) -> String {
     let (unit, name) = unit(all);
     let rate = done as f64 / took.as_secs_f64().max(1e-3);
     let (rate_unit, rate_name) = self::unit(rate as u64);
     let left = (all.saturating_sub(done)) as f64 / rate.max(1.0);
-    let left = if done == 0 { String::new() } else { format!(", {left:.0} s left") };
+    let left = if percent(done, all) == 0 { String::new() } else { format!(", {left:.0} s left") };
     format!(
         "{:.1} of {:.1} {name} ({} %), {:.0} {rate_name}/s{left}",
         done as f64 / unit,
@@ -71,6 +72,7 @@ mod tests {
         let gib = 1u64 << 30;
         assert_eq!(words(gib * 3 / 2, gib * 6, Duration::from_secs(3)), "1.5 of 6.0 GiB (25 %), 512 MiB/s, 9 s left");
         assert_eq!(words(0, 10, Duration::ZERO), "0.0 of 10.0 bytes (0 %), 0 bytes/s");
+        assert_eq!(words(30, 5 << 20, Duration::from_secs(10)), "0.0 of 5.0 MiB (0 %), 3 bytes/s", "not 20 days");
         words(u64::MAX, u64::MAX, Duration::MAX);
     }
 
