@@ -93,10 +93,10 @@ pub fn is_bystander(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::super::check::tests::{hdf5_of, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, complete_units_with, reason};
-    use super::super::{Options, recognise};
+    use super::super::tests::{complete_units, complete_units_with, newest, reason};
     use super::*;
 
     #[test]
@@ -152,9 +152,7 @@ mod tests {
         }
         let model = Memory::of(&[("workertemp_3/a", "x"), ("step-5/workertemp_1/w", "x"), ("step-5/w", "x")]);
         assert_eq!(complete_units(&model), [("step-5".into(), Some(5))]);
-        let (listing, options) = (model.listing(), Options::default());
-        let found = recognise(&Scan { listing: &listing, peek: &model, options: &options }).expect("it is found");
-        assert_eq!(found.candidates[0].paths, ["step-5/w"]);
+        assert_eq!(newest(&model).paths, ["step-5/w"]);
         assert_eq!(complete_units(&files("workertemp_old/")[0]).len(), 1, "anybody's");
     }
 

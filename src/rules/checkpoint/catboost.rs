@@ -30,8 +30,8 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
 #[cfg(test)]
 mod tests {
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, reason};
-    use super::super::{Options, Scan, is_sure, recognise};
+    use super::super::tests::{complete_units, reason, recognised};
+    use super::super::{Found, Options, Scan, is_sure};
 
     const SNAPSHOT: &[u8] = b"\x03\0\0\0CPU\x8a\x11\0\0{\"boosting_options\":{}}";
 
@@ -41,10 +41,8 @@ mod tests {
         for name in ["catboost_info/experiment.cbsnapshot", "run_3.cbsnapshot"] {
             let memory = Memory::of(&logs).with(name, SNAPSHOT);
             assert_eq!(complete_units(&memory), [(name.into(), None)]);
-            let (listing, options) = (memory.listing(), Options::default());
-            let scan = Scan { listing: &listing, peek: &memory, options: &options };
-            let found = recognise(&scan).expect("it is recognised");
-            assert!(is_sure(&found, &scan, &found.candidates[0], 0));
+            let is_sure = |found: &Found, scan: &Scan| is_sure(found, scan, &found.candidates[0], 0);
+            assert!(recognised(&memory, &Options::default(), is_sure));
         }
         for torn in [&SNAPSHOT[..5], b"", &[0; 40]] {
             assert!(reason(&Memory::of(&[("a.cbsnapshot", torn)]), "a.cbsnapshot").contains("does not begin"));

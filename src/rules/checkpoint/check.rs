@@ -303,6 +303,21 @@ pub(crate) mod tests {
         bytes
     }
 
+    /// A file that passes the check of its type. A trainer's state speaks of the step in its path.
+    pub(crate) fn whole_file(path: &str) -> Vec<u8> {
+        match path.rsplit('.').next() {
+            Some("safetensors") => safetensors_of(b"w"),
+            Some("h5") => hdf5_of(2, b"w", 0),
+            Some("json") => {
+                let step: String = path.chars().filter(char::is_ascii_digit).collect();
+                format!(r#"{{"global_step": {}}}"#, step.parse().unwrap_or(0)).into_bytes()
+            }
+            Some("yaml" | "txt" | "log" | "ubj") => b"{}".to_vec(),
+            Some("pkl") => b"\x80\x04.".to_vec(),
+            _ => zip_of(b"w", b""),
+        }
+    }
+
     fn verdict(name: &str, bytes: &[u8]) -> Verdict {
         let memory = Memory::of(&[(name, bytes)]);
         let listing = memory.listing();

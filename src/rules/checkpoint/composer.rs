@@ -109,32 +109,30 @@ pub(super) fn links_to_sharded(scan: &Scan, unit: &str) -> Vec<Pointer> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, complete_units_with, reason};
     use super::super::unit::Options;
 
     #[test]
     fn all_ranks_files_are_one_checkpoint() {
-        let memory = ["ep0-ba10-rank0.pt", "ep0-ba10-rank1.pt", "ep0-ba20-rank1.pt"]
-            .iter()
-            .fold(Memory::of(&[("latest-rank0.pt", "-> ep0-ba10-rank0.pt")]), |m, n| m.with(n, zip_of(b"w", b"")));
+        let memory = Memory::of(&[("latest-rank0.pt", "-> ep0-ba10-rank0.pt")]);
+        let memory = memory.saved(&["ep0-ba10-rank0.pt", "ep0-ba10-rank1.pt", "ep0-ba20-rank1.pt"]);
         assert_eq!(complete_units(&memory), [("ep0-ba10".into(), Some(10))]);
-        let whole = memory.with("ep0-ba20-rank0.pt", zip_of(b"w", b""));
+        let whole = memory.saved(&["ep0-ba20-rank0.pt"]);
         assert_eq!(complete_units(&whole)[0], ("ep0-ba20".into(), Some(20)));
     }
 
     #[test]
     fn of_several_processes_rank_0_saves_for_all_or_everybody_saves() {
-        let three = |names: &[&str]| names.iter().fold(Memory::default(), |m, n| m.with(n, zip_of(b"w", b"")));
-        let options = Options { world_size: Some(3), ..Options::default() };
-        assert_eq!(complete_units_with(&three(&["ep0-ba10-rank0.pt"]), &options).len(), 1);
-        assert_eq!(complete_units_with(&three(&["ep0-ba10-rank0.pt", "ep0-ba10-rank1.pt"]), &options), []);
+        let three = Options { world_size: Some(3), ..Options::default() };
+        let memory = Memory::default().saved(&["ep0-ba10-rank0.pt"]);
+        assert_eq!(complete_units_with(&memory, &three).len(), 1);
+        assert_eq!(complete_units_with(&memory.saved(&["ep0-ba10-rank1.pt"]), &three), []);
     }
 
     #[test]
     fn where_another_step_or_a_link_shows_more_ranks_each_must_have_saved() {
-        let files = |names: &[&str]| names.iter().fold(Memory::default(), |m, n| m.with(n, zip_of(b"w", b"")));
+        let files = |names: &[&str]| Memory::default().saved(names);
         let options = |world| Options { world_size: Some(world), ..Options::default() };
         let torn = files(&["ep0-ba10-rank0.pt", "ep0-ba10-rank1.pt", "ep1-ba20-rank0.pt"]);
         let before = [("ep0-ba10".to_owned(), Some(10))];
@@ -143,7 +141,7 @@ mod tests {
         assert!(reason(&torn, "ep1-ba20-rank0.pt").contains("the file of rank 1 is missing, which ep0-ba10 has"));
         let linked = files(&["ep1-ba20-rank0.pt"]).with("latest-rank1.pt", "-> ep0-ba10-rank1.pt");
         assert!(reason(&linked, "ep1-ba20-rank0.pt").contains("which latest-rank1.pt has"));
-        let fewer = torn.with("ep2-ba30-rank0.pt", zip_of(b"w", b""));
+        let fewer = torn.saved(&["ep2-ba30-rank0.pt"]);
         assert_eq!(complete_units_with(&fewer, &options(1))[0].0, "ep2-ba30-rank0.pt", "all that there are");
     }
 }

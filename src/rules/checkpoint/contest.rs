@@ -290,26 +290,20 @@ fn is_called(unit: &str, names: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, complete_units_with};
-    use super::super::{Options, Scan, recognise};
+    use super::super::tests::{complete_units, complete_units_with, newest};
 
     const SECOND: i64 = 1_000_000_000;
 
-    /// Saved one second after another.
     fn saved(names: &[&str]) -> Memory {
-        (1..).zip(names).fold(Memory::default(), |memory, (at, name)| {
-            let text = if name.contains(".json") { b"{}".to_vec() } else { zip_of(b"w", b"") };
-            memory.with(name, text).at(name, at * 5 * SECOND)
-        })
+        Memory::in_turn(names, 5)
     }
 
     #[track_caller]
     fn wins(name: &str, names: &[&str]) {
-        let (memory, options) = (saved(names), Options::default());
-        let found = recognise(&Scan { listing: &memory.listing(), peek: &memory, options: &options });
-        assert_eq!(found.expect("something is found").candidates[0].unit, name, "{names:?}");
+        assert_eq!(newest(&saved(names)).unit, name, "{names:?}");
     }
 
     #[test]

@@ -162,7 +162,6 @@ mod tests {
     use super::super::tests::{complete_units, complete_units_with, reason};
     use super::super::unit::Options;
     use super::Pointer;
-    use super::Scan;
 
     fn saved() -> Memory {
         Memory::of(&[("step_10/__0_0.distcp", "x"), ("step_10/__1_0.distcp", "y")])
@@ -306,9 +305,7 @@ mod tests {
             Memory::of(&[(&format!("{unit}/__0_0.distcp"), "x"), (&format!("{unit}/.metadata"), "__0_0.distcp")])
         };
         let pointers = |memory: &Memory| {
-            let (listing, options) = (memory.listing(), Options::default());
-            let scan = Scan { listing: &listing, peek: memory, options: &options };
-            (super::DCP.pointers)(&scan, &super::find(&scan)[0])
+            memory.scanned(&Options::default(), |scan| (super::DCP.pointers)(scan, &super::find(scan)[0]))
         };
         let link = |to: &str| Pointer { path: "run/latest-rank0.pt".into(), content: to.into(), symlink: true };
         let linked = of("run/ep1-ba20").with("run/latest-rank0.pt", "-> ep1-ba10");

@@ -379,11 +379,11 @@ mod tests {
         assert!(reason(&memory, unit).contains("the pointer epoch=0-step=10.ckpt/latest is not there"));
         let memory = memory.with(&format!("{unit}/latest"), "checkpoint");
         assert_eq!(complete_units(&memory), [(unit.into(), Some(10))]);
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = super::Scan { listing: &listing, peek: &memory, options: &options };
-        let found = super::find(&scan);
-        assert!(found[0].paths.contains(&format!("{unit}/latest")));
-        let link = super::Pointer { path: "last.ckpt".into(), content: unit.into(), symlink: true };
-        assert_eq!(super::pointers(&scan, &found[0]), [link]);
+        memory.scanned(&Options::default(), |scan| {
+            let found = super::find(scan);
+            assert!(found[0].paths.contains(&format!("{unit}/latest")));
+            let link = super::Pointer { path: "last.ckpt".into(), content: unit.into(), symlink: true };
+            assert_eq!(super::pointers(scan, &found[0]), [link]);
+        });
     }
 }

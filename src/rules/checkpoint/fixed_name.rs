@@ -127,18 +127,17 @@ fn ending(name: &str) -> &str {
 mod tests {
     use super::super::listing::tests::Memory;
     use super::super::same_save::tests::saved;
-    use super::super::tests::complete_units;
-    use super::super::{Options, complete, recognise};
+    use super::super::tests::{complete_units, recognised};
+    use super::super::{Options, complete};
     use super::*;
 
     /// The newest complete unit, and where else it is to lie.
     #[track_caller]
     fn newest(memory: &Memory) -> (String, Vec<String>) {
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = Scan { listing: &listing, peek: memory, options: &options };
-        let found = recognise(&scan).expect("something is recognised");
-        let newest = found.candidates.iter().find(|c| complete(&found, &scan, c).is_ok()).expect("one is complete");
-        (newest.unit.clone(), copies(&scan, &found, newest))
+        recognised(memory, &Options::default(), |found, scan| {
+            let newest = found.candidates.iter().find(|c| complete(found, scan, c).is_ok()).expect("one is complete");
+            (newest.unit.clone(), copies(scan, found, newest))
+        })
     }
 
     fn save(step: u64) -> Vec<u8> {

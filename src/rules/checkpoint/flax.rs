@@ -50,8 +50,7 @@ mod tests {
         let memory = memory.with("checkpoint_30_gda/commit_success.txt", "x");
         assert_eq!(complete_units(&memory)[0], ("checkpoint_30".into(), Some(30)));
         assert_eq!(complete_units(&memory.clone().with("checkpoint_30", "")), [("checkpoint_10".into(), Some(10))]);
-        let (listing, options) = (memory.listing(), Options::default());
-        let found = super::find(&super::Scan { listing: &listing, peek: &memory, options: &options });
+        let found = memory.scanned(&Options::default(), super::find);
         let paths = ["checkpoint_30", "checkpoint_30_gda/a", "checkpoint_30_gda/commit_success.txt"];
         assert_eq!(found[1].paths, paths, "its arrays go with it");
     }

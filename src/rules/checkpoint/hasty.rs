@@ -58,22 +58,12 @@ fn stepless<'a>(scan: &'a Scan, units: &'a [Candidate]) -> impl Iterator<Item = 
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::tests::complete_units;
-    use super::super::{Options, later, recognise};
-    use super::*;
+    use super::super::tests::{complete_units, recognised};
+    use super::super::{Options, later};
 
-    /// Saved five seconds after one another.
     fn saved(names: &[&str]) -> Memory {
-        (1..).zip(names).fold(Memory::default(), |memory, (at, name)| {
-            let bytes = match name.rsplit('.').next() {
-                Some("safetensors") => safetensors_of(b"w"),
-                Some("json") => br#"{"global_step": 1}"#.to_vec(),
-                _ => zip_of(b"w", b""),
-            };
-            memory.with(name, bytes).at(name, at * 5_000_000_000)
-        })
+        Memory::in_turn(names, 5)
     }
 
     fn newest(names: &[&str]) -> (String, Option<u64>) {
@@ -105,12 +95,8 @@ mod tests {
 
     #[test]
     fn what_is_saved_over_and_over_in_another_form_and_is_the_newest_is_told_of() {
-        let told = |names: &[&str], options: &Options| {
-            let memory = saved(names);
-            let listing = memory.listing();
-            let scan = Scan { listing: &listing, peek: &memory, options };
-            later(&scan, &recognise(&scan).expect("something is recognised"))
-        };
+        let told =
+            |names: &[&str], options: &Options| recognised(&saved(names), options, |found, scan| later(scan, found));
         let trainers = ["checkpoint-1/model.safetensors", "checkpoint-1/trainer_state.json"];
         for [one, two] in [SERIES[0], SERIES[1], trainers] {
             for last in ["last.safetensors", "checkpoint.pt", "model_latest.msgpack"] {

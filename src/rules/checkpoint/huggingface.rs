@@ -248,11 +248,11 @@ mod tests {
     fn the_best_is_the_one_whose_directory_the_state_names() {
         let best = |state: &str| {
             let memory = saved().with("checkpoint-1000/trainer_state.json", state);
-            let (listing, options) = (memory.listing(), Options::default());
-            let scan = Scan { listing: &listing, peek: &memory, options: &options };
-            let units = find(&scan);
             assert_eq!(complete_units(&memory).len(), 2, "whatever it names: {state}");
-            best_step(&scan, units.iter().find(|c| c.unit == "checkpoint-1000").expect("it is there"))
+            let is_it = |c: &&Candidate| c.unit == "checkpoint-1000";
+            memory.scanned(&Options::default(), |scan| {
+                best_step(scan, find(scan).iter().find(is_it).expect("it is there"))
+            })
         };
         let named = |path: &str| best(&format!(r#"{{"global_step": 1000, "best_model_checkpoint": {path}}}"#));
         assert_eq!(named(r#""/mnt/out/checkpoint-500""#), Some(500));

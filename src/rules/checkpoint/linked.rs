@@ -55,15 +55,15 @@ mod tests {
 
     /// The links that are found beside what is recognised, each with a reason why it is not complete.
     fn links(memory: &Memory) -> Vec<String> {
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = Scan { listing: &listing, peek: memory, options: &options };
-        let found = recognise(&scan).map(|found| found.candidates).unwrap_or_default();
-        let named = |link: Candidate| {
-            let why = scan.all_whole(&link).expect_err("it leads out");
-            assert!(why.contains("leaves the checkpoint") && why.contains("--follow-symlinks"), "{why}");
-            link.unit
-        };
-        find(&scan, &found).into_iter().map(named).collect()
+        memory.scanned(&Options::default(), |scan| {
+            let found = recognise(scan).map(|found| found.candidates).unwrap_or_default();
+            let named = |link: Candidate| {
+                let why = scan.all_whole(&link).expect_err("it leads out");
+                assert!(why.contains("leaves the checkpoint") && why.contains("--follow-symlinks"), "{why}");
+                link.unit
+            };
+            find(scan, &found).into_iter().map(named).collect()
+        })
     }
 
     fn saved(names: &[&str]) -> Memory {

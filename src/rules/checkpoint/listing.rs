@@ -160,6 +160,8 @@ pub trait Peek {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::check::tests::whole_file;
+    use super::super::{Options, Scan};
     use super::*;
     use std::cell::Cell;
     use std::collections::BTreeMap;
@@ -177,6 +179,22 @@ pub(crate) mod tests {
         pub(crate) fn with(mut self, path: &str, bytes: impl AsRef<[u8]>) -> Memory {
             self.0.insert(path.to_owned(), bytes.as_ref().to_vec());
             self
+        }
+
+        /// Each of these, whole.
+        pub(crate) fn saved(self, names: &[&str]) -> Memory {
+            names.iter().fold(self, |memory, name| memory.with(name, whole_file(name)))
+        }
+
+        /// Each of these, whole, so many seconds after the one before.
+        pub(crate) fn in_turn(names: &[&str], seconds: i64) -> Memory {
+            let at = |memory: Memory, (at, name): (i64, &&str)| memory.at(name, at * seconds * 1_000_000_000);
+            (1..).zip(names).fold(Memory::default().saved(names), at)
+        }
+
+        /// What a rule says of it.
+        pub(crate) fn scanned<T>(&self, options: &Options, rule: impl FnOnce(&Scan) -> T) -> T {
+            rule(&Scan { listing: &self.listing(), peek: self, options })
         }
 
         pub(crate) fn without(mut self, path: &str) -> Memory {

@@ -73,10 +73,10 @@ pub(super) fn marked(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::super::check::tests::{safetensors_of, zip_of};
+    use super::super::complete;
     use super::super::listing::tests::Memory;
-    use super::super::tests::complete_units_with;
+    use super::super::tests::{complete_units_with, recognised};
     use super::super::unit::Options;
-    use super::super::{complete, recognise};
     use regex::Regex;
 
     #[test]
@@ -128,8 +128,7 @@ mod tests {
         let memory = Memory::of(&[("exp1/step-10/w", "1"), ("exp1/step-10/DONE", ""), ("exp1/step-20/part_1/w", "1")]);
         let options = Options { marker: Some("DONE".into()), ..Options::default() };
         assert_eq!(complete_units_with(&memory, &options), [("exp1/step-10".into(), Some(10))]);
-        let (listing, peek) = (memory.listing(), &memory);
-        let found = super::find(&super::Scan { listing: &listing, peek, options: &options });
+        let found = memory.scanned(&options, super::find);
         let units: Vec<&str> = found.iter().map(|c| c.unit.as_str()).collect();
         assert_eq!(units, ["exp1/step-10", "exp1/step-20"]);
         let memory = memory.with("exp1/final/DONE", "");
@@ -139,8 +138,8 @@ mod tests {
         let plain = Memory::of(&[("final/DONE", ""), ("final/w", "1"), ("final/ema/DONE", ""), ("final/ema/w", "1")]);
         assert_eq!(complete_units_with(&plain, &options), [("final".into(), None)], "one in another is a part of it");
         let first = Memory::of(&[("step-10/w", "1")]);
-        let scan = super::Scan { listing: &first.listing(), peek: &first, options: &options };
-        assert_eq!(super::find(&scan)[0].unit, "step-10", "before any is marked, what carries a step is unfinished");
+        let units = first.scanned(&options, super::find);
+        assert_eq!(units[0].unit, "step-10", "before any is marked, what carries a step is unfinished");
     }
 
     #[test]
@@ -156,10 +155,8 @@ mod tests {
             let memory = memory.with("latest_checkpointed_iteration.txt", "10");
             for has_other_nodes in [false, true] {
                 let options = Options { has_other_nodes, ..Options::default() };
-                let (listing, peek) = (memory.listing(), &memory);
-                let scan = super::Scan { listing: &listing, peek, options: &options };
-                let found = recognise(&scan).expect("it is found");
-                let why = complete(&found, &scan, &found.candidates[0]).expect_err("others' files are not there");
+                let why = recognised(&memory, &options, |found, scan| complete(found, scan, &found.candidates[0]));
+                let why = why.expect_err("others' files are not there");
                 assert_eq!(why.contains("one that all nodes share"), has_other_nodes, "{why}");
                 let marked = Options { marker: Some("DONE".into()), ..options };
                 assert_eq!(complete_units_with(&memory, &marked), [], "{file}");

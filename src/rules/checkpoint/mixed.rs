@@ -69,7 +69,6 @@ pub fn beyond(scan: &Scan, found: &Found) -> Option<(Candidate, &'static Layout)
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::recognise;
     use super::super::unit::Options;
@@ -79,17 +78,8 @@ mod tests {
 
     /// What is beyond, where these are saved five seconds after one another.
     fn beyond_of(names: &[&str], options: &Options) -> Option<(String, &'static str)> {
-        let memory = (1..).zip(names).fold(Memory::default(), |memory, (at, name)| {
-            let bytes = match name.rsplit('.').next() {
-                Some("safetensors") => safetensors_of(b"w"),
-                Some("json") => br#"{"global_step": 10}"#.to_vec(),
-                _ => zip_of(b"w", b""),
-            };
-            memory.with(name, bytes).at(name, at * 5_000_000_000)
-        });
-        let listing = memory.listing();
-        let scan = Scan { listing: &listing, peek: &memory, options };
-        beyond(&scan, &recognise(&scan)?).map(|(c, layout)| (c.unit, layout.name))
+        let beyond = |scan: &Scan| beyond(scan, &recognise(scan)?).map(|(c, layout)| (c.unit, layout.name));
+        Memory::in_turn(names, 5).scanned(options, beyond)
     }
 
     #[test]
@@ -115,12 +105,7 @@ mod tests {
     #[test]
     fn a_series_that_is_counted_anew_in_another_directory_is_later() {
         let later_of = |names: &[&str], options: &Options| {
-            let memory = (1..).zip(names).fold(Memory::default(), |memory, (at, name)| {
-                memory.with(name, zip_of(b"w", b"")).at(name, at * 5_000_000_000)
-            });
-            let listing = memory.listing();
-            let scan = Scan { listing: &listing, peek: &memory, options };
-            later(&scan, &recognise(&scan)?)
+            Memory::in_turn(names, 5).scanned(options, |scan| later(scan, &recognise(scan)?))
         };
         let before = ["step-10/model.pt", "step-20/model.pt"];
         for (after, told) in [

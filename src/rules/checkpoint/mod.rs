@@ -210,19 +210,30 @@ mod tests {
         let listing = memory.listing();
         let of = |name: &str, step| Candidate::file(listing.get(name).unwrap(), step);
         let mut all = vec![of("old", None), of("100", Some(100)), of("last", None), of("200", Some(200))];
-        let options = Options::default();
-        contest::sort(&Scan { listing: &listing, peek: &memory, options: &options }, &mut all);
+        memory.scanned(&Options::default(), |scan| contest::sort(scan, &mut all));
         let names: Vec<&str> = all.iter().map(|c| c.unit.as_str()).collect();
         assert_eq!(names, ["last", "200", "100", "old"]);
     }
 
+    /// What a rule says of what is recognised.
+    #[track_caller]
+    pub(crate) fn recognised<T>(memory: &Memory, options: &Options, rule: impl FnOnce(&Found, &Scan) -> T) -> T {
+        memory.scanned(options, |scan| rule(&recognise(scan).expect("something is recognised"), scan))
+    }
+
+    /// The newest of what is recognised, whole or not.
+    #[track_caller]
+    pub(crate) fn newest(memory: &Memory) -> Candidate {
+        recognised(memory, &Options::default(), |found, _| found.candidates[0].clone())
+    }
+
     /// Complete units and their steps, newest first.
     pub(crate) fn complete_units_with(memory: &Memory, options: &Options) -> Vec<(String, Option<u64>)> {
-        let listing = memory.listing();
-        let scan = Scan { listing: &listing, peek: memory, options };
-        let Some(found) = recognise(&scan) else { return Vec::new() };
-        let complete = found.candidates.iter().filter(|c| complete(&found, &scan, c).is_ok());
-        complete.map(|c| (c.unit.clone(), c.step)).collect()
+        memory.scanned(options, |scan| {
+            let Some(found) = recognise(scan) else { return Vec::new() };
+            let complete = found.candidates.iter().filter(|c| complete(&found, scan, c).is_ok());
+            complete.map(|c| (c.unit.clone(), c.step)).collect()
+        })
     }
 
     pub(crate) fn complete_units(memory: &Memory) -> Vec<(String, Option<u64>)> {
@@ -231,11 +242,10 @@ mod tests {
 
     /// Why a unit is not complete.
     pub(crate) fn reason(memory: &Memory, unit: &str) -> String {
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = Scan { listing: &listing, peek: memory, options: &options };
-        let found = recognise(&scan).expect("something is recognised");
-        let candidate = found.candidates.iter().find(|c| c.unit == unit).expect("the unit is found");
-        complete(&found, &scan, candidate).expect_err("it is not complete")
+        recognised(memory, &Options::default(), |found, scan| {
+            let candidate = found.candidates.iter().find(|c| c.unit == unit).expect("the unit is found");
+            complete(found, scan, candidate).expect_err("it is not complete")
+        })
     }
 
     #[test]
@@ -245,11 +255,10 @@ mod tests {
         let of =
             |files: &[(&str, &[u8])]| files.iter().fold(Memory::default(), |m, (name, bytes)| m.with(name, *bytes));
         let sure = |memory: &Memory, since: i64| {
-            let (listing, options) = (memory.listing(), Options::default());
-            let scan = Scan { listing: &listing, peek: memory, options: &options };
-            let found = recognise(&scan).expect("something is recognised");
-            complete(&found, &scan, &found.candidates[0]).expect("it passes for complete");
-            is_sure(&found, &scan, &found.candidates[0], since)
+            recognised(memory, &Options::default(), |found, scan| {
+                complete(found, scan, &found.candidates[0]).expect("it passes for complete");
+                is_sure(found, scan, &found.candidates[0], since)
+            })
         };
         for (files, expected) in [
             (&[("ckpt_2.pt", &whole[..])][..], true),
@@ -338,21 +347,18 @@ mod tests {
     #[test]
     fn what_is_hidden_in_a_checkpoint_is_a_part_of_it_and_who_asks_for_a_format_may_call_a_run_tmp() {
         let memory = Memory::of(&[("step-10/.hydra/config.json", "{}"), ("step-10/w", "x")]);
-        let (listing, options) = (memory.listing(), Options::default());
-        let found = recognise(&Scan { listing: &listing, peek: &memory, options: &options }).expect("it is found");
-        assert_eq!(found.candidates[0].paths.len(), 3);
-        let run = Memory::default().with("tmp/model_10.pt", super::check::tests::zip_of(b"w", b""));
+        assert_eq!(newest(&memory).paths.len(), 3);
+        let run = Memory::default().saved(&["tmp/model_10.pt"]);
         assert_eq!(complete_units(&run), []);
         let asked = Options { format: Some("torch".into()), ..Options::default() };
         assert_eq!(complete_units_with(&run, &asked), [("tmp/model_10.pt".into(), Some(10))]);
-        let hidden = Memory::default().with(".trash/model_10.pt", super::check::tests::zip_of(b"w", b""));
+        let hidden = Memory::default().saved(&[".trash/model_10.pt"]);
         assert_eq!(complete_units_with(&hidden, &asked), []);
     }
 
     #[test]
     fn a_file_without_a_step_does_not_hide_the_checkpoints_of_steps() {
-        let whole = super::check::tests::zip_of(b"w", b"");
-        let memory = |names: &[&str]| names.iter().fold(Memory::default(), |memory, name| memory.with(name, &whole));
+        let memory = |names: &[&str]| Memory::default().saved(names);
         let newest = |memory: &Memory| complete_units(memory).first().expect("there is one").0.clone();
         for stray in ["best.pt", "last.pt", "weights/best.keras"] {
             assert_eq!(newest(&memory(&[stray, "step-1/model.pt", "step-2/model.pt", "step-2/optim.pt"])), "step-2");
@@ -368,8 +374,7 @@ mod tests {
     #[test]
     fn the_finished_model_is_no_checkpoint_nor_a_part_of_one() {
         let files = ["model_10.pt", "model/model.pt", "model/step-99/model.pt", "model-20/model_99.pt"];
-        let whole = check::tests::zip_of(b"w", b"");
-        let memory = files.iter().fold(Memory::default(), |memory, name| memory.with(name, &whole));
+        let memory = Memory::default().saved(&files);
         let options = Options { left_out: Some("model".into()), ..Options::default() };
         assert_eq!(complete_units_with(&memory, &options), [("model_10.pt".into(), Some(10))]);
         let alone = memory.without(files[0]).without(files[3]);
@@ -379,13 +384,11 @@ mod tests {
 
     #[test]
     fn a_save_over_the_same_names_that_was_cut_off_between_two_of_them_is_not_sure() {
-        let whole = check::tests::zip_of(b"w", b"");
         let sure = |names: [&str; 2]| {
-            let memory = names.iter().fold(Memory::default(), |memory, name| memory.with(name, &whole)).at(names[0], 9);
-            let (listing, options) = (memory.listing(), Options::default());
-            let scan = Scan { listing: &listing, peek: &memory, options: &options };
-            let found = recognise(&scan).expect("something is recognised");
-            [0, 5, 10].map(|since| is_sure(&found, &scan, &found.candidates[0], since))
+            let memory = Memory::default().saved(&names).at(names[0], 9);
+            recognised(&memory, &Options::default(), |found, scan| {
+                [0, 5, 10].map(|since| is_sure(found, scan, &found.candidates[0], since))
+            })
         };
         assert_eq!(sure(["model.pt", "optimizer.pt"]), [true, false, true]);
         assert_eq!(sure(["model_5.pt", "optimizer_5.pt"]), [true; 3], "of one step they are of one save");
@@ -397,12 +400,11 @@ mod tests {
         let of = |files: &[(&str, &str)], unit: &str| {
             let text = |text: &str| if text == "weights" { whole.clone() } else { text.as_bytes().to_vec() };
             let memory = files.iter().fold(Memory::default(), |memory, (name, said)| memory.with(name, text(said)));
-            let (listing, options) = (memory.listing(), Options::default());
-            let scan = Scan { listing: &listing, peek: &memory, options: &options };
-            let found = recognise(&scan).expect("something is recognised");
-            let candidate = found.candidates.iter().find(|c| c.unit == unit).expect("the unit is found");
-            let pointers = pointers(found.layout, &scan, candidate).into_iter();
-            pointers.map(|p| (p.path, p.content, p.symlink)).collect::<Vec<_>>()
+            recognised(&memory, &Options::default(), |found, scan| {
+                let candidate = found.candidates.iter().find(|c| c.unit == unit).expect("the unit is found");
+                let pointers = pointers(found.layout, scan, candidate).into_iter();
+                pointers.map(|p| (p.path, p.content, p.symlink)).collect::<Vec<_>>()
+            })
         };
         let pointer = |path: &str, content: &str, symlink| (path.to_owned(), content.to_owned(), symlink);
         let state = "model_checkpoint_path: \"m-10\"\nall_model_checkpoint_paths: \"m-10\"\n";
@@ -438,7 +440,6 @@ mod tests {
 
     #[test]
     fn an_empty_directory_holds_no_checkpoint() {
-        let memory = Memory::default();
-        assert_eq!(complete_units(&memory), []);
+        assert_eq!(complete_units(&Memory::default()), []);
     }
 }

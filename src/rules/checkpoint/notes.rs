@@ -66,30 +66,27 @@ pub(super) fn is_text(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::tests::complete_units;
-    use super::super::{Options, Scan, complete, is_sure, recognise};
+    use super::super::tests::{complete_units, recognised};
+    use super::super::{Options, complete, is_sure};
+    use super::is_text;
 
     const SECOND: i64 = 1_000_000_000;
 
+    /// Notes that are cut short.
     fn saved(names: &[&str]) -> Memory {
-        names.iter().fold(Memory::default(), |memory, name| match name.rsplit('.').next() {
-            Some("safetensors") => memory.with(name, safetensors_of(b"w")),
-            Some("pt") => memory.with(name, zip_of(b"w", b"")),
-            _ => memory.with(name, "{\"step\": 20"),
-        })
+        let notes = names.iter().filter(|name| is_text(name));
+        notes.fold(Memory::default().saved(names), |memory, name| memory.with(name, "{\"step\": 20"))
     }
 
     /// What is committed of the newest, which is complete and surely so.
     #[track_caller]
     fn newest(memory: &Memory) -> Vec<String> {
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = Scan { listing: &listing, peek: memory, options: &options };
-        let mut found = recognise(&scan).expect("something is recognised");
-        assert_eq!(complete(&found, &scan, &found.candidates[0]), Ok(()));
-        assert!(is_sure(&found, &scan, &found.candidates[0], 0));
-        found.candidates.remove(0).paths
+        recognised(memory, &Options::default(), |found, scan| {
+            assert_eq!(complete(found, scan, &found.candidates[0]), Ok(()));
+            assert!(is_sure(found, scan, &found.candidates[0], 0));
+            found.candidates[0].paths.clone()
+        })
     }
 
     #[test]

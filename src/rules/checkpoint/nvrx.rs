@@ -111,15 +111,11 @@ mod tests {
     use super::super::tests::{complete_units, complete_units_with, reason};
     use super::super::unit::Options;
 
-    fn with(memory: Memory, names: &[&str]) -> Memory {
-        names.iter().fold(memory, |memory, name| memory.with(name, zip_of(b"w", b"")))
-    }
-
     #[test]
     fn the_files_of_every_process_are_one_checkpoint() {
-        let memory = with(Memory::default(), &["s/0/iter_0000010_0_local.pt", "s/1/iter_0000010_1_local.pt"]);
+        let memory = Memory::default().saved(&["s/0/iter_0000010_0_local.pt", "s/1/iter_0000010_1_local.pt"]);
         assert_eq!(complete_units(&memory), [("s/0/iter_0000010".into(), Some(10))]);
-        let without_session = with(Memory::default(), &["0/iter_0000010_0_local.pt"]);
+        let without_session = Memory::default().saved(&["0/iter_0000010_0_local.pt"]);
         assert_eq!(complete_units(&without_session), [("0/iter_0000010".into(), Some(10))]);
         let cut = memory.with("s/1/iter_0000010_1_local.pt", &zip_of(b"w", b"")[..40]);
         assert!(reason(&cut, "s/0/iter_0000010").contains("cut short"));
@@ -127,17 +123,17 @@ mod tests {
 
     #[test]
     fn while_one_is_dirty_or_has_only_the_iteration_before_it_is_not_finished() {
-        let memory = with(Memory::default(), &["s/0/iter_0000010_0_local.pt", "s/1/iter_0000010_1_local.pt"]);
-        let begun = with(memory, &["s/0/iter_0000020_0_local.pt"]);
+        let memory = Memory::default().saved(&["s/0/iter_0000010_0_local.pt", "s/1/iter_0000010_1_local.pt"]);
+        let begun = memory.saved(&["s/0/iter_0000020_0_local.pt"]);
         assert_eq!(complete_units(&begun), [("s/0/iter_0000010".into(), Some(10))]);
         assert!(
             reason(&begun, "s/0/iter_0000020").contains("the file of rank 1 in s/1 is missing, which iter_0000010")
         );
-        let dirty = with(begun, &["s/1/iter_0000020_1_local.dirty.pt"]);
+        let dirty = begun.saved(&["s/1/iter_0000020_1_local.dirty.pt"]);
         assert!(
             reason(&dirty, "s/0/iter_0000020").contains("s/1/iter_0000020_1_local.dirty.pt is still being written")
         );
-        let renamed = with(dirty.without("s/1/iter_0000020_1_local.dirty.pt"), &["s/1/iter_0000020_1_local.pt"]);
+        let renamed = dirty.without("s/1/iter_0000020_1_local.dirty.pt").saved(&["s/1/iter_0000020_1_local.pt"]);
         assert_eq!(complete_units(&renamed)[0], ("s/0/iter_0000020".into(), Some(20)));
         let cleaned = renamed.without("s/0/iter_0000010_0_local.pt");
         assert_eq!(complete_units(&cleaned), [("s/0/iter_0000020".into(), Some(20))]);
@@ -146,7 +142,7 @@ mod tests {
     #[test]
     fn copies_for_other_ranks_are_parts_of_it() {
         let both = ["0/iter_0000010_0_local.pt", "0/iter_0000010_1_local.pt"];
-        let memory = with(with(Memory::default(), &both), &["0/iter_0000020_0_local.pt"]);
+        let memory = Memory::default().saved(&both).saved(&["0/iter_0000020_0_local.pt"]);
         assert_eq!(complete_units(&memory), [("0/iter_0000010".into(), Some(10))]);
         let alone = Options { world_size: Some(1), ..Options::default() };
         assert_eq!(complete_units_with(&memory, &alone), [("0/iter_0000010".into(), Some(10))]);
@@ -154,8 +150,8 @@ mod tests {
 
     #[test]
     fn a_known_number_of_processes_is_what_counts() {
-        let memory = with(Memory::default(), &["0/iter_0000010_0_local.pt", "1/iter_0000010_1_local.pt"]);
-        let memory = with(memory, &["0/iter_0000020_0_local.pt"]);
+        let memory = Memory::default().saved(&["0/iter_0000010_0_local.pt", "1/iter_0000010_1_local.pt"]);
+        let memory = memory.saved(&["0/iter_0000020_0_local.pt"]);
         let options = |world| Options { world_size: Some(world), ..Options::default() };
         assert_eq!(complete_units_with(&memory, &options(2)), [("0/iter_0000010".into(), Some(10))]);
         let of_both = [("0/iter_0000020".into(), Some(20)), ("0/iter_0000010".into(), Some(10))];

@@ -165,17 +165,12 @@ fn counts(scan: &Scan, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, reason};
 
     fn saved(names: &[&str]) -> Memory {
-        names.iter().fold(Memory::default(), |memory, name| match name {
-            _ if name.ends_with(".safetensors") => memory.with(name, safetensors_of(b"w")),
-            _ if name.ends_with(".json") => memory.with(name, "{}"),
-            &"dlrover_latest.txt" => memory.with(name, "2"),
-            _ => memory.with(name, zip_of(b"w", b"")),
-        })
+        let memory = Memory::default().saved(names);
+        if names.contains(&"dlrover_latest.txt") { memory.with("dlrover_latest.txt", "2") } else { memory }
     }
 
     fn whole(memory: &Memory) -> Vec<String> {

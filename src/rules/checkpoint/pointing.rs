@@ -115,15 +115,13 @@ fn is_step_of_another(scan: &Scan, unit: &Candidate, said: &str) -> bool {
 mod tests {
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
-    use super::super::{Options, Pointer, Scan, pointers, recognise};
+    use super::super::tests::recognised;
+    use super::super::{Options, Pointer, pointers};
     use super::{has_moved_on, says};
 
     /// The pointers of the newest unit.
     fn of(memory: &Memory) -> Vec<Pointer> {
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = Scan { listing: &listing, peek: memory, options: &options };
-        let found = recognise(&scan).expect("something is recognised");
-        pointers(found.layout, &scan, &found.candidates[0])
+        recognised(memory, &Options::default(), |found, scan| pointers(found.layout, scan, &found.candidates[0]))
     }
 
     fn pointer(path: &str, content: &str, symlink: bool) -> Vec<Pointer> {
@@ -205,11 +203,11 @@ mod tests {
                 ("latest", format!("/old/place/{said}/\n"), "/old/place/step-100/\n"),
                 ("latest.txt", said.replace("step-", ""), "100"),
             ] {
-                let (memory, options) = (memory().with(path, content.as_str()), Options::default());
-                let scan = Scan { listing: &memory.listing(), peek: &memory, options: &options };
-                let found = recognise(&scan).expect("something is recognised");
-                let unit = found.candidates.iter().find(|unit| unit.unit == "step-100").expect("the unit");
-                assert_eq!(pointers(found.layout, &scan, unit), pointer(path, rewritten, false), "{path} {content}");
+                let pointers = recognised(&memory().with(path, &content), &Options::default(), |found, scan| {
+                    let unit = found.candidates.iter().find(|unit| unit.unit == "step-100").expect("the unit");
+                    pointers(found.layout, scan, unit)
+                });
+                assert_eq!(pointers, pointer(path, rewritten, false), "{path} {content}");
             }
             assert_eq!(of(&memory().with("last", format!("-> {said}"))).len(), 1);
         }

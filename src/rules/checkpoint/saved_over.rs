@@ -174,36 +174,24 @@ fn is_database(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::{safetensors_of, zip_of};
+    use super::super::check::tests::whole_file;
     use super::super::listing::tests::Memory;
-    use super::super::tests::complete_units;
-    use super::super::{Options, complete, is_as_before, recognise};
+    use super::super::tests::{complete_units, recognised};
+    use super::super::{Options, complete, is_as_before};
     use super::*;
 
     const SECOND: i64 = 1_000_000_000;
 
-    fn bytes(name: &str) -> Vec<u8> {
-        match name.rsplit('.').next() {
-            Some("safetensors") => safetensors_of(b"w"),
-            Some("json" | "yaml" | "txt" | "log") => b"{}".to_vec(),
-            Some("pkl") => b"\x80\x04.".to_vec(),
-            Some("msgpack") => b"\x81".to_vec(),
-            _ => zip_of(b"w", b""),
-        }
-    }
-
     fn saved(files: &[(&str, i64)]) -> Memory {
-        files.iter().fold(Memory::default(), |memory, (name, at)| memory.with(name, bytes(name)).at(name, at * SECOND))
+        files.iter().fold(Memory::default(), |memory, (name, at)| memory.saved(&[name]).at(name, at * SECOND))
     }
 
     /// The newest of these, whether it lacks nothing that the one before has, and that one; each with its files.
     fn found(memory: &Memory) -> (Candidate, bool, Option<Candidate>) {
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = Scan { listing: &listing, peek: memory, options: &options };
-        let found = recognise(&scan).expect("something is recognised");
-        let is_as_before = is_as_before(&found, &scan, &found.candidates[0]);
-        let mut units = found.candidates.into_iter();
-        (units.next().expect("there is one"), is_as_before, units.next())
+        recognised(memory, &Options::default(), |found, scan| {
+            let newest = &found.candidates[0];
+            (newest.clone(), is_as_before(found, scan, newest), found.candidates.get(1).cloned())
+        })
     }
 
     const STEPS: [&str; 9] = [
@@ -301,12 +289,11 @@ mod tests {
             );
             // Whoever goes back to the one before has it, and this one is not whole alone.
             let torn = step.replace('#', "2");
-            let torn = memory.with(&torn, &bytes(&torn)[..12]).at(&torn, 120 * SECOND);
-            let (listing, options) = (torn.listing(), Options::default());
-            let scan = Scan { listing: &listing, peek: &torn, options: &options };
-            let again = recognise(&scan).expect("something is recognised");
-            let whole = again.candidates.iter().find(|unit| complete(&again, &scan, unit).is_ok());
-            assert_eq!(whole.expect("the one before is"), &before, "{step}");
+            let torn = memory.with(&torn, &whole_file(&torn)[..12]).at(&torn, 120 * SECOND);
+            let whole = recognised(&torn, &Options::default(), |again, scan| {
+                again.candidates.iter().find(|unit| complete(again, scan, unit).is_ok()).cloned()
+            });
+            assert_eq!(whole, Some(before), "{step}");
         }
         // What was written once, long ago, is waited for with no later step.
         let names = [("model_1.pt", 60), ("scaler.pkl", 61), ("model_2.pt", 120), ("model_3.pt", 180)];

@@ -59,27 +59,18 @@ pub(super) fn is_step(unit: &Candidate, all: &[Candidate]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::{safetensors_of, zip_of};
+    use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, reason};
-    use super::super::{Options, Scan, recognise};
+    use super::super::tests::{self, complete_units, reason};
 
-    const SECOND: i64 = 1_000_000_000;
-
-    /// Saved one second after another.
     fn saved(names: &[&str]) -> Memory {
-        (1..).zip(names).fold(Memory::default(), |memory, (at, name)| {
-            let bytes = if name.ends_with(".safetensors") { safetensors_of(b"w") } else { zip_of(b"w", b"") };
-            memory.with(name, bytes).at(name, at * SECOND)
-        })
+        Memory::in_turn(names, 1)
     }
 
     /// What is committed of the newest, and what it is called.
     fn newest(names: &[&str]) -> (String, Vec<String>) {
-        let (memory, options) = (saved(names), Options::default());
-        let scan = Scan { listing: &memory.listing(), peek: &memory, options: &options };
-        let first = recognise(&scan).expect("something is recognised").candidates.remove(0);
-        (first.unit, first.paths)
+        let newest = tests::newest(&saved(names));
+        (newest.unit, newest.paths)
     }
 
     #[track_caller]

@@ -186,6 +186,7 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::super::check::tests::{table_of, zip_of};
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, reason};
@@ -220,8 +221,7 @@ mod tests {
     #[test]
     fn a_graph_goes_with_its_checkpoint_and_need_not_be_there() {
         let memory = saved().with("ckpt-20.meta", "graph").with("graph-30.meta", "of no checkpoint");
-        let (listing, options) = (memory.listing(), Default::default());
-        let units = find(&Scan { listing: &listing, peek: &memory, options: &options });
+        let units = memory.scanned(&Options::default(), find);
         let of =
             |unit: &str| units.iter().find(|u| u.unit == unit).map(|u| u.paths.last().cloned().unwrap_or_default());
         assert_eq!(of("ckpt-20").as_deref(), Some("ckpt-20.meta"));

@@ -122,6 +122,7 @@ pub(super) fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::super::check::tests::zip_of;
     use super::super::listing::tests::Memory;
     use super::super::tests::{complete_units, reason};
@@ -130,29 +131,24 @@ mod tests {
     #[test]
     fn what_espnet_goes_on_from_is_committed_with_the_weights_of_its_epochs() {
         let names = ["exp/1epoch.pth", "exp/checkpoint.pth", "exp/2epoch.pth"];
-        let memory =
-            (1..).zip(names).fold(Memory::default(), |m, (at, name)| m.with(name, zip_of(b"w", b"")).at(name, at));
-        let memory =
-            memory.with("exp/latest.pth", "-> 2epoch.pth").with("exp/valid.acc.ave_10best.pth", zip_of(b"w", b""));
+        let memory = Memory::in_turn(&names, 1).saved(&["exp/valid.acc.ave_10best.pth"]);
+        let memory = memory.with("exp/latest.pth", "-> 2epoch.pth");
         assert_eq!(complete_units(&memory), [("exp/checkpoint.pth".into(), Some(2))]);
-        let (listing, options) = (memory.listing(), Default::default());
-        let units = find(&Scan { listing: &listing, peek: &memory, options: &options });
+        let units = memory.scanned(&Options::default(), find);
         assert_eq!(units[0].paths, ["exp/1epoch.pth", "exp/2epoch.pth", "exp/checkpoint.pth"]);
-        let memory = memory.at("exp/checkpoint.pth", 9);
+        let memory = memory.at("exp/checkpoint.pth", 9_000_000_000);
         assert!(reason(&memory, "exp/checkpoint.pth").contains("saved over again and not finished"));
-        let other = Memory::default().with("checkpoint.pth", zip_of(b"w", b""));
+        let other = Memory::default().saved(&["checkpoint.pth"]);
         assert_eq!(complete_units(&other), [("checkpoint.pth".into(), None)]);
     }
 
     #[test]
     fn the_weights_beside_directories_of_steps_are_none_of_them() {
-        let memory = ["pretrained/vgg.pth", "step-1/lit_model.pth", "step-2/lit_model.pth"]
-            .iter()
-            .fold(Memory::default(), |memory, name| memory.with(name, zip_of(b"w", b"")));
-        assert_eq!(complete_units(&memory), [("step-2".into(), Some(2)), ("step-1".into(), Some(1))]);
+        let steps = ["pretrained/vgg.pth", "step-1/lit_model.pth", "step-2/lit_model.pth"];
+        let units = complete_units(&Memory::default().saved(&steps));
+        assert_eq!(units, [("step-2".into(), Some(2)), ("step-1".into(), Some(1))]);
         let runs = ["runs/detect/train2/weights/epoch10.pt", "runs/detect/train2/weights/last.pt"];
-        let runs = runs.iter().fold(Memory::default(), |memory, name| memory.with(name, zip_of(b"w", b"")));
-        assert_eq!(complete_units(&runs).len(), 2);
+        assert_eq!(complete_units(&Memory::default().saved(&runs)).len(), 2);
     }
 
     #[test]
@@ -166,20 +162,13 @@ mod tests {
 
     #[test]
     fn the_highest_step_is_the_newest() {
-        let memory = Memory::default()
-            .with("epoch=1-step=900.ckpt", zip_of(b"a", b""))
-            .with("epoch=1-step=1000.ckpt", zip_of(b"b", b""));
+        let memory = Memory::default().saved(&["epoch=1-step=900.ckpt", "epoch=1-step=1000.ckpt"]);
         assert_eq!(complete_units(&memory)[0], ("epoch=1-step=1000.ckpt".into(), Some(1000)));
     }
 
     #[test]
     fn a_file_without_a_step_makes_time_decide() {
-        let memory = Memory::default()
-            .with("epoch=1-step=1000.ckpt", zip_of(b"b", b""))
-            .with("last.ckpt", zip_of(b"c", b""))
-            .with("hpc_ckpt_7.ckpt", zip_of(b"c", b""))
-            .at("last.ckpt", 30_000_000_000)
-            .at("hpc_ckpt_7.ckpt", 20_000_000_000);
+        let memory = Memory::in_turn(&["epoch=1-step=1000.ckpt", "hpc_ckpt_7.ckpt", "last.ckpt"], 10);
         let units: Vec<String> = complete_units(&memory).into_iter().map(|u| u.0).collect();
         assert_eq!(units, ["last.ckpt", "hpc_ckpt_7.ckpt", "epoch=1-step=1000.ckpt"]);
     }
@@ -194,12 +183,11 @@ mod tests {
     #[test]
     fn the_link_last_is_a_pointer_and_no_checkpoint() {
         let memory = Memory::of(&[("last.ckpt", "-> step=1.ckpt")]).with("step=2.ckpt", zip_of(b"a", b""));
-        let (listing, options) = (memory.listing(), Default::default());
-        let scan = Scan { listing: &listing, peek: &memory, options: &options };
-        let found = find(&scan);
-        assert_eq!(found.len(), 1);
         let pointer = Pointer { path: "last.ckpt".into(), content: "step=2.ckpt".into(), symlink: true };
-        assert_eq!(pointers(&scan, &found[0]), [pointer]);
+        memory.scanned(&Options::default(), |scan| {
+            let found = find(scan);
+            assert_eq!((found.len(), pointers(scan, &found[0])), (1, vec![pointer]));
+        });
     }
 
     #[test]
@@ -220,9 +208,8 @@ mod tests {
     #[test]
     fn the_files_of_one_step_are_no_checkpoints_of_their_own() {
         for home in ["step-100", "step-100/models", "100", "model_7b", "run_5", "rank_0"] {
-            let memory = Memory::default().with(&format!("{home}/model_0.pt"), zip_of(b"a", b""));
-            let (listing, options) = (memory.listing(), Default::default());
-            assert_eq!(find(&Scan { listing: &listing, peek: &memory, options: &options }), [], "{home}");
+            let memory = Memory::default().saved(&[&format!("{home}/model_0.pt")]);
+            assert_eq!(memory.scanned(&Options::default(), find), [], "{home}");
         }
     }
 }

@@ -180,9 +180,10 @@ fn parts<'a>(unit: &'a Candidate, scan: &'a Scan) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::super::check::tests::{safetensors_of, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::{Options, recognise};
+    use super::super::tests::recognised;
     use super::*;
 
     fn saved(steps: &[u64], torn: &[u64]) -> Memory {
@@ -195,11 +196,9 @@ mod tests {
     }
 
     fn moved_with(memory: &Memory, step: u64, options: &Options) -> Vec<String> {
-        let listing = memory.listing();
-        let scan = Scan { listing: &listing, peek: memory, options };
-        let found = recognise(&scan).expect("something is recognised");
         let resumed = Age { step: Some(step), newest_ns: 1_000 * step as i64 };
-        in_the_way(&found, &scan, resumed).map(|torn| torn.paths).unwrap_or_default()
+        let torn = recognised(memory, options, |found, scan| in_the_way(found, scan, resumed));
+        torn.map(|torn| torn.paths).unwrap_or_default()
     }
 
     fn moved(memory: &Memory, step: u64) -> Vec<String> {
@@ -277,10 +276,8 @@ mod tests {
         let left = |names: [&str; 4], options: &Options| {
             let saved = |memory: Memory, (name, at): (&str, i64)| memory.with(name, zip_of(b"w", b"")).at(name, at);
             let memory = names.into_iter().zip([4, 8, 12, 16]).fold(Memory::default(), saved);
-            let listing = memory.listing();
-            let scan = Scan { listing: &listing, peek: &memory, options };
-            let found = recognise(&scan).expect("something is recognised");
-            left_behind(&found, &scan, 8, &passed_over).map(|(paths, _)| paths)
+            let left = recognised(&memory, options, |found, scan| left_behind(found, scan, 8, &passed_over));
+            left.map(|(paths, _)| paths)
         };
         let composers = ["ep0-ba4-rank0.pt", "ep0-ba8-rank0.pt", "ep0-ba12-rank0.pt", "ep0-ba16-rank0.pt"];
         assert_eq!(left(composers, &Options::default()), Some(vec!["ep0-ba12-rank0.pt".to_owned()]));
@@ -290,10 +287,8 @@ mod tests {
 
     /// The same where nothing whole is there, and the job has used the directory since 500.
     fn moved_first(memory: &Memory) -> Vec<String> {
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = Scan { listing: &listing, peek: memory, options: &options };
-        let found = recognise(&scan).expect("something is recognised");
-        first(&found, &scan, 500).map(|torn| torn.paths).unwrap_or_default()
+        let torn = recognised(memory, &Options::default(), |found, scan| first(found, scan, 500));
+        torn.map(|torn| torn.paths).unwrap_or_default()
     }
 
     #[test]
