@@ -8,7 +8,7 @@ use super::ascii::Pattern;
 use super::beside::Beside;
 use super::deepspeed::{self, is_accelerates, is_tag};
 use super::layout::{Layout, Makeup};
-use super::listing::{Entry, Kind, name_of, parent_of};
+use super::listing::{Entry, Kind, extension_of, name_of, parent_of};
 use super::steps::{number_after, step_in_stem};
 use super::unit::{Candidate, IN_ITSELF, Scan};
 use super::{dcp, order};
@@ -131,7 +131,7 @@ fn whole_still(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<()
 }
 
 fn has_end(entry: &Entry, extensions: &[&str]) -> bool {
-    entry.name().rsplit_once('.').is_some_and(|(_, extension)| extensions.contains(&extension))
+    extensions.contains(&extension_of(entry.name()))
 }
 
 #[cfg(test)]

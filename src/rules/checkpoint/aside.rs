@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::ascii::Pattern;
-use super::listing::{Entry, Listing, join, name_of, parent_of};
+use super::listing::{Entry, Listing, extension_of, join, name_of, parent_of};
 use super::steps::{number_after, step_in_stem};
 use super::unit::{Candidate, Scan};
 
@@ -86,7 +86,7 @@ pub fn is_bystander(name: &str) -> bool {
         "log out err lock pid py md yaml yml csv tsv jsonl png jpg jpeg gif svg mp4 pdf html sh toml sha256 md5";
     // A log that was rotated: `train.log.3`.
     let rotated = name.rsplit_once('.').filter(|(_, end)| end.bytes().all(|b| b.is_ascii_digit()));
-    let ending = rotated.map_or(name, |(before, _)| before).rsplit_once('.').map_or("", |(_, ending)| ending);
+    let ending = extension_of(rotated.map_or(name, |(before, _)| before));
     let is_a_dump = number_after("core.", name).is_some();
     name.starts_with("events.out.tfevents") || is_a_dump || ENDINGS.split(' ').any(|known| known == ending)
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::json::json;
-use super::listing::{Entry, Peek};
+use super::listing::{Entry, Peek, extension_of};
 use super::structure;
 
 /// The end record of a zip file with the longest possible comment.
@@ -24,8 +24,7 @@ pub(super) type Verdict = Result<(), String>;
 /// Whether the file passes the check of its type, which its name tells. Errors: why not, in one clause.
 pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
     let name = file.name();
-    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
-    let verdict = match extension {
+    let verdict = match extension_of(name) {
         "pt" | "pth" | "ckpt" => torch(peek, file),
         // torch.save under other names, as Accelerate's random_states_0.pkl.
         "bin" | "pkl" | "pickle" if starts_as_torchs(peek, file) => torch(peek, file),
@@ -47,15 +46,13 @@ pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
 pub fn is_weights(name: &str) -> bool {
     const EXTENSIONS: &str = "pt pth ckpt bin keras npz zip safetensors h5 hdf5 json index pkl pickle ubj npy msgpack onnx model \
                               pdparams pdopt pdstates params states caffemodel solverstate eqx th cbm joblib";
-    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
-    EXTENSIONS.split(' ').any(|known| known == extension) || name.contains(".data-")
+    EXTENSIONS.split(' ').any(|known| known == extension_of(name)) || name.contains(".data-")
 }
 
 /// Whether a file of this type that passes its check surely was not cut short.
 pub(super) fn shows_its_end(peek: &dyn Peek, file: &Entry) -> bool {
-    let extension = file.name().rsplit_once('.').map_or("", |(_, extension)| extension);
     let starts_with = |magic: &[u8]| peek.read(&file.path, 0, magic.len()).is_some_and(|head| head == magic);
-    match extension {
+    match extension_of(file.name()) {
         "keras" | "npz" | "zip" | "safetensors" | "h5" | "hdf5" | "json" | "ubj" | "npy" => true,
         "pkl" | "pickle" if !starts_with(TORCH_PICKLE) => true,
         "pt" | "pth" | "ckpt" | "tar" | "bin" => starts_with(b"PK\x03\x04"),
@@ -65,9 +62,8 @@ pub(super) fn shows_its_end(peek: &dyn Peek, file: &Entry) -> bool {
 
 /// Whether the file begins as one of a type that says where it ends, and surely ends before that.
 pub fn is_cut(peek: &dyn Peek, file: &Entry) -> bool {
-    let extension = file.name().rsplit_once('.').map_or("", |(_, extension)| extension);
     let read = |from, length| peek.read(&file.path, from, length);
-    match extension {
+    match extension_of(file.name()) {
         "safetensors" => safetensors_end(peek, file).is_ok_and(|end| end > file.size),
         "pt" | "pth" | "ckpt" | "tar" | "bin" | "npz" | "keras" | "zip" => {
             let from = file.size.saturating_sub(ZIP_TAIL);

@@ -11,7 +11,7 @@ use regex::bytes::Regex;
 use super::ascii::ascii;
 use super::beside::Beside;
 use super::layout::{Layout, Makeup, Pointer};
-use super::listing::{Kind, join, name_of, parent_of};
+use super::listing::{Kind, around, is_below, join, name_of, parent_of};
 use super::order::{self, APART_NS};
 use super::steps::{is_steps, number_after, step_in_stem};
 use super::unit::{Candidate, IN_ITSELF, Scan};
@@ -54,14 +54,9 @@ fn find(scan: &Scan) -> Vec<Candidate> {
 
 /// A model and its optimizer may be two of them in the directory of one step: that one is the unit.
 fn unit_of(home: &str) -> &str {
-    let mut around = std::iter::successors(Some(home), |path| Some(parent_of(path)).filter(|p| !p.is_empty()));
     let is_numbered = |path: &&str| step_in_stem(name_of(path)).is_some();
-    let step = around.find(|path| is_steps(name_of(path)));
+    let step = around(home).find(|path| is_steps(name_of(path)));
     step.or([home, parent_of(home)].into_iter().find(is_numbered)).unwrap_or(home)
-}
-
-fn is_below(path: &str, directory: &str) -> bool {
-    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 static SHARD: LazyLock<Regex> = LazyLock::new(|| ascii(r"__(\d+)_\d+\.distcp"));

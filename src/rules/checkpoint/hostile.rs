@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
-use super::listing::parent_of;
+use super::listing::{is_below, parent_of};
 use super::names::{FRESH, OWN, is_storable};
 
 /// Longest list.
@@ -90,8 +90,8 @@ pub(super) fn links(targets: &BTreeMap<&str, &str>, unit: &str) -> Result<(), St
                 left.extend(through.rsplit('/'));
             }
         }
-        let is_inside = at.join("/").strip_prefix(unit).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        if hops <= MOST_HOPS && !is_inside {
+        let end = at.join("/");
+        if hops <= MOST_HOPS && end != unit && !is_below(&end, unit) {
             return Err(format!("the manifest's link {path:?} leads outside through others"));
         }
     }

@@ -79,6 +79,26 @@ pub fn parent_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
+/// The path itself and the directories around it, the innermost first.
+pub fn around(path: &str) -> impl Iterator<Item = &str> {
+    successors(Some(path), |path| Some(parent_of(path)).filter(|parent| !parent.is_empty()))
+}
+
+/// Whether it lies in this directory, at any depth.
+pub fn is_below(path: &str, directory: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// The name without its extension.
+pub fn stem_of(name: &str) -> &str {
+    name.rsplit_once('.').map_or(name, |(stem, _)| stem)
+}
+
+/// What comes after the last dot; empty where there is none.
+pub fn extension_of(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(_, extension)| extension)
+}
+
 /// `parent/name`, or the name alone at the top.
 pub fn join(parent: &str, name: &str) -> String {
     if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") }
@@ -128,10 +148,7 @@ impl Listing {
 
     /// All but these directories and what is below them.
     pub fn without(&self, directories: &BTreeSet<&str>) -> Listing {
-        let is_other = |e: &&Entry| {
-            let mut around = successors(Some(e.path.as_str()), |path| path.rsplit_once('/').map(|(around, _)| around));
-            !around.any(|path| directories.contains(path))
-        };
+        let is_other = |e: &&Entry| !around(&e.path).any(|path| directories.contains(path));
         Listing { entries: self.entries.iter().filter(is_other).cloned().collect() }
     }
 

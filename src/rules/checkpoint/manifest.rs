@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::hostile::{bounded, shown};
 pub use super::hostile::{key, path};
 use super::layout::Pointer;
-use super::listing::{name_of, parent_of};
+use super::listing::{is_below, name_of, parent_of};
 use super::names::{Attempt, CommitName, Stamp};
 
 /// What a directory's permission bits are where nobody thought of them.
@@ -209,7 +209,7 @@ impl Manifest {
 
     /// Whether the unit is a directory, and not a file or what the names of several begin with.
     pub fn is_directory(&self) -> bool {
-        self.files.iter().any(|f| is_in(&self.unit, &f.path))
+        self.files.iter().any(|f| is_below(&f.path, &self.unit))
     }
 
     /// The unit's directory, where it is one, and those of the same name elsewhere that are halves of it.
@@ -217,14 +217,14 @@ impl Manifest {
         let inside = format!("/{}/", name_of(&self.unit));
         let halves = self.files.iter().filter_map(|f| Some(&f.path[..f.path.find(&inside)? + inside.len() - 1]));
         let own = self.is_directory().then_some(self.unit.as_str());
-        let is_apart = |own: &str, half: &str| !is_in(own, half) && !is_in(half, own);
+        let is_apart = |own: &str, half: &str| !is_below(half, own) && !is_below(own, half);
         own.into_iter().flat_map(|own| halves.clone().filter(move |half| is_apart(own, half)).chain([own])).collect()
     }
 
     /// What a restore puts in place, each by one rename: the unit's directories, and the files elsewhere that are not there already.
     pub fn places(&self, equal: &HashSet<String>) -> Vec<&str> {
         let directories = self.directories();
-        let is_inside = |path: &str| directories.iter().any(|directory| is_in(directory, path));
+        let is_inside = |path: &str| directories.iter().any(|directory| is_below(path, directory));
         let others = self.regular().map(|f| f.path.as_str());
         let others: Vec<&str> = others.filter(|path| !is_inside(path) && !equal.contains(*path)).collect();
         directories.into_iter().chain(others).collect()
@@ -287,11 +287,6 @@ impl Manifest {
             Err(format!("the sizes in the manifest sum to {total}, not {}", self.total_bytes))
         }
     }
-}
-
-/// Whether this is in the directory.
-pub fn is_in(directory: &str, path: &str) -> bool {
-    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn item(file: &Item, unit: &str) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::beside::Beside;
 use super::layout::{Layout, Makeup};
-use super::listing::{Kind, join, name_of, parent_of};
+use super::listing::{Kind, around, is_below, join, name_of, parent_of};
 use super::order::{self, APART_NS};
 use super::steps::{is_steps, step_in_stem};
 use super::unit::{Candidate, Scan, is_bystander, is_temporary};
@@ -15,11 +15,10 @@ pub(super) const MARKER: Layout =
 fn find(scan: &Scan) -> Vec<Candidate> {
     let Some(marker) = &scan.options.marker else { return Vec::new() };
     let is_marked = |path: &str| scan.listing.file(&join(path, marker)).is_some();
-    let is_in = |path: &str, outer: &str| path.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
     let marked = scan.listing.directories().map(|d| d.path.as_str()).filter(|path| is_marked(path));
     let mut marked: BTreeSet<&str> = marked.map(|path| unit_of(scan, path)).collect();
     let all = marked.clone();
-    marked.retain(|unit| is_marked(unit) || !all.iter().any(|inner| is_in(inner, unit)));
+    marked.retain(|unit| is_marked(unit) || !all.iter().any(|inner| is_below(inner, unit)));
     let mut homes: BTreeSet<&str> = marked.iter().map(|path| parent_of(path)).collect();
     if homes.is_empty() {
         homes.insert("");
@@ -30,9 +29,9 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         let step = step_in_stem(directory.name());
         // Beside what is marked, what carries a step is unfinished, unless it is what others lie in.
         let is_next = homes.contains(parent_of(path)) && step.is_some() && !is_temporary(path);
-        let is_unit = marked.contains(path) || is_next && !marked.iter().any(|m| is_in(m, path));
+        let is_unit = marked.contains(path) || is_next && !marked.iter().any(|m| is_below(m, path));
         if is_unit
-            && !units.iter().any(|u| is_in(path, &u.unit))
+            && !units.iter().any(|u| is_below(path, &u.unit))
             && let Some(step) = scan.step(path, step)
         {
             units.push(Candidate::directory(scan.listing, path, step));
@@ -43,13 +42,12 @@ fn find(scan: &Scan) -> Vec<Candidate> {
 
 /// The directory of the step that a marked one is a part of (each rank's may be marked, too), or itself.
 fn unit_of<'a>(scan: &Scan, marked: &'a str) -> &'a str {
-    let mut around = std::iter::successors(Some(marked), |path| Some(parent_of(path)).filter(|p| !p.is_empty()));
     let says_a_step = |path: &&str| match &scan.options.step {
         Some(regex) => regex.is_match(name_of(path)),
         None => is_steps(name_of(path)),
     };
     let top = marked.split('/').next().filter(|top| step_in_stem(top).is_some());
-    around.find(says_a_step).or(top).unwrap_or(marked)
+    around(marked).find(says_a_step).or(top).unwrap_or(marked)
 }
 
 fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {

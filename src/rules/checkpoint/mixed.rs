@@ -7,6 +7,7 @@ use super::contest::{self, is_later};
 use super::generic::{is_surely_weights, says_word};
 use super::hasty;
 use super::layout::Layout;
+use super::listing::stem_of;
 use super::steps::{is_steps, step_in_stem};
 use super::unit::{Candidate, Scan};
 use super::{Entry, Found, LAYOUTS, aside, check, complete};
@@ -34,8 +35,7 @@ pub fn later(scan: &Scan, found: &Found) -> Option<String> {
 
 /// The step that a word in the name of the file says, or in that of a directory around it.
 fn said_step(path: &str) -> Option<u64> {
-    let stem = path.rsplit_once('.').map_or(path, |(stem, _)| stem);
-    let said = stem.rsplit('/').find(|part| is_steps(part) && says_word(part))?;
+    let said = stem_of(path).rsplit('/').find(|part| is_steps(part) && says_word(part))?;
     step_in_stem(said)
 }
 

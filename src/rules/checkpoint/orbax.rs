@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use super::beside::Beside;
 use super::json;
 use super::layout::Layout;
-use super::listing::{Entry, join, name_of, parent_of};
+use super::listing::{Entry, is_below, join, name_of, parent_of};
 use super::steps::{is_steps, step_in_stem};
 use super::unit::{Candidate, IN_ITSELF, Scan};
 
@@ -32,7 +32,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
         return vec![Candidate::of(METADATA.to_owned(), None, paths)];
     }
     let beside = beside(scan, &roots);
-    let holds_a_root = |path: &str| roots.iter().any(|r| is_in(r, path));
+    let holds_a_root = |path: &str| roots.iter().any(|r| is_below(r, path));
     let mut units: Vec<Candidate> = Vec::new();
     for directory in scan.listing.directories() {
         let path = directory.path.as_str();
@@ -42,7 +42,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
             && (beside.contains(parent_of(path)) || scan.options.format.is_some())
             && !holds_a_root(path);
         if (roots.contains(path) || is_next)
-            && !units.iter().any(|u| is_in(path, &u.unit))
+            && !units.iter().any(|u| is_below(path, &u.unit))
             && let Some(step) = scan.step(path, number)
         {
             units.push(Candidate::directory(scan.listing, path, step));
@@ -67,7 +67,7 @@ fn roots<'a>(scan: &Scan<'a>) -> BTreeSet<&'a str> {
     let has_arrays = |root: &str| below(scan, root).any(|name| TELLTALES[2..].contains(&name));
     roots.retain(|root| number(name_of(root)).is_some() || has_arrays(root));
     let all = roots.clone();
-    roots.retain(|root| !all.iter().any(|outer| is_in(root, outer)));
+    roots.retain(|root| !all.iter().any(|outer| is_below(root, outer)));
     roots
 }
 
@@ -105,10 +105,6 @@ fn final_name(path: &str) -> &str {
 fn below<'a>(scan: &Scan<'a>, directory: &str) -> impl Iterator<Item = &'a str> {
     let all = if directory.is_empty() { scan.listing.entries() } else { scan.listing.below(directory) };
     all.iter().map(|e| e.name())
-}
-
-fn is_in(path: &str, directory: &str) -> bool {
-    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// `N` or `prefix_N`, unless that is a day, or what says a step in another way (`step-100`).

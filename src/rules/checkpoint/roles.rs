@@ -1,6 +1,8 @@
 //! Names that say what of a save is in a file, and no step: `model.pt` and `optimizer.pt`, `latest_net_G.pth` and
 //! `latest_net_D.pth`. What such names say beside those words is the same in all files of one save.
 
+use super::listing::stem_of;
+
 /// What a file is to its save, what is loaded first at the front.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
@@ -52,7 +54,7 @@ impl Said {
     pub(super) fn by(name: &str) -> Said {
         let name = name.to_ascii_lowercase();
         let name = name.strip_suffix(".tar").unwrap_or(&name);
-        let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
+        let stem = stem_of(name);
         let has_number = |text: &str| text.bytes().any(|byte| byte.is_ascii_digit());
         let words: Vec<&str> = stem.split(['_', '-', '.', ' ']).collect();
         let (role, rest) = (role(&words), rest(&words));

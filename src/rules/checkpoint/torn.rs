@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::contest::kind;
-use super::listing::{name_of, parent_of};
-use super::manifest::is_in;
+use super::listing::{is_below, name_of, parent_of};
 use super::plan::Age;
 use super::steps::{is_steps, step_in_stem};
 use super::{Candidate, Entry, Found, Kind, Scan, check, complete};
@@ -170,7 +169,7 @@ fn is_pointed_at(found: &Found, scan: &Scan, unit: &Candidate) -> bool {
 fn parts<'a>(unit: &'a Candidate, scan: &'a Scan) -> Vec<&'a str> {
     let directory =
         scan.listing.get(&unit.unit).filter(|entry| entry.kind == Kind::Directory).map(|_| unit.unit.as_str());
-    let is_inside = |path: &str| directory.is_some_and(|directory| is_in(directory, path));
+    let is_inside = |path: &str| directory.is_some_and(|directory| is_below(path, directory));
     let own = unit
         .entries(scan.listing)
         .filter(|entry| entry.kind != Kind::Directory && !unit.is_note(entry) && !unit.is_fixed(&entry.path));

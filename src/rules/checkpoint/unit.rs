@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::aside::is_nobodys;
 pub use super::aside::{is_bystander, is_temporary};
 use super::check;
-use super::listing::{Entry, Kind, Listing, Peek, join, name_of, parent_of};
+use super::listing::{Entry, Kind, Listing, Peek, around, is_below, join, name_of, parent_of};
 
 /// Longer indexes of weights are not read.
 const INDEX_LIMIT: u64 = 100 << 20;
@@ -223,8 +223,7 @@ impl Scan<'_> {
     /// Whether nothing is where a link in a unit leads, as far as no other link is on the way.
     fn leads_to_nothing(&self, path: &str, target: &str) -> bool {
         let end = end_of(path, target).unwrap_or_default();
-        let around = std::iter::successors(Some(end.as_str()), |path| Some(parent_of(path)).filter(|p| !p.is_empty()));
-        let on_the_way = around.into_iter().find_map(|path| self.listing.get(path));
+        let on_the_way = around(&end).find_map(|path| self.listing.get(path));
         self.listing.get(&end).is_none() && on_the_way.is_none_or(|e| !matches!(e.kind, Kind::Symlink(_)))
     }
 
@@ -271,7 +270,7 @@ fn is_tensorflows(candidate: &Candidate, path: &str) -> bool {
 
 /// Whether a symbolic link at `path` can have this target, which is relative and ends inside the unit, or at its root.
 pub fn stays_inside(path: &str, target: &str, unit: &str) -> bool {
-    end_of(path, target).is_some_and(|end| end == unit || end.starts_with(&format!("{unit}/")))
+    end_of(path, target).is_some_and(|end| end == unit || is_below(&end, unit))
 }
 
 /// Where a relative link at `path` leads; `None` where it leaves the checkpoint directory, or can be no link.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::aside::{is_bystander, is_copy, is_temporary};
 use super::check::is_weights;
-use super::listing::{Entry, Kind, Listing, parent_of};
+use super::listing::{Entry, Kind, Listing, extension_of, parent_of};
 use super::plan::Age;
 use super::steps::{is_steps, step_in};
 
@@ -91,7 +91,7 @@ fn is_of_a_save(file: &Entry) -> bool {
     if file.kind != Kind::File || file.size == 0 || is_aside || is_bystander(file.name()) {
         return false;
     }
-    let extension = path.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let extension = extension_of(&path);
     let is_sure = is_weights(file.name()) && !ANYBODYS.contains(&extension);
     is_sure || file.size >= BIG && !OTHERS.split(' ').any(|other| other == extension)
 }

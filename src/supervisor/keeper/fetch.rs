@@ -25,7 +25,8 @@ use crate::edge::clock::Clock;
 use crate::edge::lanes::Lanes;
 use crate::edge::pool::{Buffer, Pool};
 use crate::edge::store::{Store, StoreError};
-use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex, is_in};
+use crate::rules::checkpoint::listing::is_below;
+use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
 
 /// Bytes written at a time; a file of no more is small.
 pub(super) const BLOCK: u64 = 1 << 20;
@@ -80,7 +81,7 @@ impl Mirror {
         let local = |error: io::Error| Stop::Fatal(self.unusable(&error));
         let whole_unit = manifest.is_directory();
         let directories = manifest.directories();
-        let is_inside = |path: &str| directories.iter().any(|directory| is_in(directory, path));
+        let is_inside = |path: &str| directories.iter().any(|directory| is_below(path, directory));
         let habits = Budget::now().fit(store.habits());
         let is_large = |item: &&Item| item.size > BLOCK;
         let ways = Ways {

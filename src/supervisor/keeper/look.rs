@@ -11,6 +11,7 @@ use super::names::Names;
 use crate::edge::beneath::Beneath;
 use crate::edge::links::Files;
 use crate::edge::{limits, links, walk};
+use crate::rules::checkpoint::listing::is_below;
 use crate::rules::checkpoint::manifest::ORDINARY;
 use crate::rules::checkpoint::names::{Stamp, data_key};
 use crate::rules::checkpoint::plan::Age;
@@ -42,9 +43,8 @@ impl Local {
     /// The key of one of its files in the store.
     pub(super) fn key(&self, stamp: &Stamp, path: &str) -> String {
         let unit = &self.candidate.unit;
-        let is_inside = |path: &str| path.strip_prefix(unit).is_some_and(|rest| rest.starts_with('/'));
         // Beside a directory another may be called as one in it.
-        let is_beside = !is_inside(path) && self.candidate.paths.iter().any(|path| is_inside(path));
+        let is_beside = !is_below(path, unit) && self.candidate.paths.iter().any(|path| is_below(path, unit));
         data_key(if is_beside { path } else { unit }, stamp, path)
     }
 }

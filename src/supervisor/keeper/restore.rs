@@ -18,7 +18,8 @@ use super::nook::turn;
 use super::retention::{commits, judge, read};
 use crate::edge::beneath::Beneath;
 use crate::edge::store::Store;
-use crate::rules::checkpoint::manifest::{Manifest, is_in};
+use crate::rules::checkpoint::listing::is_below;
+use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::{CommitName, Stamp};
 use crate::rules::checkpoint::plan::{self, Age, Standing};
 use crate::rules::checkpoint::unrecognised::Unrecognised;
@@ -309,7 +310,7 @@ impl Mirror {
             fixed = ours.map_or(fixed, |local| local.candidate.fixed);
             let restored: HashSet<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
             let directories = manifest.directories();
-            let is_ours = |path: &str| restored.contains(path) || directories.iter().any(|d| is_in(d, path));
+            let is_ours = |path: &str| restored.contains(path) || directories.iter().any(|d| is_below(path, d));
             entries = look.listing.entries().iter().filter(|e| is_ours(&e.path)).cloned().collect();
         }
         let (unit, stamp) = (manifest.unit.clone(), name.stamp.clone());
