@@ -5,27 +5,25 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::aside::is_copy;
+use super::called::{is_best, is_hasty, is_last, series_of};
 use super::generic::is_surely_weights;
 use super::layout::Makeup;
 use super::listing::{Listing, name_of, parent_of};
-use super::order::APART_NS;
+use super::order::is_later;
 use super::steps::is_steps;
 use super::unit::{Candidate, Scan};
-use super::{Found, aside, check, complete, hasty, saved_over, siblings};
+use super::{Found, check, complete, hasty, saved_over, siblings};
 
 /// Leaves out the copies (in `wandb`) where there are others.
 pub(super) fn without_copies(candidates: &mut Vec<Candidate>) {
     if !are_copies(candidates) {
-        candidates.retain(|c| !is_copy(c));
+        candidates.retain(|c| !is_copy(&c.unit));
     }
 }
 
 fn are_copies(candidates: &[Candidate]) -> bool {
-    candidates.iter().all(is_copy)
-}
-
-pub(super) fn is_copy(c: &Candidate) -> bool {
-    aside::is_copy(&c.unit)
+    candidates.iter().all(|c| is_copy(&c.unit))
 }
 
 /// Whether what an earlier layout found is to give way to this.
@@ -84,10 +82,6 @@ fn is_before(scan: &Scan, first: &Found, other: &Found) -> bool {
     newest.zip(oldest).is_some_and(|(first, other)| is_later(other, first))
 }
 
-pub(super) fn is_later(time: i64, than: i64) -> bool {
-    time.saturating_sub(than) > APART_NS
-}
-
 /// Of files with a number in the name, the newest's time.
 fn newest_of_steps(scan: &Scan, first: &Found) -> Option<i64> {
     let stepped = first.candidates.iter().filter(|c| c.step.is_some() && first.layout.makeup == Makeup::OneFile);
@@ -119,7 +113,7 @@ fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
     let is_file = |c: &Candidate| scan.listing.file(&c.unit).is_some();
     let is_worded = |c: &Candidate| says_step(c) && (is_file(c) || !c.unit.contains('/'));
     let is_counted = |c: &Candidate| match is_file(c) {
-        true => theirs.series.contains(&kind(&c.unit)),
+        true => theirs.series.contains(&series_of(&c.unit)),
         false => c.unit.contains('/'),
     };
     let times = |is_one: &dyn Fn(&Candidate) -> bool| {
@@ -225,14 +219,14 @@ struct Sure {
 
 impl Sure {
     fn of(scan: &Scan, candidates: &[Candidate]) -> Sure {
-        let mut kinds: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        let mut all: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
         for c in candidates {
-            kinds.entry(kind(&c.unit)).or_default().extend(c.step);
+            all.entry(series_of(&c.unit)).or_default().extend(c.step);
         }
-        let several = kinds.into_iter().filter(|(_, steps)| steps.len() > 1);
-        let series: BTreeSet<String> = several.map(|(kind, _)| kind).collect();
+        let several = all.into_iter().filter(|(_, steps)| steps.len() > 1);
+        let series: BTreeSet<String> = several.map(|(series, _)| series).collect();
         let said = |c: &&Candidate| c.step.is_some() && says_step(c);
-        let in_series = candidates.iter().filter(said).any(|c| series.contains(&kind(&c.unit)));
+        let in_series = candidates.iter().filter(said).any(|c| series.contains(&series_of(&c.unit)));
         let says = (candidates.iter().any(|c| said(&c)), in_series);
         let is_last =
             |c: &Candidate| c.step.is_none() && !is_best(&c.unit) && (is_last(&c.unit) || siblings::is_a_save(c));
@@ -245,18 +239,14 @@ impl Sure {
     /// another follows a word for it, unless it counts on and that one does not.
     fn is_step(&self, c: &Candidate) -> bool {
         let (word, words) = self.says;
-        let counts_on = || !words && self.series.contains(&kind(&c.unit));
+        let counts_on = || !words && self.series.contains(&series_of(&c.unit));
         self.is_told || !word || says_step(c) || counts_on()
     }
 }
 
-pub(super) fn kind(unit: &str) -> String {
-    unit.chars().filter(|c| !c.is_ascii_digit()).collect()
-}
-
 /// Whether its number surely is a step: a word says so, or there are others of its name.
 pub(super) fn counts(c: &Candidate, all: &[Candidate]) -> bool {
-    says_step(c) || all.iter().any(|other| other.step != c.step && kind(&other.unit) == kind(&c.unit))
+    says_step(c) || all.iter().any(|other| other.step != c.step && series_of(&other.unit) == series_of(&c.unit))
 }
 
 /// Whether a word for steps is in the name, or in that of a file side by side with it.
@@ -266,26 +256,10 @@ pub(super) fn says_step(c: &Candidate) -> bool {
     says(name_of(&c.unit)) || beside.any(|path| says(name_of(path)))
 }
 
-/// `model_best.pth.tar`, `best/model.pt`
-pub(super) fn is_best(unit: &str) -> bool {
-    is_called(unit, &["best"])
-}
-
-/// What is saved over and over: `last.pt`, `model_latest.pt`, `checkpoint.pth.tar`.
-pub(super) fn is_last(unit: &str) -> bool {
-    ["checkpoint", "ckpt"].iter().any(|word| name_of(unit).starts_with(word)) || is_called(unit, &["last", "latest"])
-}
-
 /// A file of torch's that says that its trainer was about to be stopped.
 fn is_in_haste(unit: &str) -> bool {
     let name = unit.to_ascii_lowercase();
-    [".pt", ".pth", ".ckpt"].iter().any(|end| name.ends_with(end)) && hasty::is_called_so(unit)
-}
-
-/// Whether one of the words is in the name, or is the name of the directory around.
-fn is_called(unit: &str, names: &[&str]) -> bool {
-    let mut words = name_of(unit).split(|c: char| !c.is_ascii_alphanumeric());
-    words.any(|word| names.contains(&word)) || names.contains(&name_of(parent_of(unit)))
+    [".pt", ".pth", ".ckpt"].iter().any(|end| name.ends_with(end)) && is_hasty(unit)
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 //! fairseq's `checkpoint_last.pt`), and look for that alone when it starts. The one with the step is committed, and a restore
 //! puts it under both names.
 
+use super::called::is_best;
 use super::listing::{Entry, Kind, Peek, parent_of};
 use super::same_save::is_same_save;
 use super::steps::step_in;
 use super::unit::{Candidate, Scan};
-use super::{Found, Makeup, check, contest};
+use super::{Found, Makeup, check};
 
 /// One model's saves, and copies, differ in length by less than this part, and what a directory of names takes.
 const PART: u64 = 16;
@@ -101,10 +102,7 @@ fn is_fixed(name: &str, own: &str) -> bool {
     let series = self::words(own)
         .map(|word| word.trim_end_matches(|c: char| c.is_ascii_digit()))
         .filter(|word| !word.is_empty());
-    words.iter().any(is_said)
-        && ending(name) == ending(own)
-        && !contest::is_best(name)
-        && (words.len() == 1 || rest.eq(series))
+    words.iter().any(is_said) && ending(name) == ending(own) && !is_best(name) && (words.len() == 1 || rest.eq(series))
 }
 
 /// The words of a name without its ending.

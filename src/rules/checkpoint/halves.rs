@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::aside::is_copy;
-use super::contest::is_best;
+use super::called::is_best;
 use super::listing::{Entry, Kind, Listing, name_of, parent_of};
 use super::roles::Role;
 use super::siblings::said;

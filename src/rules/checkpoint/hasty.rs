@@ -3,34 +3,29 @@
 
 use std::collections::BTreeSet;
 
-use super::contest;
+use super::called::{is_best, is_hasty, is_last};
 use super::generic::is_surely_weights;
-use super::listing::{Entry, name_of, parent_of};
+use super::listing::{Entry, parent_of};
+use super::order::is_later;
 use super::steps::step_in;
 use super::unit::{Candidate, Scan};
 use super::{Found, complete, strangers};
-
-/// Whether a name says that its trainer was about to be stopped.
-pub(super) fn is_called_so(path: &str) -> bool {
-    let name = name_of(path).to_ascii_lowercase();
-    ["preempt", "emergency", "interrupt", "sigterm"].iter().any(|word| name.contains(word))
-}
 
 /// Whether all that an earlier layout found was saved in haste, and is cut short, or the other's series has gone on since.
 pub(super) fn are_over(scan: &Scan, first: &Found, other: &Found) -> bool {
     let whole = first.candidates.iter().filter(|unit| complete(first, scan, unit).is_ok());
     let newest = whole.map(|unit| unit.newest_ns(scan.listing)).max();
     let goes_on = |unit: &Candidate| {
-        let is_later = newest.is_none_or(|newest| contest::is_later(unit.newest_ns(scan.listing), newest));
-        is_later && strangers::is_step(unit, &other.candidates)
+        let is_young = newest.is_none_or(|newest| is_later(unit.newest_ns(scan.listing), newest));
+        is_young && strangers::is_step(unit, &other.candidates)
     };
-    let is_hasty = |unit: &Candidate| unit.step.is_none() && is_called_so(&unit.unit);
-    first.candidates.iter().all(is_hasty) && other.candidates.iter().any(goes_on)
+    let is_one = |unit: &Candidate| unit.step.is_none() && is_hasty(&unit.unit);
+    first.candidates.iter().all(is_one) && other.candidates.iter().any(goes_on)
 }
 
 /// Adds such files beside the units, or where there are none at the top, to them: each before those that are older.
 pub(super) fn with_hasty(scan: &Scan, mut units: Vec<Candidate>) -> Vec<Candidate> {
-    for file in stepless(scan, &units).filter(|f| is_called_so(&f.path)).cloned().collect::<Vec<_>>() {
+    for file in stepless(scan, &units).filter(|f| is_hasty(&f.path)).cloned().collect::<Vec<_>>() {
         let is_older = |unit: &Candidate| unit.newest_ns(scan.listing) < file.mtime_ns;
         let at = units.iter().position(is_older).unwrap_or(units.len());
         units.insert(at, Candidate::file(&file, None));
@@ -40,8 +35,7 @@ pub(super) fn with_hasty(scan: &Scan, mut units: Vec<Candidate>) -> Vec<Candidat
 
 /// The newest file without a step beside these that is saved over and over, or in haste, by its name, and is none of them.
 pub(super) fn newest<'a>(scan: &'a Scan, units: &'a [Candidate]) -> Option<&'a Entry> {
-    let is_one =
-        |file: &&Entry| (is_called_so(&file.path) || contest::is_last(&file.path)) && !contest::is_best(&file.path);
+    let is_one = |file: &&Entry| (is_hasty(&file.path) || is_last(&file.path)) && !is_best(&file.path);
     stepless(scan, units).filter(is_one).max_by_key(|file| file.mtime_ns)
 }
 

@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::aside::{is_bystander, is_copy};
-use super::contest::{kind, says_step};
+use super::called::series_of;
+use super::contest::says_step;
 use super::generic::says_word;
 use super::listing::{Entry, Kind, parent_of};
 use super::steps::{is_steps, step_in};
@@ -18,12 +19,12 @@ pub fn find(scan: &Scan, found: &[Candidate]) -> Vec<Candidate> {
         return Vec::new();
     }
     let parts: BTreeSet<&String> = found.iter().flat_map(|c| &c.paths).collect();
-    let kinds: BTreeSet<String> = found.iter().filter(|c| c.step.is_some()).map(|c| kind(&c.unit)).collect();
+    let series: BTreeSet<String> = found.iter().filter(|c| c.step.is_some()).map(|c| series_of(&c.unit)).collect();
     let is_one = |link: &Candidate| {
         let is_deeper = link.unit.contains('/');
         let is_inside_one = parent_of(&link.unit).split('/').any(is_steps);
         let is_worded = || says_step(link) && !is_inside_one && (!is_deeper || says_word(&link.unit));
-        link.step.is_some() && (kinds.contains(&kind(&link.unit)) || is_worded())
+        link.step.is_some() && (series.contains(&series_of(&link.unit)) || is_worded())
     };
     let unit = |link: &Entry| Some(Candidate::file(link, scan.step(&link.path, step_in(link.name()))?));
     let links = links.filter(|link| !parts.contains(&link.path)).filter_map(unit);

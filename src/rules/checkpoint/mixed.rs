@@ -3,14 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use super::contest::{self, is_later};
+use super::aside::is_copy;
+use super::contest;
 use super::generic::{is_surely_weights, says_word};
 use super::hasty;
 use super::layout::Layout;
 use super::listing::stem_of;
+use super::order::is_later;
 use super::steps::{is_steps, step_in_stem};
 use super::unit::{Candidate, Scan};
-use super::{Entry, Found, LAYOUTS, aside, check, complete};
+use super::{Entry, Found, LAYOUTS, check, complete};
 
 /// What was saved later than all that was found, whole and by this run, and is none of it: without a step, or with one that is
 /// counted anew in another directory.
@@ -21,7 +23,7 @@ pub fn later(scan: &Scan, found: &Found) -> Option<String> {
     let scan = &Scan { listing: &options.seen(scan.listing), ..*scan };
     let steps: BTreeSet<u64> = found.candidates.iter().filter_map(|c| c.step).collect();
     let is_anew = |f: &&Entry| {
-        let is_aside = scan.is_aside(&f.path) || aside::is_copy(&f.path);
+        let is_aside = scan.is_aside(&f.path) || is_copy(&f.path);
         is_surely_weights(f) && !is_aside && said_step(&f.path).is_some_and(|step| !steps.contains(&step))
     };
     let taken: BTreeSet<&String> = found.candidates.iter().flat_map(|c| &c.paths).collect();
@@ -54,7 +56,7 @@ pub fn beyond(scan: &Scan, found: &Found) -> Option<(Candidate, &'static Layout)
     let scan = &Scan { listing: &options.seen(scan.listing), ..*scan };
     let others = LAYOUTS.iter().filter(|layout| layout.name != found.layout.name);
     let whole = others.flat_map(|layout| {
-        let candidates = (layout.find)(scan).into_iter().filter(|c| !scan.is_aside(&c.unit) && !contest::is_copy(c));
+        let candidates = (layout.find)(scan).into_iter().filter(|c| !scan.is_aside(&c.unit) && !is_copy(&c.unit));
         let other = contest::without(Found::of(layout, candidates.collect()), found);
         let is_beyond = |c: &&Candidate| {
             let is_higher = c.step.is_some_and(|step| step > highest) && is_younger(c.newest_ns(scan.listing));

@@ -6,6 +6,7 @@ pub mod address;
 mod ascii;
 mod aside;
 mod beside;
+mod called;
 mod catboost;
 pub mod check;
 mod composer;

@@ -7,6 +7,11 @@ use super::unit::Candidate;
 /// Clocks of machines that write into one directory may be so far apart.
 pub(super) const APART_NS: i64 = 1_000_000_000;
 
+/// Whether a time is surely after another.
+pub(super) fn is_later(time: i64, than: i64) -> bool {
+    time.saturating_sub(than) > APART_NS
+}
+
 /// None of the parts is younger, by more than `apart_ns`, than the file that is written after them.
 pub(super) fn written_before<'a>(
     parts: impl IntoIterator<Item = &'a Entry>,

@@ -2,7 +2,7 @@
 //! sees that it names one of them. `latest` beside `step-100`, `last_checkpoint`, `latest.pt`. And the tracker of what saves
 //! for others, beside theirs.
 
-use super::contest;
+use super::called::{is_best, series_of};
 use super::dlrover;
 use super::layout::Pointer;
 use super::listing::{Entry, Kind, Listing, name_of, parent_of};
@@ -15,14 +15,14 @@ const LONGEST: u64 = 4 << 10;
 /// Those beside the unit that name it, or another step's: these are to name it where it is put, since the trainer moves them
 /// after a save, and may have moved them on.
 pub(super) fn beside<'a>(scan: &'a Scan, unit: &'a Candidate) -> impl Iterator<Item = Pointer> + 'a {
-    let all = scan.listing.within(parent_of(&unit.unit)).filter(|e| is_called_so(e.name()));
+    let all = scan.listing.within(parent_of(&unit.unit)).filter(|e| is_pointers(e.name()));
     all.filter_map(|entry| pointer(scan, unit, entry)).chain(dlrover::pointers(scan, unit))
 }
 
 /// Whether a pointer beside the unit names it, or a later one.
 pub(super) fn is_named(scan: &Scan, unit: &Candidate) -> bool {
     let is_later = |said: &str| is_another(unit, said) && step_in(said) > unit.step;
-    let mut all = scan.listing.within(parent_of(&unit.unit)).filter(|e| is_called_so(e.name()) && e.size <= LONGEST);
+    let mut all = scan.listing.within(parent_of(&unit.unit)).filter(|e| is_pointers(e.name()) && e.size <= LONGEST);
     all.any(|entry| {
         let said = scan.text(&entry.path).unwrap_or_default();
         let said = name_of(said.trim().trim_end_matches('/'));
@@ -63,8 +63,9 @@ pub fn is_there(listing: &Listing, unit: &str, step: u64) -> bool {
     listing.within(parent_of(unit)).any(|e| step_in(e.name()) == Some(step))
 }
 
-fn is_called_so(name: &str) -> bool {
-    (name.starts_with("latest") || name.starts_with("last") || name == "checkpoint") && !contest::is_best(name)
+/// Whether a pointer may be called so.
+fn is_pointers(name: &str) -> bool {
+    (name.starts_with("latest") || name.starts_with("last") || name == "checkpoint") && !is_best(name)
 }
 
 fn pointer(scan: &Scan, unit: &Candidate, entry: &Entry) -> Option<Pointer> {
@@ -100,9 +101,8 @@ fn pointer(scan: &Scan, unit: &Candidate, entry: &Entry) -> Option<Pointer> {
 
 /// Whether a name is that of another step's checkpoint, called as this one is.
 fn is_another(unit: &Candidate, said: &str) -> bool {
-    let letters = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
-    let name = name_of(&unit.unit);
-    unit.step.is_some() && step_in(said).is_some() && step_in(said) != unit.step && letters(said) == letters(name)
+    let is_alike = series_of(said) == series_of(name_of(&unit.unit));
+    unit.step.is_some() && step_in(said).is_some() && step_in(said) != unit.step && is_alike
 }
 
 fn is_step_of_another(scan: &Scan, unit: &Candidate, said: &str) -> bool {

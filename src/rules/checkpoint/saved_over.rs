@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::called::is_best;
 use super::check::{self, is_weights};
 use super::generic::is_surely_weights;
 use super::listing::{Entry, parent_of};
@@ -14,7 +15,7 @@ use super::roles::{Role, Said};
 use super::siblings::{is_exported, said, with_others};
 use super::steps::step_in;
 use super::unit::{Candidate, Scan, is_bystander};
-use super::{Found, Kind, Makeup, contest, fixed_name, strangers};
+use super::{Found, Kind, Makeup, fixed_name, strangers};
 
 /// Where there is no step before, what is of the same save was written within this of it.
 const TOGETHER_NS: i64 = 60_000_000_000;
@@ -63,7 +64,7 @@ pub(super) fn are_parts(scan: &Scan, first: &Found, other: &Found) -> bool {
     // With a model of another library it is a whole save.
     let units = with_others(scan, first.candidates.clone());
     let (parts, others): (Vec<_>, Vec<_>) = units.iter().partition(|unit| is_part(unit));
-    !parts.is_empty() && others.iter().all(|unit| contest::is_best(&unit.unit))
+    !parts.is_empty() && others.iter().all(|unit| is_best(&unit.unit))
 }
 
 /// Makes what was taken for checkpoints without a step, and is a part of one of a step, that.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::contest::kind;
+use super::called::series_of;
 use super::listing::{is_below, name_of, parent_of};
 use super::plan::Age;
 use super::steps::{is_steps, step_in_stem};
@@ -63,7 +63,7 @@ pub fn in_the_way(found: &Found, scan: &Scan, resumed: Age) -> Option<Torn> {
 /// killed before the first file.
 fn empty(found: &Found, scan: &Scan, resumed: Age) -> Option<Torn> {
     let step = resumed.step?;
-    let series = |path: &str| (parent_of(path).to_owned(), kind(name_of(path)));
+    let series = |path: &str| (parent_of(path).to_owned(), series_of(name_of(path)));
     let from = found.candidates.iter().find(|unit| unit.step == resumed.step && !is_empty(unit, scan))?;
     let listing = scan.options.seen(scan.listing);
     let is_above = |d: &Entry| scan.step(&d.path, step_in_stem(d.name())).flatten() > Some(step);
