@@ -244,10 +244,7 @@ fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
     if candidate.unit.ends_with(".ckpt") {
         return torch_file::pointers(scan, candidate);
     }
-    let path = join(parent_of(&candidate.unit), POINTER);
-    let is_file = scan.listing.get(&path).is_some_and(|e| e.kind == Kind::File);
-    let content = name_of(&candidate.unit).to_owned();
-    if is_file { vec![Pointer { path, content, symlink: false }] } else { Vec::new() }
+    Pointer::file(scan, candidate, POINTER, name_of(&candidate.unit).to_owned()).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -47,14 +47,8 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
 
 /// The tracker, which it writes beside other frameworks' checkpoints, too.
 pub(super) fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
-    let path = join(parent_of(&candidate.unit), TRACKER);
     let step = candidate.step.or_else(|| step_in_stem(name_of(&candidate.unit)));
-    match step {
-        Some(step) if scan.listing.file(&path).is_some() => {
-            vec![Pointer { path, content: step.to_string(), symlink: false }]
-        }
-        _ => Vec::new(),
-    }
+    step.and_then(|step| Pointer::file(scan, candidate, TRACKER, step.to_string())).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::beside::Beside;
+use super::listing::{join, parent_of};
 use super::unit::{Candidate, Scan};
 
 /// A small file or link beside the units that names the newest one; committed with the unit, restored last.
@@ -15,6 +16,15 @@ pub struct Pointer {
     /// Whether it is a symbolic link.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub symlink: bool,
+}
+
+impl Pointer {
+    /// The file of this name beside the unit, where there is one, saying this.
+    pub(super) fn file(scan: &Scan, unit: &Candidate, name: &str, content: String) -> Option<Pointer> {
+        let path = join(parent_of(&unit.unit), name);
+        scan.listing.file(&path)?;
+        Some(Pointer { path, content, symlink: false })
+    }
 }
 
 /// One way of writing checkpoints.

@@ -110,13 +110,9 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String
 }
 
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
-    let path = join(parent_of(&candidate.unit), POINTER);
-    if scan.listing.get(&path).is_none_or(|e| e.kind != Kind::File) {
-        return Vec::new();
-    }
     let number = number_after("iter_", name_of(&candidate.unit));
     let content = number.map_or("release".to_owned(), |n| n.to_string());
-    vec![Pointer { path, content, symlink: false }]
+    Pointer::file(scan, candidate, POINTER, content).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::beside::Beside;
 use super::check;
 use super::generic::with_rest;
 use super::layout::{Layout, Makeup, Pointer};
-use super::listing::{Kind, join, name_of, parent_of};
+use super::listing::{join, name_of, parent_of};
 use super::steps::step_in_stem;
 use super::unit::{Candidate, Scan};
 
@@ -90,16 +90,11 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
 }
 
 fn pointers(scan: &Scan, candidate: &Candidate) -> Vec<Pointer> {
-    let path = join(parent_of(&candidate.unit), STATE);
-    if scan.listing.get(&path).is_none_or(|e| e.kind != Kind::File) {
-        return Vec::new();
-    }
     let name = escape(name_of(&candidate.unit));
-    let mut content = format!("model_checkpoint_path: \"{name}\"\nall_model_checkpoint_paths: \"{name}\"\n");
-    if let Some(line) = scan.text(&path).and_then(|state| timestamp(&state, name_of(&candidate.unit))) {
-        content += &line;
-    }
-    vec![Pointer { path, content, symlink: false }]
+    let state = scan.text(&join(parent_of(&candidate.unit), STATE));
+    let line = state.and_then(|state| timestamp(&state, name_of(&candidate.unit))).unwrap_or_default();
+    let content = format!("model_checkpoint_path: \"{name}\"\nall_model_checkpoint_paths: \"{name}\"\n{line}");
+    Pointer::file(scan, candidate, STATE, content).into_iter().collect()
 }
 
 /// The line that says when this one was saved: a manager never deletes what is there without.
