@@ -3,18 +3,14 @@
 //! A unit is what is copied, committed and restored as one: a file, a directory, or files with a common prefix.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use regex::Regex;
-use serde::Deserialize;
 
 use super::aside::is_nobodys;
 pub use super::aside::{is_bystander, is_temporary};
 use super::check;
-use super::listing::{Entry, Kind, Listing, Peek, around, is_below, join, name_of, parent_of};
-
-/// Longer indexes of weights are not read.
-const INDEX_LIMIT: u64 = 100 << 20;
+use super::listing::{Entry, Kind, Listing, Peek, around, is_below, name_of, parent_of};
 
 /// Longest text of a symbolic link, bytes.
 const LONGEST_TARGET: usize = 4095;
@@ -141,56 +137,6 @@ impl Scan<'_> {
         String::from_utf8(self.peek.read(path, 0, file.size as usize)?).ok()
     }
 
-    /// Whether everybody who writes has written: so many ranks' files are there, numbered from 0. Where rank 0 saves for
-    /// all, its alone.
-    pub fn everybody(&self, written_ns: i64, ranks: &BTreeSet<u64>) -> Result<(), String> {
-        if ranks.len() == 1 && ranks.contains(&0) {
-            return Ok(());
-        }
-        let lacking = self.lacking(written_ns, ranks.len());
-        lacking.map_or(Ok(()), |world| Err(format!("the files of {} of {world} ranks are there", ranks.len())))
-    }
-
-    /// How many there are to be, where that is known and so many are fewer; what lies there of a larger run counts for
-    /// nothing. Before this run, another with another number of processes may have `written` it.
-    pub fn lacking(&self, written_ns: i64, found: usize) -> Option<u32> {
-        let is_ours = written_ns >= self.options.begun_ns;
-        self.options.world_size.filter(|world| is_ours && found < *world as usize)
-    }
-
-    /// That a rank's file is missing, and what to do where it may lie on another node's disk. A directory that all share may
-    /// still be waiting for it, so that nothing proves a node's share to be whole.
-    pub fn lacks_rank(&self, why: String) -> String {
-        if !self.options.has_other_nodes {
-            return why;
-        }
-        format!(
-            "{why} (a directory that one node has to itself holds its own ranks' files only, and that is never complete: save to one that all nodes share, or write a file last into each node's part and name it with --marker)"
-        )
-    }
-
-    /// Nobody is deleting the unit, which goes file by file in any order: none is missing that the next newer or the newest
-    /// one of `saved` has, which are in order. Names with digits come and go with ranks and shards and do not count, nor those that do not `matter`.
-    pub fn nothing_lost(
-        &self,
-        candidate: &Candidate,
-        saved: &[Candidate],
-        matter: impl Fn(&Entry) -> bool,
-    ) -> Result<(), String> {
-        let lasts =
-            |e: &&Entry| e.kind == Kind::File && matter(e) && !e.name().bytes().any(|byte| byte.is_ascii_digit());
-        let newer = &saved[saved.partition_point(|other| other.step <= candidate.step)..];
-        for newer in newer.first().into_iter().chain(newer.last()) {
-            let names = self.listing.below(&newer.unit).iter().filter(lasts).map(|e| &e.path[newer.unit.len() + 1..]);
-            for name in names {
-                if self.listing.get(&join(&candidate.unit, name)).is_none() {
-                    return Err(format!("{name} is missing, which {} has", newer.unit));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Every file of the unit passes the check of its type, and nothing in it is refused.
     pub fn all_whole(&self, candidate: &Candidate) -> Result<(), String> {
         let mut files = 0;
@@ -225,27 +171,6 @@ impl Scan<'_> {
         let end = end_of(path, target).unwrap_or_default();
         let on_the_way = around(&end).find_map(|path| self.listing.get(path));
         self.listing.get(&end).is_none() && on_the_way.is_none_or(|e| !matches!(e.kind, Kind::Symlink(_)))
-    }
-
-    /// Hugging Face's libraries name the parts of a model in an index `*.index.json`: each is there.
-    fn indexed_files_there(&self, candidate: &Candidate) -> Result<(), String> {
-        #[derive(Deserialize)]
-        struct Index {
-            weight_map: BTreeMap<String, String>,
-        }
-        for index in candidate.files(self.listing).filter(|f| f.name().ends_with(".index.json") && f.size < INDEX_LIMIT)
-        {
-            let text = self.peek.read(&index.path, 0, index.size as usize).ok_or("an index cannot be read")?;
-            let index_of_ours = serde_json::from_slice::<Index>(&text);
-            // What has no such map is another's, and no index of weights.
-            let files: BTreeSet<String> =
-                index_of_ours.map_or(BTreeSet::new(), |i| i.weight_map.into_values().collect());
-            let missing = files.iter().find(|f| self.listing.file(&join(parent_of(&index.path), f)).is_none());
-            if let Some(missing) = missing {
-                return Err(format!("{missing} is missing, which {} names", index.name()));
-            }
-        }
-        Ok(())
     }
 
     /// The step of a unit whose name a rule read as `otherwise`; `--step-regex` has the first word: it is held against the
