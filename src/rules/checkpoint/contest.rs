@@ -197,9 +197,6 @@ fn hasty<'a>(scan: &Scan, candidates: &'a [Candidate], sure: &Sure) -> impl Iter
 
 /// Takes the number in the name of what was saved in haste for no step: it counts something else than the series' do.
 pub(super) fn forget_steps(scan: &Scan, candidates: &mut [Candidate]) {
-    if !candidates.iter().any(|c| is_in_haste(&c.unit)) {
-        return;
-    }
     let sure = Sure::of(scan, candidates);
     let hasty: BTreeSet<String> = hasty(scan, candidates, &sure).map(|c| c.unit.clone()).collect();
     candidates.iter_mut().filter(|c| hasty.contains(&c.unit)).for_each(|c| c.step = None);

@@ -19,9 +19,6 @@ const MOST: usize = 16;
 
 /// Leaves out what is a copy of one with a step: it is no checkpoint of its own.
 pub(super) fn without_copies(scan: &Scan, found: &mut Found) {
-    if found.layout.makeup != Makeup::OneFile {
-        return;
-    }
     let numbered = found.candidates.iter().filter(|c| c.step.is_some()).take(NUMBERED);
     let numbered: Vec<&Entry> = numbered.filter_map(|c| one_file(scan, c)).collect();
     let stepless = found.candidates.iter().filter(|c| c.step.is_none()).filter_map(|c| one_file(scan, c));

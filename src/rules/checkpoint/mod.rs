@@ -1,5 +1,21 @@
 //! Which checkpoints lie in a directory, which of them are complete, and what is to be done with them: pure rules over
 //! a walk. How a byte is read, sent or deleted is not known here.
+//!
+//! A directory becomes a list of candidates in four passes ([`recognise`]):
+//!
+//! 1. **Left out** is what is no checkpoint whoever asks: the finished model, what workers save for nobody ([`Options::seen`]).
+//! 2. **Found**: each of the [`LAYOUTS`] says what is of its form, finished or not, by names alone. Loggers' copies go, and the
+//!    rest is put in order, the newest first (`contest::sort`).
+//! 3. **Chosen**: the first layout that finds something has the directory, unless that is nothing to go on from (a model to
+//!    begin from, files without a step) and a later one has steps (`contest::gives_way`).
+//! 4. **Gathered** (`gather`): a library knows all files of its own. Where a checkpoint is just a file, or has nothing but a
+//!    name, what was saved with it is taken in: first what makes it a whole save (`siblings`, `strangers`), then, since a save
+//!    is known from a part of one now, what is saved over beside it (`saved_over`); what is left is a copy (`fixed_name`), was
+//!    saved in haste (`hasty`), is a note (`notes`), or half of one in another directory (`halves`).
+//!
+//! Only then is each asked, from the newest on, whether it is complete ([`complete`]): by its layout, by the types of its files
+//! (`check`), by what the steps beside it have (`parts`). What was passed over is told of: `linked`, `mixed`, `unrecognised`;
+//! what was cut off is `torn`.
 
 mod accelerate;
 pub mod address;
@@ -184,18 +200,24 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     let mut others = found.map(|other| contest::without(other, &first));
     let better = if is_doubtful { others.find(|other| contest::gives_way(scan, &first, other)) } else { None };
     let mut chosen = better.unwrap_or(first);
-    if chosen.layout.makeup == Makeup::OneFile {
-        chosen.candidates = strangers::drawn_in(siblings::of_ranks(siblings::with_others(scan, chosen.candidates)));
-        chosen.candidates = saved_over::drawn_in(scan, chosen.candidates);
-        contest::forget_steps(scan, &mut chosen.candidates);
-    }
-    fixed_name::without_copies(scan, &mut chosen);
-    if chosen.layout.makeup.is_anybodys() {
-        chosen.candidates = hasty::with_hasty(scan, chosen.candidates);
-        chosen.candidates = halves::joined(scan, notes::with_notes(scan, chosen.candidates));
-        saved_over::with_files(scan, &mut chosen);
-    }
+    gather(scan, &mut chosen);
     Some(chosen)
+}
+
+/// Takes into each unit what was saved with it, where no library stands behind it that knows its files.
+fn gather(scan: &Scan, found: &mut Found) {
+    if found.layout.makeup == Makeup::OneFile {
+        let units = siblings::with_others(scan, std::mem::take(&mut found.candidates));
+        let units = strangers::drawn_in(siblings::of_ranks(units));
+        found.candidates = saved_over::drawn_in(scan, units);
+        contest::forget_steps(scan, &mut found.candidates);
+        fixed_name::without_copies(scan, found);
+    }
+    if found.layout.makeup.is_anybodys() {
+        let units = hasty::with_hasty(scan, std::mem::take(&mut found.candidates));
+        found.candidates = halves::joined(scan, notes::with_notes(scan, units));
+        saved_over::with_files(scan, found);
+    }
 }
 
 #[cfg(test)]
