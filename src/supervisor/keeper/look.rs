@@ -40,6 +40,24 @@ pub(crate) struct Local {
 }
 
 impl Local {
+    fn of(found: &Found, scan: &Scan, candidate: &Candidate) -> Local {
+        let pointers = pointers(found.layout, scan, candidate);
+        let mut copies = copies(scan, found, candidate);
+        copies.retain(|path| pointers.iter().all(|pointer| pointer.path != *path));
+        let directory = scan.listing.get(&candidate.unit).filter(|entry| entry.kind == Kind::Directory);
+        Local {
+            layout: found.layout,
+            candidate: candidate.clone(),
+            entries: Vec::new(),
+            mode: directory.map(|entry| entry.mode).filter(|mode| *mode != ORDINARY),
+            names: Names { pointers, copies },
+            best: (found.layout.best_step)(scan, candidate),
+            age: age(scan, candidate),
+            is_less: false,
+            other: of_the_same_save(scan, candidate, &found.candidates).map(|other| other.unit.clone()),
+        }
+    }
+
     /// The key of one of its files in the store.
     pub(super) fn key(&self, stamp: &Stamp, path: &str) -> String {
         let unit = &self.candidate.unit;
@@ -50,7 +68,7 @@ impl Local {
 }
 
 /// One look at the directory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Look {
     /// How the checkpoints are written, where there are any, finished or not.
     pub(crate) layout: Option<&'static Layout>,
@@ -89,7 +107,7 @@ impl Mirror {
         blocking(move || {
             let half = Beneath::open(&dir).map(|dir| half(&dir)).unwrap_or_default();
             let look =
-                look(&dir, walked(&dir, &options)?, half, &options, &Before { passed_over, judged, to_resume }, step);
+                look(&dir, &options, walked(&dir, &options)?, &Asked { step, to_resume, half, passed_over, judged });
             if !look.passed.is_empty() {
                 has_files_to_see_with(&dir)?;
             }
@@ -108,15 +126,27 @@ fn has_files_to_see_with(dir: &Path) -> io::Result<()> {
     all.map_or_else(|error| if limits::of_files(&error) { Err(error) } else { Ok(()) }, |_| Ok(()))
 }
 
-/// What was decided about units, which holds as long as they are as they were.
+/// What is looked for, and what was decided about units, which holds as long as they are as they were.
 #[derive(Debug, Default)]
-struct Before {
-    /// Neither to be committed nor resumed from, with their newest modification times.
+struct Asked {
+    /// This step alone.
+    step: Option<u64>,
+    /// Whether it is to be gone on from, and not only to be told of or committed, where what may not be read is an error.
+    to_resume: bool,
+    /// What a killed restore may have left half in place is no checkpoint, however complete it looks.
+    half: Vec<String>,
+    /// Neither to be committed nor resumed from unless asked for by their step, with their newest modification times.
     passed_over: BTreeMap<String, i64>,
     /// The entries of the one that the store holds: it was found complete, and is not read again at each look.
     judged: Vec<Entry>,
-    /// Whether it is to be gone on from, and not only to be told of or committed, where what may not be read is an error.
-    to_resume: bool,
+}
+
+impl Asked {
+    fn is_for(&self, candidate: &Candidate, listing: &Listing) -> bool {
+        let is_passed_over = || self.passed_over.get(&candidate.unit) == Some(&candidate.newest_ns(listing));
+        let is_wanted = self.step.map_or_else(|| !is_passed_over(), |step| candidate.step == Some(step));
+        is_wanted && !self.half.contains(&candidate.unit)
+    }
 }
 
 /// That everybody may read a file.
@@ -179,17 +209,8 @@ pub(crate) fn walked(dir: &Path, options: &Options) -> io::Result<Listing> {
     Ok(links::follow(dir, &listing, &leaving))
 }
 
-fn look(
-    dir: &Path,
-    listing: Listing,
-    half: Vec<String>,
-    options: &Options,
-    before: &Before,
-    step: Option<u64>,
-) -> Look {
-    let ages = BTreeMap::new();
-    let (passed, lacking) = (Vec::new(), None);
-    let mut look = Look { layout: None, listing, newest: None, ages, half, passed, lacking, mixed: None, unread: None };
+fn look(dir: &Path, options: &Options, listing: Listing, asked: &Asked) -> Look {
+    let mut look = Look { listing, half: asked.half.clone(), ..Look::default() };
     let Ok(beneath) = Beneath::open(dir) else {
         look.passed.push(format!("{} is not there", dir.display()));
         return look;
@@ -203,49 +224,29 @@ fn look(
     look.layout = Some(found.layout);
     let beyond = beyond(&scan, &found).map(|(unit, layout)| (unit.unit, Some(layout.name)));
     look.mixed = beyond.or_else(|| Some((later(&scan, &found)?, None)));
-    let age = |candidate: &Candidate| Age { step: candidate.step, newest_ns: candidate.newest_ns(&look.listing) };
-    look.ages = found.candidates.iter().map(|candidate| (candidate.unit.clone(), age(candidate))).collect();
-    for candidate in &found.candidates {
-        let age = age(candidate);
-        let is_wanted = step.is_none_or(|s| candidate.step == Some(s));
-        // What a killed restore may have left half in place is no checkpoint, however complete it looks.
-        let is_left = look.half.contains(&candidate.unit)
-            || step.is_none() && before.passed_over.get(&candidate.unit) == Some(&age.newest_ns);
-        if look.newest.is_some() || !is_wanted || is_left {
+    let ages = found.candidates.iter().map(|candidate| (candidate.unit.clone(), age(&scan, candidate)));
+    look.ages = ages.collect();
+    for candidate in found.candidates.iter().filter(|candidate| asked.is_for(candidate, &look.listing)) {
+        let entries: Vec<Entry> = candidate.entries(&look.listing).cloned().collect();
+        let is_judged = !entries.is_empty() && same_bytes(&asked.judged, &entries);
+        let judged = if is_judged { Ok(()) } else { complete(&found, &scan, candidate) };
+        if let Err(why) = judged {
+            look.passed.push(format!("{} is not complete: {why}", candidate.unit));
+            if entries.iter().any(|entry| entry.mtime_ns >= options.begun_ns) {
+                look.lacking.get_or_insert((candidate.unit.clone(), entries));
+            }
             continue;
         }
-        let entries: Vec<Entry> = candidate.entries(&look.listing).cloned().collect();
-        let is_judged = !entries.is_empty() && same_bytes(&before.judged, &entries);
-        match if is_judged { Ok(()) } else { complete(&found, &scan, candidate) } {
-            Ok(()) => {
-                let pointers = pointers(found.layout, &scan, candidate);
-                let mut copies = copies(&scan, &found, candidate);
-                copies.retain(|path| pointers.iter().all(|pointer| pointer.path != *path));
-                let names = Names { pointers, copies };
-                let best = (found.layout.best_step)(&scan, candidate);
-                let is_less = !is_judged && !is_as_before(&found, &scan, candidate);
-                let other = of_the_same_save(&scan, candidate, &found.candidates).map(|other| other.unit.clone());
-                let directory = look.listing.get(&candidate.unit).filter(|entry| entry.kind == Kind::Directory);
-                let mode = directory.map(|entry| entry.mode).filter(|mode| *mode != ORDINARY);
-                let candidate = candidate.clone();
-                let unread = before.to_resume.then(|| unreadable(&files, &candidate)).flatten();
-                let local = Local { layout: found.layout, candidate, entries, mode, names, best, age, is_less, other };
-                match unread {
-                    Some(why) => _ = look.unread.get_or_insert((local, why)),
-                    None => {
-                        let unread = look.unread.take();
-                        look.passed.extend(
-                            unread.map(|(local, why)| format!("{} is not complete: {why}", local.candidate.unit)),
-                        );
-                        look.newest = Some(local);
-                    }
-                }
-            }
-            Err(why) => {
-                look.passed.push(format!("{} is not complete: {why}", candidate.unit));
-                if entries.iter().any(|entry| entry.mtime_ns >= options.begun_ns) {
-                    look.lacking.get_or_insert((candidate.unit.clone(), entries));
-                }
+        let is_less = !is_judged && !is_as_before(&found, &scan, candidate);
+        let local = Local { is_less, entries, ..Local::of(&found, &scan, candidate) };
+        match asked.to_resume.then(|| unreadable(&files, candidate)).flatten() {
+            Some(why) => _ = look.unread.get_or_insert((local, why)),
+            None => {
+                let unread = look.unread.take();
+                let unread = unread.map(|(local, why)| format!("{} is not complete: {why}", local.candidate.unit));
+                look.passed.extend(unread);
+                look.newest = Some(local);
+                break;
             }
         }
     }
@@ -256,6 +257,10 @@ fn look(
         look.passed.push(format!("{unit} is not complete: {why}"));
     }
     look
+}
+
+fn age(scan: &Scan, candidate: &Candidate) -> Age {
+    Age { step: candidate.step, newest_ns: candidate.newest_ns(scan.listing) }
 }
 
 /// Which of its files cannot be opened, and why, if there is one. What everybody may read is not tried: there can be a
@@ -322,15 +327,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let dir = dir.path();
         let options = Options::default();
-        let look =
-            |before: &Before| look(dir, walked(dir, &options).expect("walks"), Vec::new(), &options, before, None);
+        let look = |asked: &Asked| look(dir, &options, walked(dir, &options).expect("walks"), asked);
         let newest = |look: Look| look.newest.map(|local| local.candidate.unit);
         save(dir, "ckpt-1.json", "{}", 10);
-        let first = look(&Before::default()).newest.expect("it is complete");
-        let committed = Before { judged: first.entries, ..Before::default() };
+        let first = look(&Asked::default()).newest.expect("it is complete");
+        let committed = Asked { judged: first.entries, ..Asked::default() };
         // The same for stat(2): only who reads it sees a difference.
         save(dir, "ckpt-1.json", "{{", 10);
-        assert_eq!(newest(look(&Before::default())), None);
+        assert_eq!(newest(look(&Asked::default())), None);
         assert_eq!(newest(look(&committed)).as_deref(), Some("ckpt-1.json"));
         save(dir, "ckpt-2.json", "{", 20);
         let then = look(&committed);

@@ -17,10 +17,11 @@ const MIXED_LOOKS: u32 = 3;
 pub(super) struct Remarks {
     /// What the trainer saves that is no checkpoint.
     pub(super) unrecognised: Unrecognised,
-    /// At how many looks in a row checkpoints of another format went on, and whether it was told.
-    mixed: (u32, bool),
+    /// At how many looks in a row checkpoints of another format went on.
+    mixed_looks: u32,
+    told_mixed: bool,
     /// That the trainer cannot bear what we keep beside its checkpoints.
-    is_cautioned: bool,
+    told_caution: bool,
     /// That a part of what is saved is left out.
     told_other: bool,
     /// That the trainer writes below what is committed.
@@ -54,18 +55,18 @@ impl Mirror {
             names.join(", "),
         );
         self.note(line);
-        self.remarks.mixed.1 = true;
+        self.remarks.told_mixed = true;
     }
 
     /// Says, once, that the trainer goes on saving in another format than the one that holds for the directory: at once where
     /// nobody writes any more; else what it goes on from may be about to come.
     pub(super) fn tell_mixed(&mut self, look: &Look, at_rest: bool) {
         let Some((unit, format)) = look.mixed.as_ref().filter(|_| self.begun) else {
-            self.remarks.mixed.0 = 0;
+            self.remarks.mixed_looks = 0;
             return;
         };
-        self.remarks.mixed.0 += 1;
-        if self.remarks.mixed.1 || !at_rest && self.remarks.mixed.0 < MIXED_LOOKS {
+        self.remarks.mixed_looks += 1;
+        if self.remarks.told_mixed || !at_rest && self.remarks.mixed_looks < MIXED_LOOKS {
             return;
         }
         let name = look.layout.map_or("", |layout| layout.name);
@@ -78,12 +79,12 @@ impl Mirror {
                 "{unit} is NOT committed, although it was saved last: checkpoints in {dir} are taken for {name}, and it is none of these by its name and place; if it is what training goes on from, save it as those before it, with a step that goes on, or keep the two in directories of their own"
             ),
         });
-        self.remarks.mixed.1 = true;
+        self.remarks.told_mixed = true;
     }
 
     /// Says, once, that the trainer will fail at what is ours beside its checkpoints.
     pub(super) fn caution(&mut self, look: &Look) {
-        let Some(local) = look.newest.as_ref().filter(|_| !self.remarks.is_cautioned && self.attempt.is_some()) else {
+        let Some(local) = look.newest.as_ref().filter(|_| !self.remarks.told_caution && self.attempt.is_some()) else {
             return;
         };
         if let Some(why) = (local.layout.stumbles)(&local.candidate) {
@@ -91,7 +92,7 @@ impl Mirror {
             self.note(format!(
                 "{unit} lies in the checkpoint directory {dir} itself, beside trainit's own {OWN}: {why}; give the directory above as --checkpoint-dir"
             ));
-            self.remarks.is_cautioned = true;
+            self.remarks.told_caution = true;
         }
     }
 
