@@ -52,9 +52,10 @@ fn stepless<'a>(scan: &'a Scan, units: &'a [Candidate]) -> impl Iterator<Item = 
 
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::super::listing::tests::Memory;
+    use super::super::mixed::later;
     use super::super::tests::{complete_units, recognised};
-    use super::super::{Options, later};
 
     fn saved(names: &[&str]) -> Memory {
         Memory::in_turn(names, 5)

@@ -14,9 +14,15 @@ use super::steps::{is_steps, step_in_stem};
 use super::unit::{Candidate, Scan};
 use super::{Entry, Found, LAYOUTS, check, complete};
 
+/// What goes on beyond all that was found, or later, and is none of it; the former with its format.
+pub fn goes_on(scan: &Scan, found: &Found) -> Option<(String, Option<&'static str>)> {
+    let beyond = beyond(scan, found).map(|(unit, layout)| (unit.unit, Some(layout.name)));
+    beyond.or_else(|| Some((later(scan, found)?, None)))
+}
+
 /// What was saved later than all that was found, whole and by this run, and is none of it: without a step, or with one that is
 /// counted anew in another directory.
-pub fn later(scan: &Scan, found: &Found) -> Option<String> {
+pub(super) fn later(scan: &Scan, found: &Found) -> Option<String> {
     let options = scan.options;
     let newest = found.candidates.iter().map(|c| c.newest_ns(scan.listing)).max()?;
     let is_later = |f: &&Entry| is_later(f.mtime_ns, newest) && f.mtime_ns >= options.begun_ns;
@@ -43,7 +49,7 @@ fn said_step(path: &str) -> Option<u64> {
 
 /// The highest of those of other formats that are younger than all that was found, of a higher step, whole and written by
 /// this run. A bare number is a step where it counts on.
-pub fn beyond(scan: &Scan, found: &Found) -> Option<(Candidate, &'static Layout)> {
+fn beyond(scan: &Scan, found: &Found) -> Option<(Candidate, &'static Layout)> {
     let options = scan.options;
     let highest = found.candidates.iter().filter_map(|c| c.step).max()?;
     let newest = found.candidates.iter().map(|c| c.newest_ns(scan.listing)).max()?;

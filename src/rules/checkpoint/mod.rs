@@ -77,7 +77,7 @@ pub use fixed_name::{There, copies, there};
 pub use halves::of_the_same_save;
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
-pub use mixed::{beyond, later};
+pub use mixed::goes_on;
 pub use saved_over::is_of_the_next;
 pub use unit::{Candidate, Options, Scan};
 

@@ -16,8 +16,8 @@ use crate::rules::checkpoint::manifest::ORDINARY;
 use crate::rules::checkpoint::names::{Stamp, data_key};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::checkpoint::{
-    Candidate, Entry, Found, Kind, Layout, Listing, Options, Scan, beyond, complete, copies, is_as_before, later,
-    linked, of_the_same_save, pointers, recognise,
+    Candidate, Entry, Found, Kind, Layout, Listing, Options, Scan, complete, copies, goes_on, is_as_before, linked,
+    of_the_same_save, pointers, recognise,
 };
 
 /// A complete local checkpoint.
@@ -222,8 +222,7 @@ fn look(dir: &Path, options: &Options, listing: Listing, asked: &Asked) -> Look 
         return look;
     };
     look.layout = Some(found.layout);
-    let beyond = beyond(&scan, &found).map(|(unit, layout)| (unit.unit, Some(layout.name)));
-    look.mixed = beyond.or_else(|| Some((later(&scan, &found)?, None)));
+    look.mixed = goes_on(&scan, &found);
     let ages = found.candidates.iter().map(|candidate| (candidate.unit.clone(), age(&scan, candidate)));
     look.ages = ages.collect();
     for candidate in found.candidates.iter().filter(|candidate| asked.is_for(candidate, &look.listing)) {
