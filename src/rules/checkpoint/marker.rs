@@ -23,21 +23,12 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     if homes.is_empty() {
         homes.insert("");
     }
-    let mut units: Vec<Candidate> = Vec::new();
-    for directory in scan.listing.directories() {
-        let path = directory.path.as_str();
-        let step = step_in_stem(directory.name());
-        // Beside what is marked, what carries a step is unfinished, unless it is what others lie in.
-        let is_next = homes.contains(parent_of(path)) && step.is_some() && !is_temporary(path);
-        let is_unit = marked.contains(path) || is_next && !marked.iter().any(|m| is_below(m, path));
-        if is_unit
-            && !units.iter().any(|u| is_below(path, &u.unit))
-            && let Some(step) = scan.step(path, step)
-        {
-            units.push(Candidate::directory(scan.listing, path, step));
-        }
-    }
-    units
+    // Beside what is marked, what carries a step is unfinished, unless it is what others lie in.
+    let is_next = |path: &str| {
+        let may_be = homes.contains(parent_of(path)) && step_in_stem(name_of(path)).is_some() && !is_temporary(path);
+        may_be && !marked.iter().any(|m| is_below(m, path))
+    };
+    scan.outermost(|path| marked.contains(path) || is_next(path), step_in_stem)
 }
 
 /// The directory of the step that a marked one is a part of (each rank's may be marked, too), or itself.

@@ -127,7 +127,7 @@ pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(),
 /// Whether one that passes for complete surely is, although its writer was cut off after `since_ns` (since 1970): its layout
 /// says when it is through, or each file written since shows its own end and nothing is missing that the step before has.
 pub fn is_sure(found: &Found, scan: &Scan, candidate: &Candidate, since_ns: i64) -> bool {
-    if !found.layout.makeup.is_anybodys() || scan.options.marker.is_some() {
+    if is_told(found, scan) {
         return true;
     }
     let files = candidate.files(scan.listing).filter(|f| !unit::is_bystander(f.name()) && !candidate.is_note(f));
@@ -141,11 +141,15 @@ pub fn is_sure(found: &Found, scan: &Scan, candidate: &Candidate, since_ns: i64)
 /// Whether one that passes for complete has all that the step before has, where its layout does not tell: else the rest may
 /// be still to come, or was left out.
 pub fn is_as_before(found: &Found, scan: &Scan, candidate: &Candidate) -> bool {
-    let is_told = !found.layout.makeup.is_anybodys() || scan.options.marker.is_some();
-    is_told
+    is_told(found, scan)
         || saved_over::are_current(candidate, &found.candidates)
             && halves::are_all_there(candidate, &found.candidates)
             && parts::as_before(scan, candidate, &found.candidates, false).is_ok()
+}
+
+/// Whether something says when a save is through: its library, or the marker.
+fn is_told(found: &Found, scan: &Scan) -> bool {
+    !found.layout.makeup.is_anybodys() || scan.options.marker.is_some()
 }
 
 /// The pointers that shall name this unit: those of its layout, and any beside it that already do.

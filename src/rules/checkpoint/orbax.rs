@@ -33,21 +33,12 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     }
     let beside = beside(scan, &roots);
     let holds_a_root = |path: &str| roots.iter().any(|r| is_below(r, path));
-    let mut units: Vec<Candidate> = Vec::new();
-    for directory in scan.listing.directories() {
-        let path = directory.path.as_str();
-        let number = number(directory.name());
-        // What has nothing of its own yet, beside those that have, is unfinished.
-        let is_next = number.is_some()
-            && (beside.contains(parent_of(path)) || scan.options.format.is_some())
-            && !holds_a_root(path);
-        if (roots.contains(path) || is_next)
-            && !units.iter().any(|u| is_below(path, &u.unit))
-            && let Some(step) = scan.step(path, number)
-        {
-            units.push(Candidate::directory(scan.listing, path, step));
-        }
-    }
+    // What has nothing of its own yet, beside those that have, is unfinished.
+    let is_next = |path: &str| {
+        let may_be = beside.contains(parent_of(path)) || scan.options.format.is_some();
+        may_be && number(name_of(path)).is_some() && !holds_a_root(path)
+    };
+    let mut units = scan.outermost(|path| roots.contains(path) || is_next(path), number);
     // A model under a plain name beside steps is no step, and must not be restored in their place.
     if units.iter().any(|u| number(name_of(&u.unit)).is_some()) {
         units.retain(|u| number(name_of(&u.unit)).is_some());

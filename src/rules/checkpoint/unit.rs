@@ -131,6 +131,17 @@ impl Candidate {
 }
 
 impl Scan<'_> {
+    /// The directories that are units, but for those inside one; `step` reads their names.
+    pub(super) fn outermost(&self, is_unit: impl Fn(&str) -> bool, step: fn(&str) -> Option<u64>) -> Vec<Candidate> {
+        let mut units: Vec<Candidate> = Vec::new();
+        for path in self.listing.directories().map(|d| d.path.as_str()).filter(|path| is_unit(path)) {
+            let is_inside = units.iter().any(|unit| is_below(path, &unit.unit));
+            let step = self.step(path, step(name_of(path))).filter(|_| !is_inside);
+            units.extend(step.map(|step| Candidate::directory(self.listing, path, step)));
+        }
+        units
+    }
+
     /// The whole text of a small file (1 MiB at most).
     pub fn text(&self, path: &str) -> Option<String> {
         let file = self.listing.file(path).filter(|f| f.size <= 1 << 20)?;
