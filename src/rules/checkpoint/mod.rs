@@ -10,7 +10,7 @@
 //!    begin from, files without a step) and a later one has steps (`contest::gives_way`).
 //! 4. **Gathered** (`gather`): a library knows all files of its own. Where a checkpoint is just a file, or has nothing but a
 //!    name, what was saved with it is taken in: first what makes it a whole save (`siblings`, `strangers`), then, since a save
-//!    is known from a part of one now, what is saved over beside it (`saved_over`); what is left is a copy (`fixed_name`), was
+//!    is known from a part of one now, what is saved over beside it (`saved_over`); what is left is a copy (`second_name`), was
 //!    saved in haste (`hasty`), is a note (`notes`), or half of one in another directory (`halves`).
 //!
 //! Only then is each asked, from the newest on, whether it is complete ([`complete`]): by its layout, by the types of its files
@@ -30,7 +30,6 @@ mod contest;
 mod dcp;
 mod deepspeed;
 mod dlrover;
-mod fixed_name;
 mod flax;
 mod generic;
 mod halves;
@@ -58,6 +57,7 @@ pub mod pointing;
 mod roles;
 mod same_save;
 mod saved_over;
+mod second_name;
 mod siblings;
 mod steps;
 mod strangers;
@@ -73,12 +73,12 @@ use std::collections::BTreeMap;
 
 pub use beside::Beside;
 pub use composer::is_link as is_composers_link;
-pub use fixed_name::{There, copies, there};
 pub use halves::of_the_same_save;
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
 pub use mixed::goes_on;
 pub use saved_over::is_of_the_next;
+pub use second_name::{There, copies, there};
 pub use unit::{Candidate, Options, Scan};
 
 /// Every layout in order of precedence: what was asked for by flag, then those with pointer files, then shapes of
@@ -215,7 +215,7 @@ fn gather(scan: &Scan, found: &mut Found) {
         let units = strangers::drawn_in(siblings::of_ranks(units));
         found.candidates = saved_over::drawn_in(scan, units);
         contest::forget_steps(scan, &mut found.candidates);
-        fixed_name::without_copies(scan, found);
+        second_name::without_copies(scan, found);
     }
     if found.layout.makeup.is_anybodys() {
         let units = hasty::with_hasty(scan, std::mem::take(&mut found.candidates));

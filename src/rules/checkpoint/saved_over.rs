@@ -15,7 +15,7 @@ use super::roles::{Role, Said};
 use super::siblings::{is_exported, said, with_others};
 use super::steps::step_in;
 use super::unit::{Candidate, Scan, is_bystander};
-use super::{Found, Kind, Makeup, fixed_name, strangers};
+use super::{Found, Kind, Makeup, second_name, strangers};
 
 /// Where there is no step before, what is of the same save was written within this of it.
 const TOGETHER_NS: i64 = 60_000_000_000;
@@ -87,7 +87,7 @@ pub(super) fn with_files(scan: &Scan, found: &mut Found) {
     let taken: BTreeSet<String> = found.candidates.iter().flat_map(|unit| &unit.paths).cloned().collect();
     for (home, steps) in homes(&found.candidates) {
         // What lies under other names as well is one file.
-        if steps.iter().take(2).any(|at| !fixed_name::copies(scan, found, &found.candidates[*at]).is_empty()) {
+        if steps.iter().take(2).any(|at| !second_name::copies(scan, found, &found.candidates[*at]).is_empty()) {
             continue;
         }
         let beside =

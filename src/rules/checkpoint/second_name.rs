@@ -39,8 +39,10 @@ pub fn copies(scan: &Scan, found: &Found, unit: &Candidate) -> Vec<String> {
     let Some(own) = own else { return Vec::new() };
     let known = found.copies.iter().filter(|(_, of)| **of == own.path).map(|(path, _)| path.clone());
     let mut all: Vec<String> = known.collect();
-    let fixed =
-        scan.listing.within(parent_of(&own.path)).filter(|e| e.kind == Kind::File && is_fixed(e.name(), own.name()));
+    let fixed = scan
+        .listing
+        .within(parent_of(&own.path))
+        .filter(|e| e.kind == Kind::File && is_fixed_name(e.name(), own.name()));
     let newest = fixed.max_by_key(|file| file.mtime_ns).filter(|file| !all.contains(&file.path));
     let is_its = |file: &Entry| match check::zip(scan.peek, file) {
         Ok(()) => is_alike(file, own),
@@ -92,7 +94,7 @@ fn is_torn(peek: &dyn Peek, file: &Entry) -> bool {
 }
 
 /// `last`, `last-v1` and `latest` beside any name; `model_last` beside `model_100`.
-fn is_fixed(name: &str, own: &str) -> bool {
+fn is_fixed_name(name: &str, own: &str) -> bool {
     let is_said = |word: &&str| ["last", "latest"].contains(word);
     let words: Vec<&str> = words(name).filter(|word| !is_version(word)).collect();
     let rest = words.iter().copied().filter(|word| !is_said(word));
