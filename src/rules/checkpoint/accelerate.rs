@@ -5,10 +5,10 @@
 use std::sync::LazyLock;
 
 use super::ascii::Pattern;
-use super::beside::Beside;
 use super::deepspeed::{self, is_accelerates, is_tag};
 use super::layout::{Layout, Makeup};
 use super::listing::{Entry, Kind, extension_of, name_of, parent_of};
+use super::memo::Memo;
 use super::steps::{number_after, step_in_stem};
 use super::unit::{Candidate, IN_ITSELF, Scan};
 use super::{dcp, order};
@@ -80,7 +80,7 @@ fn is_random(name: &str) -> bool {
     name.starts_with("random_states_") && name.ends_with(".pkl")
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     // A directory's entries lie below it: this one stands for the checkpoint directory.
     if candidate.paths.first() == Some(&candidate.unit) {
         return Err(IN_ITSELF.to_owned());
@@ -99,7 +99,7 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     }
     deepspeed::tags_whole(scan, &candidate.unit)?;
     dcp::parts_whole(scan, &candidate.unit)?;
-    whole_still(scan, candidate, beside)
+    whole_still(scan, candidate, memo)
 }
 
 /// What the main process writes is of one save. (`scaler.pt` and `dl_state_dict.bin` are written by every process.)
@@ -114,14 +114,14 @@ fn in_order(scan: &Scan, unit: &str) -> Result<(), String> {
 }
 
 /// Nobody is deleting it, or was saving over it.
-fn whole_still(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
+fn whole_still(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     let is_weights =
         |e: &Entry| e.kind == Kind::Directory || e.name().contains("model") || has_end(e, &["safetensors"]);
     if !scan.listing.within(&candidate.unit).any(is_weights) {
         return Err("no weights are in it".to_owned());
     }
     let is_saved = |other: &Candidate| scan.listing.within(&other.unit).any(|e| is_random(e.name()));
-    let saved = beside.saved(|| {
+    let saved = memo.saved(|| {
         let mut saved: Vec<Candidate> = find(scan).into_iter().filter(is_saved).collect();
         saved.sort_by_key(|unit| unit.step);
         saved

@@ -1,10 +1,10 @@
 //! CatBoost's `save_snapshot=True`: one file `*.cbsnapshot`, by default in `catboost_info`, written under another name and
 //! renamed over the one before, so that what has the name is whole. It begins with the kind of machine that trains.
 
-use super::beside::Beside;
 use super::generic::is_in_step;
 use super::layout::{Layout, Makeup};
 use super::listing::{Entry, Kind};
+use super::memo::Memo;
 use super::unit::{Candidate, Scan};
 
 pub(super) const CATBOOST: Layout =
@@ -20,7 +20,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     files.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, None)?))).collect()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     let file = scan.listing.file(&candidate.unit).ok_or("it is gone")?;
     let head = scan.peek.read(&file.path, 0, HEADS[0].len()).ok_or("it cannot be read")?;
     let is_one = HEADS.iter().any(|known| *known == head);

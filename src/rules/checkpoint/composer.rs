@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use super::ascii::Pattern;
-use super::beside::{Beside, under};
 use super::deepspeed::gapless;
 use super::layout::{Layout, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
+use super::memo::{Memo, under};
 use super::steps::number_after;
 use super::unit::{Candidate, Scan};
 
@@ -41,20 +41,20 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     units.into_iter().filter_map(unit).collect()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     let ranks: BTreeSet<u64> = candidate.paths.iter().filter_map(|p| Some(parts(p)?.2)).collect();
     gapless(&ranks, "rank").map_err(|gap| scan.lacks_rank(format!("the file of {gap} is missing")))?;
     scan.everybody(candidate.newest_ns(scan.listing), &ranks)?;
     if scan.options.world_size != u32::try_from(ranks.len()).ok() {
-        none_lacking(scan, candidate, beside, &ranks)?;
+        none_lacking(scan, candidate, memo, &ranks)?;
     }
     scan.all_whole(candidate)
 }
 
 /// No rank's file is missing that another step or a link shows the rank to write.
-fn none_lacking(scan: &Scan, candidate: &Candidate, beside: &Beside, ranks: &BTreeSet<u64>) -> Result<(), String> {
+fn none_lacking(scan: &Scan, candidate: &Candidate, memo: &Memo, ranks: &BTreeSet<u64>) -> Result<(), String> {
     // By directory and rank: the first that has it.
-    let names = beside.names(|| {
+    let names = memo.names(|| {
         let files = scan.listing.files().filter_map(|file| parts(&file.path).map(|(prefix, _, rank)| (prefix, rank)));
         let links = scan.listing.entries().iter().filter_map(|e| Some((e.path.as_str(), rank_of_link(e)?)));
         let mut names = BTreeMap::new();

@@ -9,9 +9,9 @@ use std::sync::LazyLock;
 use regex::bytes::Regex;
 
 use super::ascii::ascii;
-use super::beside::Beside;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, around, is_below, join, name_of, parent_of};
+use super::memo::Memo;
 use super::order::{self, APART_NS};
 use super::steps::{is_steps, number_after, step_in_stem};
 use super::unit::{Candidate, IN_ITSELF, Scan};
@@ -119,7 +119,7 @@ fn is_fsdps(name: &str) -> bool {
     number_after("pytorch_model_fsdp_", name).is_some() || number_after("optimizer_", name).is_some()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     if candidate.unit == METADATA {
         return Err(IN_ITSELF.to_owned());
     }
@@ -132,7 +132,7 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     let name = name_of(&candidate.unit);
     let is_named_so = name.ends_with(".ckpt") && (name.contains("step=") || name.starts_with("last"));
     // Directories in which one of Lightning's lies.
-    let homes = beside.names(|| {
+    let homes = memo.names(|| {
         let metas = scan.listing.files().filter(|f| f.name() == LIGHTNINGS && f.path != LIGHTNINGS);
         metas.map(|meta| (parent_of(parent_of(&meta.path)).to_owned(), String::new())).collect()
     });

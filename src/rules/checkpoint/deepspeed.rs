@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::beside::Beside;
 use super::generic::with_rest;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
+use super::memo::Memo;
 use super::steps::{number_after, step_in, step_in_stem};
 use super::unit::{Candidate, Scan};
 use super::{pointing, torch_file};
@@ -89,7 +89,7 @@ fn is_lightnings(tag: &str) -> bool {
     name_of(tag) == "checkpoint" && parent_of(tag).ends_with(".ckpt")
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     let inside = join(&candidate.unit, "checkpoint");
     let is_inside = is_lightnings(&inside) && scan.listing.get(&inside).is_some();
     let tag = if is_inside { &inside } else { &candidate.unit };

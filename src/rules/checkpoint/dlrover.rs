@@ -1,9 +1,9 @@
 //! DLRover's flash checkpoints: the tracker `dlrover_latest.txt` is written when every shard has its done-file; a step
 //! up to the tracker's is finished. The stage `._dlrover_ckpt_stage` and `*.done` are never looked at.
 
-use super::beside::Beside;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Kind, join, name_of, parent_of};
+use super::memo::Memo;
 use super::steps::step_in_stem;
 use super::unit::{Candidate, Scan, is_bystander, is_temporary};
 
@@ -35,7 +35,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     units.filter_map(unit).collect()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     let path = join(parent_of(&candidate.unit), TRACKER);
     let text = scan.text(&path).ok_or_else(|| format!("the tracker {path} is not there yet"))?;
     let newest = text.trim().parse::<u64>().map_err(|_| format!("the tracker {path} holds no step"))?;

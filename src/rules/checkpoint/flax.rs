@@ -1,10 +1,10 @@
 //! Flax before Orbax: a file `checkpoint_N`, renamed from `checkpoint_tmp*`, with a directory `checkpoint_N_gda` beside it
 //! where arrays live on several devices; that one has `commit_success.txt` when finished.
 
-use super::beside::Beside;
 use super::generic::is_in_step;
 use super::layout::Layout;
 use super::listing::{Kind, join};
+use super::memo::Memo;
 use super::steps::number_after;
 use super::unit::{Candidate, Scan};
 
@@ -24,7 +24,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     files.filter_map(unit).collect()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     if candidate.entries(scan.listing).next().is_none_or(|e| e.size == 0) {
         return Err("it is empty".to_owned());
     }

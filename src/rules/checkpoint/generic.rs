@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 
 use super::aside::is_copy;
-use super::beside::Beside;
 use super::check::is_weights;
 use super::contest::holds_weights;
 use super::hasty::with_hasty;
 use super::layout::{Layout, Makeup};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
+use super::memo::Memo;
 use super::siblings::together;
 use super::steps::{is_day, is_steps, step_in, step_in_stem};
 use super::unit::{Candidate, Scan, is_bystander, is_temporary};
@@ -144,7 +144,7 @@ fn is_a_part(name: &str) -> bool {
     is_counted || name.ends_with(".distcp")
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     let is_cut = |name: &str| [".tmp", ".part", ".incomplete"].iter().any(|end| name.ends_with(end));
     let unfinished = |e: &&Entry| is_cut(e.name()) || e.name().starts_with(".tmp");
     if let Some(entry) = candidate.entries(scan.listing).find(unfinished) {

@@ -9,9 +9,9 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 
 use super::ascii::Pattern;
-use super::beside::Beside;
 use super::layout::{Layout, Makeup};
 use super::listing::{Kind, Listing, join};
+use super::memo::Memo;
 use super::order::{self, APART_NS};
 use super::steps::number_after;
 use super::unit::{Candidate, Scan};
@@ -86,7 +86,7 @@ fn best_step(scan: &Scan, candidate: &Candidate) -> Option<u64> {
     number_after("checkpoint-", super::listing::name_of(best.best_model_checkpoint?.trim_end_matches('/')))
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     let unit = &candidate.unit;
     let has = |name: &str| scan.listing.get(&join(unit, name)).is_some();
     if has("checkpoint-is-incomplete.txt") {
@@ -114,8 +114,8 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     }
     deepspeed::tags_whole(scan, unit)?;
     dcp::parts_whole(scan, unit)?;
-    resumable(scan, candidate, beside)?;
-    order::as_all_do(candidate, beside.saved(|| find(scan)), |unit| in_order(scan, unit))
+    resumable(scan, candidate, memo)?;
+    order::as_all_do(candidate, memo.saved(|| find(scan)), |unit| in_order(scan, unit))
 }
 
 /// What rank 0 writes before `trainer_state.json` is of the same save. Random states follow it in older versions. A save
@@ -136,14 +136,14 @@ fn in_order(scan: &Scan, unit: &str) -> Result<(), String> {
 }
 
 /// Optimizer, scheduler and the state of each rank's random numbers, unless the trainer saves only the model.
-fn resumable(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
+fn resumable(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     let within = |unit: &str, wanted: &dyn Fn(&str) -> bool| scan.listing.within(unit).any(|e| wanted(e.name()));
     let optimizer = |name: &str| name.starts_with("optimizer") || name.starts_with("global_step");
     let scheduler = |name: &str| name == "scheduler.pt";
     let random = |name: &str| name.starts_with("rng_state") && name.ends_with(".pth");
     let unit = candidate.unit.as_str();
-    let names = beside.names(|| {
-        let all = beside.saved(|| find(scan)).iter().flat_map(|c| scan.listing.within(&c.unit));
+    let names = memo.names(|| {
+        let all = memo.saved(|| find(scan)).iter().flat_map(|c| scan.listing.within(&c.unit));
         all.map(|e| (e.name().to_owned(), String::new())).collect()
     });
     let any_has = |wanted: &dyn Fn(&str) -> bool| names.keys().any(|name| wanted(name));

@@ -5,10 +5,10 @@
 
 use serde::Deserialize;
 
-use super::beside::Beside;
 use super::generic::is_in_step;
 use super::layout::{Layout, Makeup};
 use super::listing::{join, parent_of};
+use super::memo::Memo;
 use super::siblings::together;
 use super::steps::step_in;
 use super::unit::{Candidate, Scan, is_temporary};
@@ -58,7 +58,7 @@ fn backup(scan: &Scan, weights: &str) -> Option<Candidate> {
     Some(Candidate::of(weights.to_owned(), step, paths))
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     scan.all_whole(candidate)?;
     let weights = scan.listing.file(&candidate.unit).ok_or("it is gone")?;
     if weights.name() != WEIGHTS {

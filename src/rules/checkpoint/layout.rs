@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::beside::Beside;
 use super::listing::{join, parent_of};
+use super::memo::Memo;
 use super::unit::{Candidate, Scan};
 
 /// A small file or link beside the units that names the newest one; committed with the unit, restored last.
@@ -37,7 +37,7 @@ pub struct Layout {
     /// Everything of this form, finished or not, in any order. Cheap: names, and at most a pointer file's text.
     pub find: fn(&Scan) -> Vec<Candidate>,
     /// Whether one of them is complete, quiescence apart. Errors: what is missing, in one clause.
-    pub complete: fn(&Scan, &Candidate, &Beside) -> Result<(), String>,
+    pub complete: fn(&Scan, &Candidate, &Memo) -> Result<(), String>,
     /// Whose choice it is what a checkpoint is made of.
     pub makeup: Makeup,
     /// Whether others hand finished models out in this form, to begin from.
@@ -86,7 +86,7 @@ impl Layout {
         name: &'static str,
         evidence: &'static str,
         find: fn(&Scan) -> Vec<Candidate>,
-        complete: fn(&Scan, &Candidate, &Beside) -> Result<(), String>,
+        complete: fn(&Scan, &Candidate, &Memo) -> Result<(), String>,
     ) -> Layout {
         Layout {
             name,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::beside::Beside;
 use super::layout::{Layout, Makeup};
 use super::listing::{Kind, around, is_below, join, name_of, parent_of};
+use super::memo::Memo;
 use super::order::{self, APART_NS};
 use super::steps::{is_steps, step_in_stem};
 use super::unit::{Candidate, Scan, is_bystander, is_temporary};
@@ -41,7 +41,7 @@ fn unit_of<'a>(scan: &Scan, marked: &'a str) -> &'a str {
     around(marked).find(says_a_step).or(top).unwrap_or(marked)
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     scan.all_whole(candidate)
 }
 

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use super::beside::Beside;
 use super::dcp::named_files_there;
 use super::deepspeed::gapless;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
+use super::memo::Memo;
 use super::steps::number_after;
 use super::unit::{Candidate, Scan};
 
@@ -53,7 +53,7 @@ fn holds_ours(scan: &Scan, directory: &Entry, is_pointed_to: bool) -> bool {
     })
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     let unit = &candidate.unit;
     let path = join(parent_of(unit), POINTER);
     let text = scan.text(&path).ok_or_else(|| format!("the pointer {path} is not there yet"))?;

@@ -21,7 +21,6 @@ mod accelerate;
 pub mod address;
 mod ascii;
 mod aside;
-mod beside;
 mod called;
 mod catboost;
 pub mod check;
@@ -44,6 +43,7 @@ pub mod listing;
 pub mod manifest;
 mod marker;
 mod megatron;
+mod memo;
 mod mixed;
 pub mod names;
 mod notes;
@@ -71,11 +71,11 @@ mod xgboost;
 
 use std::collections::BTreeMap;
 
-pub use beside::Beside;
 pub use composer::is_link as is_composers_link;
 pub use halves::of_the_same_save;
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
+pub use memo::Memo;
 pub use mixed::goes_on;
 pub use saved_over::is_of_the_next;
 pub use second_name::{There, copies, there};
@@ -114,7 +114,7 @@ pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(),
     if let Some((entry, why)) = candidate.entries(scan.listing).find_map(|e| Some((e, e.refused()?))) {
         return Err(format!("{}: {why}", entry.path));
     }
-    (found.layout.complete)(scan, candidate, &found.beside)?;
+    (found.layout.complete)(scan, candidate, &found.memo)?;
     let makeup = found.layout.makeup;
     if scan.options.marker.is_some() || makeup == Makeup::Told {
         return Ok(());
@@ -169,14 +169,14 @@ pub struct Found {
     /// Units, finished or not, newest first.
     pub candidates: Vec<Candidate>,
     /// What they are compared with.
-    pub beside: Beside,
+    pub memo: Memo,
     /// Copies without a step, by path, and which unit each is a copy of.
     pub copies: BTreeMap<String, String>,
 }
 
 impl Found {
     fn of(layout: &'static Layout, candidates: Vec<Candidate>) -> Found {
-        Found { layout, candidates, beside: Beside::default(), copies: BTreeMap::new() }
+        Found { layout, candidates, memo: Memo::default(), copies: BTreeMap::new() }
     }
 }
 

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use super::ascii::Pattern;
-use super::beside::{Beside, under};
 use super::layout::Layout;
 use super::listing::{join, name_of, parent_of};
+use super::memo::{Memo, under};
 use super::unit::{Candidate, Scan};
 
 pub(super) const NVRX: Layout = Layout {
@@ -54,7 +54,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     iterations.into_iter().filter_map(unit).collect()
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     let parts: Vec<Part> = candidate.paths.iter().filter_map(|path| part(path)).collect();
     if let Some((path, _)) = candidate.paths.iter().zip(&parts).find(|(_, part)| part.is_dirty) {
         return Err(format!("{path} is still being written"));
@@ -67,9 +67,9 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
         // All that there are; a larger run's may lie there still.
         Some(world) => {
             let is_one = |holder: &str| holder.parse().is_ok_and(|number: u32| number < world);
-            none_lacking(scan, candidate, beside, &parts, |holder| holders.contains(holder) || is_one(holder))?;
+            none_lacking(scan, candidate, memo, &parts, |holder| holders.contains(holder) || is_one(holder))?;
         }
-        None => none_lacking(scan, candidate, beside, &parts, |_| true)?,
+        None => none_lacking(scan, candidate, memo, &parts, |_| true)?,
     }
     scan.all_whole(candidate)
 }
@@ -78,13 +78,13 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
 fn none_lacking(
     scan: &Scan,
     candidate: &Candidate,
-    beside: &Beside,
+    memo: &Memo,
     parts: &[Part],
     counts: impl Fn(&str) -> bool,
 ) -> Result<(), String> {
     let session = parent_of(parent_of(&candidate.unit));
     // By session, holder and rank: the first iteration that has it.
-    let names = beside.names(|| {
+    let names = memo.names(|| {
         let mut names = BTreeMap::new();
         for Part { session, place: (holder, rank), iteration, .. } in
             scan.listing.files().filter_map(|file| part(&file.path))

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::beside::Beside;
 use super::json;
 use super::layout::Layout;
 use super::listing::{Entry, is_below, join, name_of, parent_of};
+use super::memo::Memo;
 use super::steps::{is_steps, step_in_stem};
 use super::unit::{Candidate, IN_ITSELF, Scan};
 
@@ -108,7 +108,7 @@ fn number(name: &str) -> Option<u64> {
     }
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     let unit = &candidate.unit;
     if unit == METADATA {
         return Err(IN_ITSELF.to_owned());
@@ -119,7 +119,7 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     }
     let home = parent_of(unit);
     // What one of the siblings has, this version of Orbax writes.
-    let written = beside.names(|| {
+    let written = memo.names(|| {
         let markers = scan.listing.files().filter(|f| [METADATA, COMMIT].contains(&f.name()) && f.path != f.name());
         let home = |marker: &Entry| parent_of(parent_of(&marker.path)).to_owned();
         markers.map(|marker| (format!("{}/{}", home(marker), marker.name()), String::new())).collect()
@@ -136,7 +136,7 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
         json::json(scan.peek, metadata).map_err(|why| format!("{METADATA}: {why}"))?;
     }
     scan.all_whole(candidate)?;
-    let saved = beside.saved(|| {
+    let saved = memo.saved(|| {
         let saved = scan.listing.entries().iter().filter(|e| has(&e.path, METADATA) || has(&e.path, COMMIT));
         let step = |e: &Entry| scan.step(&e.path, number(e.name())).flatten();
         let mut saved: Vec<Candidate> = saved.map(|e| Candidate::of(e.path.clone(), step(e), Vec::new())).collect();

@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::beside::Beside;
 use super::check;
 use super::generic::with_rest;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{join, name_of, parent_of};
+use super::memo::Memo;
 use super::steps::step_in_stem;
 use super::unit::{Candidate, Scan};
 
@@ -60,7 +60,7 @@ fn shard(path: &str) -> Option<(&str, u32, u32)> {
     Some((prefix, number.parse().ok()?, count.parse().ok()?))
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     let index = format!("{}.index", candidate.unit);
     let index = scan.listing.file(&index).ok_or_else(|| format!("{index} is missing"))?;
     check::table(scan.peek, index).map_err(|why| format!("{}: {why}", index.path))?;
@@ -76,7 +76,7 @@ fn complete(scan: &Scan, candidate: &Candidate, beside: &Beside) -> Result<(), S
     let state = join(parent_of(&candidate.unit), STATE);
     scan.text(&state).ok_or_else(|| format!("the state file {state} is not there yet"))?;
     // By directory and name.
-    let named = beside.names(|| {
+    let named = memo.names(|| {
         let states = scan.listing.files().filter(|f| f.name() == STATE);
         let texts = states.filter_map(|state| Some((parent_of(&state.path), scan.text(&state.path)?)));
         let key = |home: &str, named: &str| (join(home, name_of(named)), String::new());

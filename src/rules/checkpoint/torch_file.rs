@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use super::beside::Beside;
 use super::layout::{Layout, Makeup, Pointer};
 use super::listing::{Entry, Kind, join, name_of, parent_of};
+use super::memo::Memo;
 use super::siblings::together;
 use super::steps::{is_day, is_steps, number_after, step_in, step_in_stem};
 use super::unit::{Candidate, Scan};
@@ -101,7 +101,7 @@ fn step(name: &str) -> Option<u64> {
     if name.starts_with("last") || name.starts_with("hpc_ckpt_") { None } else { step_in(name) }
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     scan.listing.file(&candidate.unit).ok_or("it is gone")?;
     espnets_in_order(scan, candidate)?;
     let mut files = candidate.files(scan.listing).filter(|file| !candidate.is_note(file));

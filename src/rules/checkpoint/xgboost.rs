@@ -1,9 +1,9 @@
 //! XGBoost's `TrainingCheckPoint`: files `NAME_N.ubj`, `.json` or `.pkl`, written in place: settling and the check of the
 //! type decide.
 
-use super::beside::Beside;
 use super::generic::is_in_step;
 use super::layout::{Layout, Makeup};
+use super::memo::Memo;
 use super::siblings::together;
 use super::steps::step_in;
 use super::unit::{Candidate, Scan, is_temporary};
@@ -20,7 +20,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     together(scan.listing, models.collect())
 }
 
-fn complete(scan: &Scan, candidate: &Candidate, _: &Beside) -> Result<(), String> {
+fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     scan.all_whole(candidate)
 }
 

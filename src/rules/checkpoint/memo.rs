@@ -8,12 +8,12 @@ use super::unit::Candidate;
 
 /// Each layout keeps in it what it likes, found at the first question.
 #[derive(Debug, Default)]
-pub struct Beside {
+pub struct Memo {
     names: OnceCell<BTreeMap<String, String>>,
     saved: OnceCell<Vec<Candidate>>,
 }
 
-impl Beside {
+impl Memo {
     /// Names of what is there, and who has it.
     pub(super) fn names(&self, find: impl FnOnce() -> BTreeMap<String, String>) -> &BTreeMap<String, String> {
         self.names.get_or_init(find)
