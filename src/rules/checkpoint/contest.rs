@@ -98,7 +98,7 @@ fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
     let Some(newest) = newest else { return false };
     let (ours, theirs) = (Sure::of(scan, &first.candidates), Sure::of(scan, &other.candidates));
     let is_of_several = first.candidates.iter().any(|c| c.step.is_some() && c.paths.len() > 1);
-    let is_sure = ours.is_told || ours.says.0 || !ours.series.is_empty() || is_of_several;
+    let is_sure = ours.is_told || ours.is_said || !ours.series.is_empty() || is_of_several;
     let steps = || {
         let stepped = other.candidates.iter().filter(|c| c.step.is_some());
         stepped.filter(|c| c.files(scan.listing).any(is_surely_weights))
@@ -206,8 +206,10 @@ pub(super) fn forget_steps(scan: &Scan, candidates: &mut [Candidate]) {
 struct Sure {
     /// Names without their numbers, of which there are several steps.
     series: BTreeSet<String>,
-    /// Whether any name says what its number is, and any of a series.
-    says: (bool, bool),
+    /// Whether any name says what its number is.
+    is_said: bool,
+    /// Whether one of a series does.
+    is_said_in_series: bool,
     /// Whether there is what a file called the best is a copy of.
     beside_best: bool,
     /// Whether the user said where the step is.
@@ -223,21 +225,20 @@ impl Sure {
         let several = all.into_iter().filter(|(_, steps)| steps.len() > 1);
         let series: BTreeSet<String> = several.map(|(series, _)| series).collect();
         let said = |c: &&Candidate| c.step.is_some() && says_step(c);
-        let in_series = candidates.iter().filter(said).any(|c| series.contains(&series_of(&c.unit)));
-        let says = (candidates.iter().any(|c| said(&c)), in_series);
+        let is_said = candidates.iter().any(|c| said(&c));
+        let is_said_in_series = candidates.iter().filter(said).any(|c| series.contains(&series_of(&c.unit)));
         let is_last =
             |c: &Candidate| c.step.is_none() && !is_best(&c.unit) && (is_last(&c.unit) || siblings::is_a_save(c));
         let beside_best = !series.is_empty() || candidates.iter().any(is_last);
         let is_told = scan.options.step.is_some() || scan.options.marker.is_some();
-        Sure { series, says, beside_best, is_told }
+        Sure { series, is_said, is_said_in_series, beside_best, is_told }
     }
 
     /// Whether the number in the name is one beside the others. A bare one (`resnet50.pth`, `metrics_500.json`) is not where
     /// another follows a word for it, unless it counts on and that one does not.
     fn is_step(&self, c: &Candidate) -> bool {
-        let (word, words) = self.says;
-        let counts_on = || !words && self.series.contains(&series_of(&c.unit));
-        self.is_told || !word || says_step(c) || counts_on()
+        let counts_on = || !self.is_said_in_series && self.series.contains(&series_of(&c.unit));
+        self.is_told || !self.is_said || says_step(c) || counts_on()
     }
 }
 

@@ -29,8 +29,9 @@ pub struct Unrecognised {
     /// Looks, and pauses between them without a change, in a row.
     looks: u32,
     quiet: u32,
-    /// When the first of them was.
-    since: (Duration, Duration),
+    /// When the first of them was, and the last that saw a change.
+    begun: Duration,
+    changed: Duration,
     is_told: bool,
 }
 
@@ -59,16 +60,16 @@ impl Unrecognised {
             return None;
         }
         let is_same = new.len() == self.new.len() && new.iter().zip(&self.new).all(|(now, old)| now == old);
-        self.since.0 = if self.looks == 0 { now } else { self.since.0 };
-        self.since.1 = if is_same { self.since.1 } else { now };
+        self.begun = if self.looks == 0 { now } else { self.begun };
+        self.changed = if is_same { self.changed } else { now };
         (self.looks, self.quiet) = (self.looks + 1, if is_same { self.quiet + 1 } else { 0 });
         self.new = new;
         let lasts = |since: Duration, least: Duration| now.saturating_sub(since) >= least;
         self.is_told = match settle {
             None => units.is_empty() || self.new.iter().any(is_numbered),
             Some(settle) => {
-                self.quiet >= QUIET_LOOKS && lasts(self.since.1, settle)
-                    || self.looks >= ALL_LOOKS && lasts(self.since.0, settle * ALL_LOOKS)
+                self.quiet >= QUIET_LOOKS && lasts(self.changed, settle)
+                    || self.looks >= ALL_LOOKS && lasts(self.begun, settle * ALL_LOOKS)
             }
         };
         self.is_told.then_some(&self.new)
