@@ -162,9 +162,8 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> 
 mod tests {
     use super::super::check::tests::{hdf5_of, safetensors_of, table_of, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, complete_units_with, reason};
+    use super::super::tests::{complete_units, complete_units_with, newest, reason, recognised};
     use super::super::unit::Options;
-    use super::super::{Scan, recognise};
 
     #[test]
     fn all_files_of_a_steps_directory_are_one_checkpoint_whatever_libraries_wrote_them() {
@@ -185,11 +184,9 @@ mod tests {
                 memory.with(&format!("{unit}/optimizer.safetensors"), safetensors_of(b"w"))
             };
             let memory = [100, 200].into_iter().fold(Memory::default(), of);
-            let (listing, options) = (memory.listing(), Options::default());
-            let found = recognise(&Scan { listing: &listing, peek: &memory, options: &options }).expect("is known");
-            let newest = &found.candidates[0];
-            assert_eq!((newest.unit.as_str(), newest.step), (format!("{home}step-200").as_str(), Some(200)), "{name}");
-            assert_eq!(newest.files(&listing).count(), 2, "{home}{name}");
+            let newest = newest(&memory);
+            assert_eq!(newest.files(&memory.listing()).count(), 2, "{home}{name}");
+            assert_eq!((newest.unit, newest.step), (format!("{home}step-200"), Some(200)), "{name}");
             assert_eq!(complete_units(&memory).len(), 2, "{home}{name}");
         }
     }
@@ -211,10 +208,10 @@ mod tests {
                 let with = |memory: Memory, name: &&str| memory.with(&format!("{unit}/{name}"), safetensors_of(b"w"));
                 names.iter().fold(save(memory, &unit), with)
             });
-            let (listing, options) = (memory.listing(), Options::default());
-            let found = recognise(&Scan { listing: &listing, peek: &memory, options: &options }).expect("is known");
             assert_eq!(complete_units(&memory).len(), 2, "{names:?}");
-            found.candidates.iter().map(|unit| unit.files(&listing).count()).collect::<Vec<_>>()
+            recognised(&memory, &Options::default(), |found, scan| {
+                found.candidates.iter().map(|unit| unit.files(scan.listing).count()).collect::<Vec<_>>()
+            })
         };
         let (files, others) = (
             ["ema.safetensors", "a/loader.bin"],
@@ -228,9 +225,9 @@ mod tests {
             assert_eq!((of(&tensorflow, other), of(&deepspeed, other)), (vec![2, 2], vec![1, 1]), "{other:?}");
         }
         let two = tensorflow(tensorflow(Memory::default(), "step-1/a"), "step-1/b").with("step-1/w.bin", "x");
-        let (listing, options) = (two.listing(), Options::default());
-        let found = recognise(&Scan { listing: &listing, peek: &two, options: &options }).expect("is known");
-        assert!(found.candidates.iter().all(|unit| unit.paths.len() == 2), "whose the others are nobody knows");
+        let has_two =
+            recognised(&two, &Options::default(), |found, _| found.candidates.iter().all(|unit| unit.paths.len() == 2));
+        assert!(has_two, "whose the others are nobody knows");
     }
 
     #[test]

@@ -204,20 +204,18 @@ fn kind(file: &Candidate) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::check::tests::{hdf5_of, safetensors_of, zip_of};
+    use super::super::check::tests::{safetensors_of, whole_file, zip_of};
     use super::super::listing::tests::Memory;
-    use super::super::tests::{complete_units, reason};
+    use super::super::tests::{self, complete_units, reason};
     use super::super::{Entry, Kind, Listing, Options, Scan, complete, recognise};
 
     fn saved(names: &[&str]) -> Memory {
-        names.iter().fold(Memory::default(), |memory, name| memory.with(name, zip_of(b"w", b"")))
+        Memory::default().saved(names)
     }
 
     /// What is committed of the newest.
     fn newest(memory: &Memory) -> Vec<String> {
-        let (listing, options) = (memory.listing(), Options::default());
-        let scan = Scan { listing: &listing, peek: memory, options: &options };
-        recognise(&scan).expect("something is recognised").candidates.remove(0).paths
+        tests::newest(memory).paths
     }
 
     #[test]
@@ -259,8 +257,7 @@ mod tests {
             &["last.pt", "last_optim.pt", "last_ema.pt"],
             &["encoder.h5", "decoder_A.h5", "decoder_B.h5"],
         ] {
-            let bytes = |name: &str| if name.ends_with(".h5") { hdf5_of(2, b"w", 0) } else { zip_of(b"w", b"") };
-            let memory = save.iter().fold(Memory::default(), |memory, name| memory.with(name, bytes(name)));
+            let memory = saved(save);
             let mut names = save.to_vec();
             names.sort_unstable();
             assert_eq!(newest(&memory), names);
@@ -269,7 +266,7 @@ mod tests {
             assert_eq!(complete_units(&memory), [((*model).to_owned(), None)]);
             // One of them is as old as can be, and another is being written.
             assert_eq!(newest(&memory.clone().at(save[0], 9_000_000_000_000)), names);
-            let torn = memory.with(save[1], &bytes(save[1])[..30]);
+            let torn = memory.with(save[1], &whole_file(save[1])[..30]);
             assert_eq!(complete_units(&torn), [], "{save:?}");
         }
     }
@@ -335,12 +332,7 @@ mod tests {
             &["actor_20.weights.h5", "critic_20.weights.h5"],
             &["a_20.ubj", "b_20.ubj"],
         ] {
-            let bytes = |name: &str| match name.rsplit('.').next() {
-                Some("h5") => hdf5_of(2, b"w", 0),
-                Some("ubj") => b"{}".to_vec(),
-                _ => zip_of(b"w", b""),
-            };
-            let memory = step.iter().fold(Memory::default(), |memory, name| memory.with(name, bytes(name)));
+            let memory = saved(step);
             assert_eq!((complete_units(&memory).len(), newest(&memory).len()), (1, step.len()), "{step:?}");
         }
     }
@@ -358,15 +350,7 @@ mod tests {
             ("last_model.safetensors", "last_optimizer.pt"),
             ("model.pt", "rng.pkl"),
         ] {
-            let bytes = |name: &str| match name.rsplit('.').next() {
-                Some("safetensors") => safetensors_of(b"w"),
-                Some("h5") => hdf5_of(2, b"w", 0),
-                Some("ubj") => b"{}".to_vec(),
-                Some("pkl") => b"\x80\x04.".to_vec(),
-                _ => zip_of(b"w", b""),
-            };
-            let memory = Memory::default().with(unit, bytes(unit));
-            let both = memory.with(other, bytes(other));
+            let both = saved(&[unit, other]);
             assert_eq!(
                 complete_units(&both).iter().map(|unit| &unit.0).collect::<Vec<_>>(),
                 [unit],
