@@ -5,7 +5,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{Trainit, binary};
+use crate::support::{Trainit, binary, first_child};
 
 /// An odd state to be started in.
 #[derive(Clone, Copy, Debug)]
@@ -133,8 +133,7 @@ fn without_proc_the_tree_is_stopped_all_the_same_as_pid_1() {
     let prefix = ["unshare", "--mount", "--pid", "--fork", "--kill-child=SIGKILL", "sh", "-c", script];
     let running = Trainit::through(&prefix, ["run", "--", "sh", "-c", command]).start();
     running.after_line("ready");
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", running.pid())).unwrap();
-    crate::support::send(children.trim().parse().unwrap(), libc::SIGTERM);
+    crate::support::send(first_child(running.pid()).unwrap(), libc::SIGTERM);
     let done = running.finish().expect_code(143);
     assert!(done.out().contains("drained"), "{}", done.out());
     assert_eq!(done.verdict()["child_code"], 4);

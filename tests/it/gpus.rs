@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::fake_nvml::{Driver, FakeNvml};
-use crate::support::{Finished, Trainit, eventually, is_alive, send};
+use crate::support::{Finished, Trainit, eventually, has_gpus, is_alive, send};
 
 fn object(done: &crate::support::Finished) -> Value {
     serde_json::from_str(&done.out()).unwrap_or_else(|e| panic!("{e}: {}", done.out()))
@@ -57,6 +57,9 @@ fn the_library_is_found_by_the_loader_s_own_search_too() {
 
 #[test]
 fn the_toolkits_stub_is_never_taken() {
+    if has_gpus() {
+        return;
+    }
     let fake = FakeNvml::new(&[]);
     let stubs = fake.path("stubs");
     std::fs::create_dir(&stubs).unwrap();
@@ -68,6 +71,9 @@ fn the_toolkits_stub_is_never_taken() {
 
 #[test]
 fn a_machine_without_nvidia_is_no_problem_and_exit_0() {
+    if has_gpus() {
+        return;
+    }
     let done = Trainit::new(["gpus", "--json"]).output().expect_code(0);
     let expected = json!({"gpus": [], "driver_version": null, "cuda_version": null, "source": "none", "problem": null});
     assert_eq!(object(&done), expected);
@@ -75,6 +81,9 @@ fn a_machine_without_nvidia_is_no_problem_and_exit_0() {
 
 #[test]
 fn why_no_gpu_is_found_is_said_in_the_same_line() {
+    if has_gpus() {
+        return;
+    }
     let fake = FakeNvml::new(&["nvmlInit_v2 return 9"]);
     for command in ["gpus", "inspect"] {
         let line = |done: Finished| {
@@ -92,6 +101,9 @@ fn why_no_gpu_is_found_is_said_in_the_same_line() {
 
 #[test]
 fn a_named_library_that_is_missing_is_a_problem() {
+    if has_gpus() {
+        return;
+    }
     let done = Trainit::new(["gpus", "--json"]).env("TRAINIT_NVML_LIBRARY", "/nowhere/libnvidia-ml.so.1").output();
     let object = object(&done.expect_code(0));
     assert!(problem(&object).contains("/nowhere/libnvidia-ml.so.1"), "{object}");
@@ -100,6 +112,9 @@ fn a_named_library_that_is_missing_is_a_problem() {
 
 #[test]
 fn a_driver_without_gpus_is_no_problem() {
+    if has_gpus() {
+        return;
+    }
     let object = FakeNvml::new(&["gpus 0"]).gpus();
     assert_eq!((&object["gpus"], &object["problem"], &object["source"]), (&json!([]), &Value::Null, &json!("nvml")));
 }
@@ -142,6 +157,9 @@ fn a_crash_in_the_driver_is_reported_with_its_signal_and_place() {
 
 #[test]
 fn every_refusal_of_nvml_is_a_problem_with_its_meaning() {
+    if has_gpus() {
+        return;
+    }
     let cases = [
         (9, "driver not loaded"),
         (4, "start the container with GPUs"),
@@ -404,6 +422,9 @@ const INFORMATION: &str = "mkdir /proc/driver/nvidia/gpus/0000:00:04.0 && printf
 
 #[test]
 fn gpus_without_nvml_are_counted_by_their_device_nodes() {
+    if has_gpus() {
+        return;
+    }
     if !crate::support::is_root() {
         eprintln!("skipped: needs root for a /dev of its own");
         return;
@@ -531,6 +552,9 @@ fn a_demand_that_is_met_tells_the_command_nvmls_count() {
 
 #[test]
 fn a_demand_on_a_hanging_driver_is_unmet_in_time_with_the_reason() {
+    if has_gpus() {
+        return;
+    }
     let fake = FakeNvml::new(&["nvmlInit_v2 hang"]);
     for (flag, value) in [("--require-gpus", "1"), ("--nproc", "gpu")] {
         let run = ["run", flag, value, "--gpu-timeout", "300ms", "--", "echo", "ran"];
@@ -542,6 +566,9 @@ fn a_demand_on_a_hanging_driver_is_unmet_in_time_with_the_reason() {
 
 #[test]
 fn a_demand_on_a_driver_that_fails_is_202_with_device_nodes_and_without() {
+    if has_gpus() {
+        return;
+    }
     let run = ["run", "--require-gpus", "2", "--min-driver", "535", "--", "echo", "ran"];
     for (line, why) in [
         ("nvmlInit_v2 return 18", "only a new container cures it"),
@@ -568,6 +595,9 @@ fn a_demand_on_a_driver_that_fails_is_202_with_device_nodes_and_without() {
 
 #[test]
 fn a_demand_where_device_nodes_are_without_their_driver_is_202_and_without_nodes_125() {
+    if has_gpus() {
+        return;
+    }
     let fake = FakeNvml::new(&["nvmlInit_v2 return 9"]);
     let run = ["run", "--require-gpus", "1", "--", "echo", "ran"];
     let done = fake.trainit(&run).output().expect_code(125);

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::cgroup::Cgroup;
-use crate::support::{Finished, Trainit, eventually, is_root, send};
+use crate::support::{Finished, Trainit, eventually, first_child, is_root, send};
 
 /// A file system on a loop device that can be frozen: whoever writes to it then sleeps where no signal reaches.
 struct Freezer {
@@ -55,8 +55,7 @@ fn what_not_even_sigkill_ends_is_named_and_left_behind_within_its_bound() {
     let running = trainit.start();
     running.after_line("ready");
     assert!(freezer.run("fsfreeze", "-f"));
-    let children = format!("/proc/{0}/task/{0}/children", running.pid());
-    let child: i32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    let child = first_child(running.pid()).unwrap();
     drop(go);
     eventually("it is stuck", || {
         std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| stat.contains("(dd) D"))

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "a fault is made with ptrace")]
 
-use crate::support::{Trainit, eventually, is_alive, send};
+use crate::support::{Trainit, eventually, first_child, is_alive, send};
 
 fn status_of(pid: i32, field: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -48,8 +48,7 @@ fn in_a_shared_pid_namespace_it_adopts_and_stops_its_own_and_touches_nobody_else
     for who in ["neighbour ready", "main ready", "orphan ready", "stubborn ready"] {
         running.after_line(who);
     }
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", running.pid())).unwrap();
-    send(children.trim().parse().unwrap(), libc::SIGUSR2);
+    send(first_child(running.pid()).unwrap(), libc::SIGUSR2);
     let done = running.finish().expect_code(3);
     let out = done.out();
     assert!(out.contains("orphan drained") && out.contains("neighbour lives"), "{out}");
@@ -186,13 +185,9 @@ fn traps_cont(pid: i32) -> bool {
 fn as_pid_1_it_does_not_stop_itself_and_keeps_its_deadline() {
     let running = Trainit::pid1(["run", "--stop-grace", "300ms", "--", "bash", "-c", "echo ready; sleep 1000"]).start();
     running.after_line("ready");
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", running.pid())).unwrap();
-    let inner: i32 = children.trim().parse().unwrap();
+    let inner = first_child(running.pid()).unwrap();
     send(inner, libc::SIGTSTP);
-    let passed_on = || {
-        let below = std::fs::read_to_string(format!("/proc/{inner}/task/{inner}/children")).unwrap_or_default();
-        below.trim().parse().is_ok_and(|command| state_of(command) == 'T')
-    };
+    let passed_on = || first_child(inner).is_some_and(|command| state_of(command) == 'T');
     eventually("the command is stopped", passed_on);
     assert_ne!(state_of(inner), 'T');
     send(inner, libc::SIGTERM);

@@ -309,6 +309,21 @@ pub fn is_alive(pid: i32) -> bool {
         .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with('Z'))
 }
 
+/// The oldest child of a process without other threads that have any: beside the command, trainit may watch real GPUs.
+pub fn first_child(pid: i32) -> Option<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether the driver of real GPUs is loaded here, so that nothing can be seen of a machine without any.
+pub fn has_gpus() -> bool {
+    let has_driver = std::path::Path::new("/proc/driver/nvidia").exists();
+    if has_driver {
+        eprintln!("skipped: a machine without GPUs (this one has an NVIDIA driver)");
+    }
+    has_driver
+}
+
 /// Whether the tests run as root: namespaces, mounts, device nodes.
 pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
