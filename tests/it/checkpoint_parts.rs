@@ -94,6 +94,11 @@ fn a_step_that_is_saved_in_a_directory_for_each_of_its_parts_is_committed_and_pu
             ["models/model_2.pt", "optims/optim_2.pt"],
             "model_2.pt",
         ),
+        (
+            r#"mkdir -p "$D/models" "$D/optims"; echo $n >"$D/models/model_$n.bin"; echo $n >"$D/optims/optim_$n.pt""#,
+            ["models/model_2.bin", "optims/optim_2.pt"],
+            "model_2.bin",
+        ),
     ] {
         let place = Place::new();
         let done = run(&place, &[], &format!("for n in 1 2; do {script}; committed $n; done")).expect_code(0);

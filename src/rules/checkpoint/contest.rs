@@ -13,7 +13,7 @@ use super::listing::{Listing, name_of, parent_of};
 use super::order::is_later;
 use super::steps::is_steps;
 use super::unit::{Candidate, Scan};
-use super::{Found, check, complete, hasty, saved_over, siblings};
+use super::{Found, check, complete, halves, hasty, saved_over, siblings};
 
 /// Leaves out the copies (in `wandb`) where there are others.
 pub(super) fn without_copies(candidates: &mut Vec<Candidate>) {
@@ -35,6 +35,7 @@ pub(super) fn gives_way(scan: &Scan, first: &Found, other: &Found) -> bool {
     (is_stray(first) || is_before()) && holds_steps(scan, other)
         || saved_over::are_parts(scan, first, other)
         || hasty::are_over(scan, first, other)
+        || halves::are_parts_of(scan, first, other)
         || is_overtaken(scan, first, other)
 }
 
@@ -55,7 +56,8 @@ pub(super) fn without(mut other: Found, first: &Found) -> Found {
 pub(super) fn is_doubtful(scan: &Scan, first: &Found) -> bool {
     let has_younger = |newest: i64| scan.listing.files().any(|f| is_later(f.mtime_ns, newest) && is_surely_weights(f));
     let may_be_overtaken = || newest_of_steps(scan, first).is_some_and(has_younger);
-    are_copies(&first.candidates) || is_stray(first) || is_a_beginning(scan, first) || may_be_overtaken()
+    let are_parts = halves::are_nothing_alone(first);
+    are_copies(&first.candidates) || are_parts || is_stray(first) || is_a_beginning(scan, first) || may_be_overtaken()
 }
 
 /// Models as they are handed out: with neither a trainer's state nor a step that is finished.

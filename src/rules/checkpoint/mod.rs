@@ -19,6 +19,7 @@
 
 mod accelerate;
 pub mod address;
+mod apart;
 mod ascii;
 mod aside;
 mod called;

@@ -90,9 +90,10 @@ pub(super) fn as_before<'a>(
     let saved = |step: u64, units: Vec<&'a Candidate>| {
         let files = units.into_iter().flat_map(|o| {
             let within = move |path: &'a str| path.strip_prefix(o.unit.as_str())?.strip_prefix('/');
-            let name = move |f: &'a Entry| if inside { within(&f.path) } else { Some(f.path.as_str()) };
+            // What lies elsewhere is called by its whole path.
+            let name = move |f: &'a Entry| within(&f.path).filter(|_| inside).unwrap_or(&f.path);
             // What each save writes over is of one of them only.
-            o.entries(scan.listing).filter(matters).filter(|f| !o.is_fixed(&f.path)).filter_map(name)
+            o.entries(scan.listing).filter(matters).filter(|f| !o.is_fixed(&f.path)).map(name)
         });
         Saved { names: files.filter(|name| !only_ranks || siblings::is_of_a_rank(name)).collect(), step }
     };
@@ -161,12 +162,17 @@ fn matters(entry: &&Entry) -> bool {
         && (RECORDS.contains(&name) || is_weights(name) && !name.ends_with(".json") && counted(name).is_none())
 }
 
+/// Whether a name says that it is made of a checkpoint, and is none.
+pub(super) fn is_made_later(name: &str) -> bool {
+    LATER.iter().any(|word| name.contains(word))
+}
+
 /// Whether this may not be missing. Ranks that are known not to be there save nothing.
 fn counts(scan: &Scan, name: &str) -> bool {
     let world = scan.options.world_size.map_or(u64::MAX, u64::from);
     let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
     let mut numbers = stem.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<u64>().ok());
-    !LATER.iter().any(|word| name.contains(word)) && numbers.all(|number| number < world)
+    !is_made_later(name) && numbers.all(|number| number < world)
 }
 
 impl Scan<'_> {

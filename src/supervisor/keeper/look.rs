@@ -54,7 +54,7 @@ impl Local {
             best: (found.layout.best_step)(scan, candidate),
             age: age(scan, candidate),
             is_less: false,
-            other: of_the_same_save(scan, candidate, &found.candidates).map(|other| other.unit.clone()),
+            other: of_the_same_save(scan, candidate, &found.candidates),
         }
     }
 
