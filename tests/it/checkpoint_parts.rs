@@ -119,6 +119,33 @@ fn a_step_that_is_saved_in_a_directory_for_each_of_its_parts_is_committed_and_pu
 }
 
 #[test]
+fn what_each_save_writes_over_elsewhere_comes_back_with_its_step_or_its_model() {
+    for (save, names, unit) in [
+        (
+            r#"mkdir -p "$D/out/ckpts/step-$n"; echo $n >"$D/out/ckpts/step-$n/model.bin"; echo $n >"$D/out/state.json""#,
+            ["out/ckpts/step-2/model.bin", "out/state.json"],
+            "step-2",
+        ),
+        (
+            r#"mkdir -p "$D/ckpts/step-$n"; echo $n >"$D/ckpts/step-$n/model.bin"; echo $n >"$D/optimizer.pt""#,
+            ["ckpts/step-2/model.bin", "optimizer.pt"],
+            "step-2",
+        ),
+        (
+            r#"mkdir -p "$D/model" "$D/optim"; echo $n >"$D/model/last.pt"; echo $n >"$D/optim/last.pt""#,
+            ["model/last.pt", "optim/last.pt"],
+            "last.pt",
+        ),
+    ] {
+        let place = Place::new();
+        let done = run(&place, &[], &format!("for n in 1 2; do {save}; committed $n; done")).expect_code(0);
+        assert!(!done.err().contains("NOT"), "{}", done.err());
+        assert_eq!(next_start(&place, &[]), (names.map(str::to_owned).to_vec(), unit.to_owned()));
+        assert!(names.iter().all(|name| fs::read_to_string(place.local().join(name)).unwrap() == "2\n"));
+    }
+}
+
+#[test]
 fn half_of_a_step_in_directories_that_say_nothing_of_a_part_is_told_of_and_a_copy_is_not() {
     let save = |other: &str| {
         let place = Place::new();

@@ -15,7 +15,7 @@ use super::roles::{Role, Said};
 use super::siblings::{is_exported, said, with_others};
 use super::steps::step_in;
 use super::unit::{Candidate, Scan, is_bystander};
-use super::{Found, Kind, Makeup, second_name, strangers};
+use super::{Found, Kind, Makeup, halves, second_name, strangers};
 
 /// Where there is no step before, what is of the same save was written within this of it.
 const TOGETHER_NS: i64 = 60_000_000_000;
@@ -45,6 +45,32 @@ fn homes(units: &[Candidate]) -> BTreeMap<String, Steps> {
     homes
 }
 
+/// The steps whose saves write over what lies in this directory: those in it; else those in the only directory of steps right
+/// below it, or beside it or around it where it is called by the state that it holds.
+fn steps_of<'a>(homes: &'a BTreeMap<String, Steps>, directory: &str) -> Option<&'a Steps> {
+    let (around, has_state) = (parent_of(directory), holds_state(directory));
+    let is_near = |home: &String| {
+        let is_below = parent_of(home) == directory && !home.is_empty();
+        is_below || has_state && (home == around || parent_of(home) == around)
+    };
+    let mut near = homes.iter().filter(|(home, _)| is_near(home)).map(|(_, steps)| steps);
+    homes.get(directory).or_else(|| near.next().filter(|_| near.next().is_none()))
+}
+
+fn holds_state(directory: &str) -> bool {
+    matches!(halves::of_directory(directory), Some(Role::Beside | Role::Some))
+}
+
+/// Whether what was taken for a checkpoint without a step may be a part of the steps in this very directory, or near it.
+fn may_be_part(unit: &Candidate, homes: &BTreeMap<String, Steps>) -> bool {
+    let is_nothing_alone =
+        || unit.step.is_none() && unit.paths.iter().all(|path| halves::role(path) == Some(Role::Beside));
+    if homes.contains_key(parent_of(&unit.unit)) {
+        return strangers::is_stranger(unit, |_| true);
+    }
+    is_nothing_alone() && !is_best(&unit.unit)
+}
+
 /// Whether what an earlier layout found, without a step, is what is saved over beside the other's steps, and no checkpoint.
 pub(super) fn are_parts(scan: &Scan, first: &Found, other: &Found) -> bool {
     if first.layout.makeup != Makeup::OneFile || first.candidates.iter().any(|unit| unit.step.is_some()) {
@@ -57,9 +83,9 @@ pub(super) fn are_parts(scan: &Scan, first: &Found, other: &Found) -> bool {
     };
     let has_models = |steps: &Steps| steps.iter().any(|at| is_model(&other.candidates[*at]));
     let is_part = |unit: &Candidate| {
-        let is_nothing_alone = unit.paths.iter().all(|path| said(path).role == Some(Role::Beside));
-        let steps = homes.get(parent_of(&unit.unit)).filter(|steps| is_nothing_alone || has_models(steps));
-        steps.is_some() && strangers::is_stranger(unit, |_| true)
+        let is_nothing_alone = unit.paths.iter().all(|path| halves::role(path) == Some(Role::Beside));
+        let steps = steps_of(&homes, parent_of(&unit.unit)).filter(|steps| is_nothing_alone || has_models(steps));
+        steps.is_some() && may_be_part(unit, &homes)
     };
     // With a model of another library it is a whole save.
     let units = with_others(scan, first.candidates.clone());
@@ -72,7 +98,7 @@ pub(super) fn drawn_in(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> {
     let homes = homes(&units);
     let mut all = units;
     for at in 0..all.len() {
-        let steps = homes.get(parent_of(&all[at].unit)).filter(|_| strangers::is_stranger(&all[at], |_| true));
+        let steps = steps_of(&homes, parent_of(&all[at].unit)).filter(|_| may_be_part(&all[at], &homes));
         for path in steps.map_or(Vec::new(), |_| std::mem::take(&mut all[at].paths)) {
             let file = scan.listing.get(&path);
             file.zip(steps).into_iter().for_each(|(file, steps)| add(scan, &mut all, steps, file));
@@ -85,26 +111,30 @@ pub(super) fn drawn_in(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> {
 /// Adds the others, which no layout takes for a checkpoint.
 pub(super) fn with_files(scan: &Scan, found: &mut Found) {
     let taken: BTreeSet<String> = found.candidates.iter().flat_map(|unit| &unit.paths).cloned().collect();
-    for (home, steps) in homes(&found.candidates) {
+    let homes = homes(&found.candidates);
+    let mut near: BTreeSet<&str> = homes.keys().flat_map(|home| [home.as_str(), parent_of(home)]).collect();
+    let states = scan.listing.directories().map(|directory| directory.path.as_str()).filter(|path| holds_state(path));
+    near.extend(states);
+    for directory in near {
+        let Some(steps) = steps_of(&homes, directory) else { continue };
         // What lies under other names as well is one file.
         if steps.iter().take(2).any(|at| !second_name::copies(scan, found, &found.candidates[*at]).is_empty()) {
             continue;
         }
+        let is_here = homes.contains_key(directory);
         let beside =
-            scan.listing.within(&home).filter(|f| !taken.contains(&f.path) && !found.copies.contains_key(&f.path));
-        let files: Vec<&Entry> = beside.filter(|f| is_of_a_save(scan, f, &steps, &found.candidates)).collect();
+            scan.listing.within(directory).filter(|f| !taken.contains(&f.path) && !found.copies.contains_key(&f.path));
+        let files: Vec<&Entry> = beside.filter(|f| is_of_a_save(scan, f, steps, &found.candidates, is_here)).collect();
         for file in files {
-            add(scan, &mut found.candidates, &steps, file);
+            add(scan, &mut found.candidates, steps, file);
         }
     }
 }
 
 /// Whether what the newest of its directory has of such files is of its own save, and not of the one before.
 pub(super) fn are_current(unit: &Candidate, all: &[Candidate]) -> bool {
-    let is_anothers = |path: &String| {
-        let said = Said::by(path);
-        is_state(&said) && all.iter().any(|other| other.step < unit.step && other.is_fixed(path))
-    };
+    let is_anothers =
+        |path: &String| is_state(&said(path)) && all.iter().any(|other| other.step < unit.step && other.is_fixed(path));
     unit.step.is_none() || !unit.fixed.iter().any(is_anothers)
 }
 
@@ -138,11 +168,13 @@ fn is_state(said: &Said) -> bool {
 }
 
 /// Whether a save writes over it: state by its name; or what else was written since the step before, and not long after this.
-fn is_of_a_save(scan: &Scan, file: &Entry, steps: &Steps, units: &[Candidate]) -> bool {
+/// What lies elsewhere (not `is_here`) is one by its name only, or a note.
+fn is_of_a_save(scan: &Scan, file: &Entry, steps: &Steps, units: &[Candidate], is_here: bool) -> bool {
     let name = file.name();
     let said = Said::by(name);
     let has_step = step_in(name).is_some() || scan.step(&file.path, None).flatten().is_some();
     let is_note = is_text(name);
+    let is_state = is_state(&said) || !is_here && holds_state(parent_of(&file.path));
     if file.refused().is_some() || file.size == 0 || has_step || said.role == Some(Role::Model) || said.may_be_whole {
         return false;
     }
@@ -150,15 +182,18 @@ fn is_of_a_save(scan: &Scan, file: &Entry, steps: &Steps, units: &[Candidate]) -
         return false;
     }
     let is_one = match is_note {
-        true => is_state(&said) || name.ends_with(".json"),
-        false => is_weights(name) || is_state(&said) && !is_exported(name) && !is_database(name),
+        true => is_state || name.ends_with(".json"),
+        false => is_weights(name) || is_state && !is_exported(name) && !is_database(name),
     };
     let newest = &units[steps[0]];
     if !is_one || file.kind != Kind::File {
         return false;
     }
-    if is_state(&said) && !is_note {
+    if is_state && !is_note {
         return true;
+    }
+    if !is_here && !is_note {
+        return false;
     }
     let time = newest.files(scan.listing).map(|f| f.mtime_ns).max().unwrap_or(0);
     let before = steps.get(1).map(|at| units[*at].newest_ns(scan.listing));
@@ -303,6 +338,39 @@ mod tests {
         // Where times tell nothing, it is the newest's.
         let at_once = [("model_1.pt", 60), ("optimizer.pt", 60), ("model_2.pt", 60)];
         assert!(found(&saved(&at_once)).1);
+    }
+
+    #[test]
+    fn what_is_written_over_around_the_steps_or_beside_them_by_its_directorys_name_is_theirs() {
+        for (step, other) in [
+            ("out/checkpoints/step-#/w.safetensors", "out/state.json"),
+            ("checkpoints/step-#.pt", "state.json"),
+            ("checkpoints/step-#/w.safetensors", "optimizer.pt"),
+            ("checkpoints/epoch_#.pt", "optimizer.pt"),
+            ("checkpoints/step-#/w.safetensors", "state/optimizer.pt"),
+            ("step-#/w.safetensors", "optimizer/adam.npz"),
+            ("models/model_#.pt", "optimizer/latest.pt"),
+        ] {
+            let (one, two) = (step.replace('#', "1"), step.replace('#', "2"));
+            let (newest, is_as_before, _) = found(&saved(&[(&one, 60), (&two, 120), (other, 121)]));
+            assert_eq!(
+                (newest.step, &newest.fixed[..], is_as_before),
+                (Some(2), &[other.to_owned()][..], true),
+                "{other}"
+            );
+        }
+        for (step, other) in [
+            ("out/checkpoints/step-#/w.safetensors", "out/losses.npz"),
+            ("a/b/step-#/w.safetensors", "state.json"),
+            ("out/checkpoints/step-#/w.safetensors", "out/other/optimizer.bin"),
+            ("out/checkpoints/step-#/w.safetensors", "out/model.safetensors"),
+        ] {
+            let (one, two) = (step.replace('#', "1"), step.replace('#', "2"));
+            let newest = found(&saved(&[(&one, 60), (&two, 120), (other, 121)])).0;
+            assert_eq!((newest.step, newest.fixed.len()), (Some(2), 0), "{other}");
+        }
+        let runs = ["a/step-1/w.safetensors", "b/step-2/w.safetensors", "state.json"].map(|name| (name, 60));
+        assert!(found(&saved(&runs)).0.fixed.is_empty(), "whose it is nobody knows");
     }
 
     #[test]
