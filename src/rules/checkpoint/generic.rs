@@ -1,6 +1,7 @@
 //! No format known: a file or directory at the top whose name carries a step and whose files pass the checks of their
 //! types. Temporary names, dot files and zero-length files are never checkpoints; nor are, beside
-//! weights, texts and pictures. Where there is nothing of the kind at the top, directories of steps further down are.
+//! weights, texts and pictures. Where there is nothing of the kind at the top, directories of steps further down are, else
+//! files ([`super::deeper`]).
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use super::memo::Memo;
 use super::siblings::together;
 use super::steps::{is_day, is_steps, step_in, step_in_stem};
 use super::unit::{Candidate, Scan, is_bystander, is_temporary};
-use super::{keras, torch_file};
+use super::{deeper, keras, torch_file};
 
 pub(super) const GENERIC: Layout = Layout {
     makeup: Makeup::Anybodys,
@@ -31,7 +32,12 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let is_others = |name: &str| scan.options.format.is_none() && (torch_file::is_ours(name) || keras::is_model(name));
     if units.iter().all(|unit| holds_results(scan, unit) || is_others(&unit.unit)) {
         let directories = scan.listing.directories().filter(|d| d.path.contains('/') && is_step_of_run(scan, &d.path));
-        units.extend(directories.filter_map(|directory| unit(scan, directory)));
+        let mut deeper: Vec<Candidate> = directories.filter_map(|directory| unit(scan, directory)).collect();
+        if deeper.is_empty() {
+            deeper = deeper::files(scan);
+            deeper.retain(|file| !is_others(&file.unit) && !is_a_part(name_of(&file.unit)));
+        }
+        units.extend(deeper);
     }
     if units.iter().any(|unit| holds_weights(scan.listing, unit)) {
         units.retain(|unit| is_steps(&unit.unit) || !holds_results(scan, unit));

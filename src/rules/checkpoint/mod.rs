@@ -28,6 +28,7 @@ pub mod check;
 mod composer;
 mod contest;
 mod dcp;
+mod deeper;
 mod deepspeed;
 mod dlrover;
 mod flax;
