@@ -17,63 +17,34 @@
 //! (`check`), by what the steps beside it have (`parts`). What was passed over is told of: `linked`, `mixed`, `unrecognised`;
 //! what was cut off is `torn`.
 
-mod accelerate;
-pub mod address;
-mod apart;
+mod belongs;
+mod formats;
+mod store;
+mod whole;
+
 mod ascii;
 mod aside;
 mod called;
-mod catboost;
-pub mod check;
-mod composer;
 mod contest;
-mod dcp;
-mod deeper;
-mod deepspeed;
-mod dlrover;
-mod flax;
-mod generic;
-mod halves;
-mod hasty;
-mod hostile;
-mod huggingface;
-pub mod json;
-mod keras;
 mod layout;
 pub mod linked;
 pub mod listing;
-pub mod manifest;
-mod marker;
-mod megatron;
 mod memo;
 mod mixed;
-pub mod names;
-mod notes;
-mod nvrx;
-mod orbax;
-mod order;
-pub mod pace;
-mod parts;
-pub mod plan;
 pub mod pointing;
-mod roles;
-mod same_save;
-mod saved_over;
-mod second_name;
-mod siblings;
 mod steps;
-mod strangers;
-mod structure;
-mod tensorflow;
-mod torch_file;
 pub mod torn;
 pub mod unit;
 pub mod unrecognised;
-mod xgboost;
 
 use std::collections::BTreeMap;
 
+use belongs::{halves, hasty, notes, roles, saved_over, second_name, siblings, strangers};
+use formats::{composer, dcp, deepspeed, dlrover, generic, marker};
+use whole::{order, parts, same_save, structure};
+
 pub use composer::is_link as is_composers_link;
+pub use formats::LAYOUTS;
 pub use halves::of_the_same_save;
 pub use layout::{Layout, Makeup, Pointer};
 pub use listing::{Entry, Kind, Listing, Peek};
@@ -81,32 +52,9 @@ pub use memo::Memo;
 pub use mixed::goes_on;
 pub use saved_over::is_of_the_next;
 pub use second_name::{There, copies, there};
+pub use store::{address, manifest, names, pace, plan};
 pub use unit::{Candidate, Options, Scan};
-
-/// Every layout in order of precedence: what was asked for by flag, then those with pointer files, then shapes of
-/// directories, then single files, and the one that fits anything at the end.
-pub const LAYOUTS: &[&Layout] = &[
-    &marker::MARKER,
-    // Pointer files.
-    &tensorflow::TENSORFLOW,
-    &deepspeed::DEEPSPEED,
-    &megatron::MEGATRON,
-    &dlrover::DLROVER,
-    // Shapes of directories.
-    &accelerate::ACCELERATE,
-    &huggingface::HUGGINGFACE,
-    &orbax::ORBAX,
-    &dcp::DCP,
-    // Single files.
-    &nvrx::NVRX,
-    &keras::KERAS,
-    &composer::COMPOSER,
-    &flax::FLAX,
-    &xgboost::XGBOOST,
-    &torch_file::TORCH_FILE,
-    &catboost::CATBOOST,
-    &generic::GENERIC,
-];
+pub use whole::{check, json};
 
 /// Whether one of the layout's is complete, quiescence apart; where a marker was asked for, that is in it as well. Errors:
 /// what is missing, in one clause.
@@ -188,7 +136,7 @@ pub fn recognise(scan: &Scan) -> Option<Found> {
     let scan = &Scan { listing: &scan.options.seen(scan.listing), ..*scan };
     let asked = match (&scan.options.format, &scan.options.marker) {
         (Some(name), _) => Some(name.as_str()),
-        (None, Some(_)) => Some(marker::MARKER.name),
+        (None, Some(_)) => Some(formats::MARKED),
         (None, None) => None,
     };
     let layouts = LAYOUTS.iter().filter(|l| asked.is_none_or(|name| l.name == name));
