@@ -231,28 +231,10 @@ mod tests {
         })
     }
 
-    const STEPS: [&str; 9] = [
-        "model_#.safetensors",
-        "epoch_#.pt",
-        "model_#.npz",
-        "params_#.npy.pkl",
-        "net_#.ckpt",
-        "step_#.msgpack",
-        "step-#/model.pt",
-        "runs/a/step-#/model.safetensors",
-        "my-ckpt-#/w.bin",
-    ];
-    const FIXED: [&str; 9] = [
-        "optimizer.pt",
-        "optimizer.bin",
-        "opt.npz",
-        "rng.pkl",
-        "rng_state",
-        "trainer_state.json",
-        "history.json",
-        "losses.pkl",
-        "state.msgpack",
-    ];
+    const STEPS: &str = "model_#.safetensors epoch_#.pt model_#.npz params_#.npy.pkl net_#.ckpt step_#.msgpack step-#/model.pt \
+                         runs/a/step-#/model.safetensors my-ckpt-#/w.bin";
+    const FIXED: &str = "optimizer.pt optimizer.bin opt.npz rng.pkl rng_state trainer_state.json history.json losses.pkl \
+                         state.msgpack";
 
     /// Steps 1 and 2 a minute apart, and the other so long after the second.
     fn beside(step: &str, other: &str, after: i64) -> (Memory, String, String) {
@@ -268,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_each_save_writes_over_belongs_to_the_newest_step_of_any_form() {
-        for (step, fixed) in STEPS.iter().flat_map(|step| FIXED.iter().map(move |fixed| (step, fixed))) {
+        for (step, fixed) in STEPS.split(' ').flat_map(|step| FIXED.split(' ').map(move |fixed| (step, fixed))) {
             for after in [-1, 0, 1] {
                 let (memory, unit, other) = beside(step, fixed, after);
                 let (newest, is_as_before, before) = found(&memory);

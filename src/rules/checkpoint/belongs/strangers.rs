@@ -107,29 +107,9 @@ mod tests {
 
     #[test]
     fn a_file_that_says_nothing_of_a_save_is_a_part_of_the_one_beside_it() {
-        for stranger in [
-            "losses",
-            "history",
-            "metrics",
-            "vocab",
-            "tokenizer",
-            "stats",
-            "obs_rms",
-            "running_mean_std",
-            "step",
-            "epoch",
-            "temperature",
-            "dataloader",
-            "sampler",
-            "criterion",
-            "projector",
-            "embeddings",
-            "value_function",
-            "memory",
-            "muon_optimizer",
-            "sampler_state",
-            "log_alpha",
-        ] {
+        let strangers = "losses history metrics vocab tokenizer stats obs_rms running_mean_std step epoch temperature dataloader \
+                      sampler criterion projector embeddings value_function memory muon_optimizer sampler_state log_alpha";
+        for stranger in strangers.split(' ') {
             let name = format!("{stranger}.pt");
             for at in 0..3 {
                 let mut names = vec!["model.pt", "optimizer.pt"];
@@ -180,28 +160,9 @@ mod tests {
 
     #[test]
     fn what_may_be_a_checkpoint_in_itself_stays_one() {
-        for whole in [
-            "last",
-            "latest",
-            "best",
-            "final",
-            "checkpoint",
-            "my_checkpoints",
-            "ckpt",
-            "snapshot",
-            "save",
-            "saved",
-            "resume",
-            "backup",
-            "pretrained",
-            "init",
-            "initial",
-            "model_best",
-            "interrupted",
-            "resnet50",
-            "vocab_v2",
-            "foo_20",
-        ] {
+        let wholes = "last latest best final checkpoint my_checkpoints ckpt snapshot save saved resume backup pretrained init \
+                   initial model_best interrupted resnet50 vocab_v2 foo_20";
+        for whole in wholes.split(' ') {
             let name = format!("{whole}.pt");
             let names = ["model.pt", "optimizer.pt", &name];
             assert_eq!(complete_units(&saved(&names)).len(), 2, "{whole}");

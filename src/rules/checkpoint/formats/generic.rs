@@ -257,20 +257,9 @@ mod tests {
 
     #[test]
     fn temporary_hidden_empty_and_bystanding_files_never_are() {
-        let names = [
-            "ckpt-1.json.tmp",
-            "a-2.part",
-            ".ckpt-3",
-            "train-4.log",
-            "samples_8.png",
-            "loss_9.csv",
-            "core.12345",
-            "a_7.bin.sha256",
-            "events.out.tfevents.17.host",
-            "tmp-5/x",
-            "readme",
-        ];
-        let memory = names.iter().fold(Memory::of(&[("ckpt-6", "")]), |memory, name| memory.with(name, "x"));
+        let names = "ckpt-1.json.tmp a-2.part .ckpt-3 train-4.log samples_8.png loss_9.csv core.12345 a_7.bin.sha256 \
+                     events.out.tfevents.17.host tmp-5/x readme";
+        let memory = names.split(' ').fold(Memory::of(&[("ckpt-6", "")]), |memory, name| memory.with(name, "x"));
         assert_eq!(complete_units(&memory), []);
     }
 
