@@ -12,7 +12,7 @@ use super::layout::Makeup;
 use super::listing::{Listing, name_of, parent_of};
 use super::order::is_later;
 use super::steps::is_steps;
-use super::unit::{Candidate, Scan};
+use super::unit::{Candidate, Scan, taken};
 use super::{Found, check, complete, halves, hasty, saved_over, siblings};
 
 /// Leaves out the copies (in `wandb`) where there are others.
@@ -41,10 +41,10 @@ pub(super) fn gives_way(scan: &Scan, first: &Found, other: &Found) -> bool {
 
 /// What is the first's is no checkpoint of the other's, nor a part of one.
 pub(super) fn without(mut other: Found, first: &Found) -> Found {
-    let taken: BTreeSet<&String> = first.candidates.iter().flat_map(|c| &c.paths).collect();
+    let taken = taken(&first.candidates);
     for c in &mut other.candidates {
-        c.paths.retain(|path| !taken.contains(path));
-        if taken.contains(&c.unit) {
+        c.paths.retain(|path| !taken.contains(path.as_str()));
+        if taken.contains(c.unit.as_str()) {
             c.unit = c.paths.first().cloned().unwrap_or_default();
         }
     }
@@ -112,7 +112,7 @@ fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
         return false;
     }
     let time = |c: &Candidate| c.newest_ns(scan.listing);
-    let is_file = |c: &Candidate| scan.listing.file(&c.unit).is_some();
+    let is_file = |c: &Candidate| c.is_file(scan.listing);
     let is_worded = |c: &Candidate| says_step(c) && (is_file(c) || !c.unit.contains('/'));
     let is_counted = |c: &Candidate| match is_file(c) {
         true => theirs.series.contains(&series_of(&c.unit)),
@@ -140,7 +140,7 @@ fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
 fn holds_steps(scan: &Scan, found: &Found) -> bool {
     let is_anybodys = found.layout.makeup == Makeup::Anybodys;
     found.candidates.iter().any(|c| {
-        let is_directory = scan.listing.file(&c.unit).is_none() && !c.unit.contains('/');
+        let is_directory = !c.is_file(scan.listing) && !c.unit.contains('/');
         let is_sure = is_steps(&c.unit) && is_directory && holds_weights(scan.listing, c);
         if is_anybodys { is_sure } else { c.step.is_some() }
     })

@@ -10,7 +10,7 @@ use super::contest::says_step;
 use super::generic::says_word;
 use super::listing::{Entry, Kind, parent_of};
 use super::steps::{is_steps, step_in};
-use super::unit::{Candidate, Scan, end_of};
+use super::unit::{Candidate, Scan, end_of, taken};
 
 /// Those called like what was found, or by a word for steps, the highest step first.
 pub fn find(scan: &Scan, found: &[Candidate]) -> Vec<Candidate> {
@@ -18,7 +18,7 @@ pub fn find(scan: &Scan, found: &[Candidate]) -> Vec<Candidate> {
     if links.peek().is_none() {
         return Vec::new();
     }
-    let parts: BTreeSet<&String> = found.iter().flat_map(|c| &c.paths).collect();
+    let taken = taken(found);
     let series: BTreeSet<String> = found.iter().filter(|c| c.step.is_some()).map(|c| series_of(&c.unit)).collect();
     let is_one = |link: &Candidate| {
         let is_deeper = link.unit.contains('/');
@@ -27,7 +27,7 @@ pub fn find(scan: &Scan, found: &[Candidate]) -> Vec<Candidate> {
         link.step.is_some() && (series.contains(&series_of(&link.unit)) || is_worded())
     };
     let unit = |link: &Entry| Some(Candidate::file(link, scan.step(&link.path, step_in(link.name()))?));
-    let links = links.filter(|link| !parts.contains(&link.path)).filter_map(unit);
+    let links = links.filter(|link| !taken.contains(link.path.as_str())).filter_map(unit);
     let mut linked: Vec<Candidate> = links.filter(is_one).collect();
     linked.sort_by_key(|link| Reverse(link.step));
     linked

@@ -11,7 +11,7 @@ use super::layout::Layout;
 use super::listing::stem_of;
 use super::order::is_later;
 use super::steps::{is_steps, step_in_stem};
-use super::unit::{Candidate, Scan};
+use super::unit::{Candidate, Scan, taken};
 use super::{Entry, Found, LAYOUTS, check, complete};
 
 /// What goes on beyond all that was found, or later, and is none of it; the former with its format.
@@ -32,9 +32,9 @@ pub(super) fn later(scan: &Scan, found: &Found) -> Option<String> {
         let is_aside = scan.is_aside(&f.path) || is_copy(&f.path);
         is_surely_weights(f) && !is_aside && said_step(&f.path).is_some_and(|step| !steps.contains(&step))
     };
-    let taken: BTreeSet<&String> = found.candidates.iter().flat_map(|c| &c.paths).collect();
+    let taken = taken(&found.candidates);
     let is_asked = options.format.is_some() || options.marker.is_some() || options.step.is_some();
-    let others = scan.listing.files().filter(is_later).filter(|f| !is_asked && !taken.contains(&f.path));
+    let others = scan.listing.files().filter(is_later).filter(|f| !is_asked && !taken.contains(f.path.as_str()));
     let anew = others.filter(is_anew).max_by_key(|f| f.mtime_ns);
     let file = hasty::newest(scan, &found.candidates).filter(is_later).or(anew)?;
     let is_known = found.copies.contains_key(&file.path) || check::whole(scan.peek, file).is_err();

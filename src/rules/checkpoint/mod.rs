@@ -70,8 +70,7 @@ pub fn complete(found: &Found, scan: &Scan, candidate: &Candidate) -> Result<(),
         return Ok(());
     }
     parts::all_counted(scan, candidate)?;
-    let is_file = scan.listing.file(&candidate.unit).is_some();
-    parts::as_before(scan, candidate, &found.candidates, is_file || makeup != Makeup::SameAgain)
+    parts::as_before(scan, candidate, &found.candidates, candidate.is_file(scan.listing) || makeup != Makeup::SameAgain)
 }
 
 /// Whether one that passes for complete surely is, although its writer was cut off after `since_ns` (since 1970): its layout
@@ -83,7 +82,7 @@ pub fn is_sure(found: &Found, scan: &Scan, candidate: &Candidate, since_ns: i64)
     let files = candidate.files(scan.listing).filter(|f| !unit::is_bystander(f.name()) && !candidate.is_note(f));
     let (late, before): (Vec<_>, Vec<_>) = files.partition(|f| f.mtime_ns > since_ns);
     // Of a save over the same names, some files may be of the save before.
-    let is_saved_over = candidate.step.is_none() && scan.listing.file(&candidate.unit).is_some();
+    let is_saved_over = candidate.step.is_none() && candidate.is_file(scan.listing);
     let is_mixed = is_saved_over && !late.is_empty() && !before.is_empty();
     !is_mixed && late.iter().all(|f| check::shows_its_end(scan.peek, f)) && is_as_before(found, scan, candidate)
 }

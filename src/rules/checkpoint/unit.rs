@@ -103,6 +103,11 @@ impl Candidate {
         self.paths.iter().filter_map(|path| listing.get(path))
     }
 
+    /// Whether it is called by a file, be it one of several; else it is a directory, or what their names begin with.
+    pub(super) fn is_file(&self, listing: &Listing) -> bool {
+        listing.file(&self.unit).is_some()
+    }
+
     /// Its regular files.
     pub fn files<'a>(&'a self, listing: &'a Listing) -> impl Iterator<Item = &'a Entry> {
         self.entries(listing).filter(|e| e.kind == Kind::File)
@@ -128,6 +133,11 @@ impl Candidate {
     pub fn bytes(&self, listing: &Listing) -> u64 {
         self.files(listing).map(|e| e.size).sum()
     }
+}
+
+/// The paths that are of one of these.
+pub(super) fn taken(units: &[Candidate]) -> BTreeSet<&str> {
+    units.iter().flat_map(|unit| &unit.paths).map(String::as_str).collect()
 }
 
 impl Scan<'_> {

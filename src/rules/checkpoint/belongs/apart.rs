@@ -14,13 +14,13 @@ use crate::rules::checkpoint::generic::is_surely_weights;
 use crate::rules::checkpoint::listing::{Entry, Kind, parent_of};
 use crate::rules::checkpoint::parts::is_made_later;
 use crate::rules::checkpoint::steps::{is_steps, step_in};
-use crate::rules::checkpoint::unit::{Candidate, Scan, is_bystander};
+use crate::rules::checkpoint::unit::{Candidate, Scan, is_bystander, taken};
 
 /// Those of the steps of these units, as if they were checkpoints themselves; of those without a step, what each save writes
 /// over by its name.
 pub(super) fn of_steps(scan: &Scan, units: &[Candidate]) -> Vec<Candidate> {
     let steps: BTreeSet<Option<u64>> = units.iter().map(|unit| unit.step).collect();
-    let taken: BTreeSet<&str> = units.iter().flat_map(|unit| &unit.paths).map(String::as_str).collect();
+    let taken = taken(units);
     let files = scan.listing.files().filter(|f| !taken.contains(f.path.as_str()));
     let parts = files.filter(|f| is_part(scan, f)).filter_map(|f| {
         let step = scan.step(&f.path, step_in(f.name()))?;
@@ -53,7 +53,7 @@ fn is_part(scan: &Scan, file: &Entry) -> bool {
 /// Weights of the same step and time in another directory that are part of nothing that was found.
 pub(in super::super) fn left(scan: &Scan, of: &Candidate, all: &[Candidate]) -> Option<String> {
     let seen = scan.options.seen(scan.listing);
-    let taken: BTreeSet<&str> = all.iter().flat_map(|unit| &unit.paths).map(String::as_str).collect();
+    let taken = taken(all);
     let time = of.newest_ns(scan.listing);
     let is_left = |f: &&Entry| {
         let is_of_it = || scan.step(&f.path, step_in(f.name())).is_some_and(|step| step == of.step);

@@ -78,7 +78,7 @@ pub(in super::super) fn joined(scan: &Scan, mut units: Vec<Candidate>) -> Vec<Ca
 /// Whether a save without a step says of which part it is, and is none to begin from.
 fn is_by_name(scan: &Scan, unit: &Candidate) -> bool {
     let home = name_of(parent_of(&unit.unit));
-    scan.listing.file(&unit.unit).is_some() && role(&unit.unit).is_some() && !is_begun(home)
+    unit.is_file(scan.listing) && role(&unit.unit).is_some() && !is_begun(home)
 }
 
 pub(in super::super) fn is_begun(home: &str) -> bool {
@@ -179,9 +179,8 @@ fn homes(unit: &Candidate) -> BTreeSet<&str> {
 }
 
 fn are_halves(scan: &Scan, one: &Candidate, other: &Candidate) -> bool {
-    let is_directory = |unit: &Candidate| scan.listing.file(&unit.unit).is_none();
     let (home, others) = (parent_of(&one.unit), parent_of(&other.unit));
-    let is_one_kind = is_directory(one) == is_directory(other);
+    let is_one_kind = one.is_file(scan.listing) == other.is_file(scan.listing);
     (home != others || !is_one_kind)
         && ([parent_of(home), home].contains(&parent_of(others)) || others == parent_of(home))
         && (is_one_kind || role(&other.unit) == Some(Role::Beside) && role(&one.unit) != Some(Role::Beside))

@@ -9,7 +9,7 @@ use crate::rules::checkpoint::generic::is_surely_weights;
 use crate::rules::checkpoint::listing::{Entry, parent_of};
 use crate::rules::checkpoint::order::is_later;
 use crate::rules::checkpoint::steps::step_in;
-use crate::rules::checkpoint::unit::{Candidate, Scan};
+use crate::rules::checkpoint::unit::{Candidate, Scan, taken};
 use crate::rules::checkpoint::{Found, complete};
 
 /// Whether all that an earlier layout found was saved in haste, and is cut short, or the other's series has gone on since.
@@ -42,7 +42,7 @@ pub(in super::super) fn newest<'a>(scan: &'a Scan, units: &'a [Candidate]) -> Op
 
 /// Weights without a step beside these, or at the top, that are none of them.
 fn stepless<'a>(scan: &'a Scan, units: &'a [Candidate]) -> impl Iterator<Item = &'a Entry> {
-    let taken: BTreeSet<&str> = units.iter().flat_map(|unit| &unit.paths).map(String::as_str).collect();
+    let taken = taken(units);
     let homes: BTreeSet<&str> = units.iter().map(|unit| parent_of(&unit.unit)).chain([""]).collect();
     let has_step = |file: &Entry| step_in(file.name()).is_some() || scan.options.step.is_some();
     let files = homes.into_iter().flat_map(|home| scan.listing.within(home));

@@ -32,7 +32,7 @@ pub(in super::super) fn with_notes(scan: &Scan, mut units: Vec<Candidate>) -> Ve
         .filter_map(|f| Some((f, scan.step(&f.path, step_in(f.name()))?)))
         .collect();
     let mut noted: BTreeSet<&str> = BTreeSet::new();
-    for unit in units.iter_mut().filter(|unit| scan.listing.file(&unit.unit).is_some() && !is_text(&unit.unit)) {
+    for unit in units.iter_mut().filter(|unit| unit.is_file(scan.listing) && !is_text(&unit.unit)) {
         let (home, newest) = (parent_of(&unit.unit), unit.newest_ns(scan.listing));
         let later = if unit.step.is_some() { LATER_OF_A_STEP_NS } else { LATER_NS };
         let is_of_it = |(note, step): &&(&Entry, Option<u64>)| {

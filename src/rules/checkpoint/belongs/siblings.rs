@@ -11,7 +11,7 @@ use super::roles::{Role, Said};
 use crate::rules::checkpoint::ascii::Pattern;
 use crate::rules::checkpoint::listing::{Entry, Kind, Listing, name_of, parent_of};
 use crate::rules::checkpoint::steps::step_in;
-use crate::rules::checkpoint::unit::{Candidate, Scan, is_bystander};
+use crate::rules::checkpoint::unit::{Candidate, Scan, is_bystander, taken};
 
 /// Makes one of those units of a file each that belong to the same step, or are the shards of one without.
 pub(in super::super) fn together(listing: &Listing, units: Vec<Candidate>) -> Vec<Candidate> {
@@ -104,7 +104,7 @@ pub(in super::super) fn of_ranks(units: Vec<Candidate>) -> Vec<Candidate> {
 /// Adds to single files what other libraries wrote beside them in the same save: `optimizer_200.pt` and
 /// `model_200.safetensors`, or `optimizer.pt` and `model.safetensors`. It is called by a model here, too.
 pub(in super::super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<Candidate> {
-    let taken: BTreeSet<&str> = units.iter().flat_map(|unit| &unit.paths).map(String::as_str).collect();
+    let taken = taken(&units);
     let mut others: BTreeMap<(&str, Option<u64>), Vec<&Entry>> = BTreeMap::new();
     for file in scan.listing.files().filter(|f| is_state(f.name()) && !taken.contains(f.path.as_str())) {
         let is_aside = scan.is_aside(&file.path) || is_bystander(file.name());

@@ -77,7 +77,7 @@ pub(in super::super) fn as_before<'a>(
     only_ranks: bool,
 ) -> Result<(), String> {
     let Some(step) = candidate.step else { return Ok(()) };
-    let is_directory = |c: &Candidate| scan.listing.file(&c.unit).is_none();
+    let is_directory = |c: &Candidate| !c.is_file(scan.listing);
     let (inside, home) = (is_directory(candidate), siblings::without_ranks(parent_of(&candidate.unit)));
     let is_alike =
         |other: &Candidate| is_directory(other) == inside && siblings::without_ranks(parent_of(&other.unit)) == home;
