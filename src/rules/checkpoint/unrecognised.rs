@@ -38,7 +38,7 @@ pub struct Unrecognised {
 impl Unrecognised {
     /// The directory before the trainer begins, and how new each unit in it is that is recognised.
     pub fn begin(listing: &Listing, units: &BTreeMap<String, Age>) -> Unrecognised {
-        let before = listing.entries().iter().filter(|e| is_of_a_save(e)).map(|e| (e.path.clone(), e.clone()));
+        let before = listing.entries().iter().filter(|e| looks_saved(e)).map(|e| (e.path.clone(), e.clone()));
         Unrecognised { before: before.collect(), units: units.clone(), ..Unrecognised::default() }
     }
 
@@ -53,7 +53,7 @@ impl Unrecognised {
         units: &BTreeMap<String, Age>,
     ) -> Option<&[Entry]> {
         let recognised = units.iter().any(|(unit, age)| self.units.get(unit) != Some(age));
-        let is_new = |e: &&Entry| is_of_a_save(e) && self.before.get(&e.path).is_none_or(|old| !old.same_bytes(e));
+        let is_new = |e: &&Entry| looks_saved(e) && self.before.get(&e.path).is_none_or(|old| !old.same_bytes(e));
         let new: Vec<Entry> = listing.entries().iter().filter(is_new).filter(|_| !recognised).cloned().collect();
         if self.is_told || new.is_empty() {
             (self.new, self.looks, self.quiet) = (Vec::new(), 0, 0);
@@ -82,7 +82,7 @@ fn is_numbered(file: &Entry) -> bool {
 }
 
 /// Whether this may be of a checkpoint: weights by their type, or what is big and no text, log, data set or cache.
-fn is_of_a_save(file: &Entry) -> bool {
+fn looks_saved(file: &Entry) -> bool {
     const ANYBODYS: [&str; 9] = ["json", "npy", "npz", "pkl", "pickle", "zip", "index", "model", "onnx"];
     const OTHERS: &str = "json txt pb so arrow parquet tfrecord tfrecords tar gz tgz xz zst wandb db sqlite mdb";
     // What trainers put there before they begin.

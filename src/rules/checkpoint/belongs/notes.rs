@@ -40,7 +40,7 @@ pub(in super::super) fn with_notes(scan: &Scan, mut units: Vec<Candidate>) -> Ve
                 && parent_of(&note.path) == home
                 && note.mtime_ns.saturating_sub(newest) <= later
                 && !unit.paths.contains(&note.path)
-                && (step.is_some() || is_of_a_save(note.name(), name_of(&unit.unit)))
+                && (step.is_some() || is_noted_with(note.name(), name_of(&unit.unit)))
         };
         let added: Vec<&str> = notes.iter().filter(is_of_it).map(|(note, _)| note.path.as_str()).collect();
         unit.paths.extend(added.iter().map(|path| (*path).to_owned()));
@@ -52,7 +52,7 @@ pub(in super::super) fn with_notes(scan: &Scan, mut units: Vec<Candidate>) -> Ve
 }
 
 /// `trainer_state.json`, `config.yaml`, or `last_state.json` beside `last.pt`.
-fn is_of_a_save(note: &str, unit: &str) -> bool {
+fn is_noted_with(note: &str, unit: &str) -> bool {
     let said = Said::by(note);
     let is_state = matches!(said.role, Some(Role::Some | Role::Beside));
     is_state && (said.rest.is_empty() || said.rest == Said::by(unit).rest)

@@ -78,10 +78,7 @@ pub(in super::super) fn are_parts(scan: &Scan, first: &Found, other: &Found) -> 
         return false;
     }
     let homes = homes(&other.candidates);
-    let is_model = |unit: &Candidate| {
-        unit.files(scan.listing).any(is_surely_weights)
-            || unit.paths.iter().any(|path| said(path).role == Some(Role::Model))
-    };
+    let is_model = |unit: &Candidate| unit.files(scan.listing).any(is_surely_weights) || strangers::has_model(unit);
     let has_models = |steps: &Steps| steps.iter().any(|at| is_model(&other.candidates[*at]));
     let is_part = |unit: &Candidate| {
         let is_nothing_alone = unit.paths.iter().all(|path| halves::role(path) == Some(Role::Beside));
@@ -125,7 +122,8 @@ pub(in super::super) fn with_files(scan: &Scan, found: &mut Found) {
         let is_here = homes.contains_key(directory);
         let beside =
             scan.listing.within(directory).filter(|f| !taken.contains(&f.path) && !found.copies.contains_key(&f.path));
-        let files: Vec<&Entry> = beside.filter(|f| is_of_a_save(scan, f, steps, &found.candidates, is_here)).collect();
+        let files: Vec<&Entry> =
+            beside.filter(|f| is_written_over(scan, f, steps, &found.candidates, is_here)).collect();
         for file in files {
             add(scan, &mut found.candidates, steps, file);
         }
@@ -170,7 +168,7 @@ fn is_state(said: &Said) -> bool {
 
 /// Whether a save writes over it: state by its name; or what else was written since the step before, and not long after this.
 /// What lies elsewhere (not `is_here`) is one by its name only, or a note.
-fn is_of_a_save(scan: &Scan, file: &Entry, steps: &Steps, units: &[Candidate], is_here: bool) -> bool {
+fn is_written_over(scan: &Scan, file: &Entry, steps: &Steps, units: &[Candidate], is_here: bool) -> bool {
     let name = file.name();
     let said = Said::by(name);
     let has_step = step_in(name).is_some() || scan.step(&file.path, None).flatten().is_some();

@@ -117,7 +117,7 @@ pub(in super::super) fn with_others(scan: &Scan, units: Vec<Candidate>) -> Vec<C
         // Under the same name it was made of this one.
         let is_of_it = |other: &&&Entry| match unit.step {
             Some(_) => step_in(name).is_some() && stem(other.name()) != stem(name),
-            None => is_of_a_save(unit, other.name()),
+            None => goes_with(unit, other.name()),
         };
         let added = others.get(&(home, unit.step)).into_iter().flatten().filter(is_of_it).map(|f| f.path.clone());
         let added: Vec<String> = added.collect();
@@ -155,7 +155,7 @@ fn is_a_model(name: &str) -> bool {
 
 /// Whether what another library wrote is of this save without a step: what a model is trained with, or the model where there
 /// is none.
-fn is_of_a_save(unit: &Candidate, other: &str) -> bool {
+fn goes_with(unit: &Candidate, other: &str) -> bool {
     let (ours, theirs) = (said(&unit.unit), said(other));
     let has_model = || unit.paths.iter().any(|path| said(path).role.is_none_or(|role| role == Role::Model));
     match theirs.role {

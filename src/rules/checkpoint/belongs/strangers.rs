@@ -44,7 +44,8 @@ pub(super) fn is_stranger(unit: &Candidate, is_part: fn(&Said) -> bool) -> bool 
     unit.step.is_none() && !is_a_save(unit) && unit.paths.iter().all(|path| is_one(said(path)))
 }
 
-fn has_model(unit: &Candidate) -> bool {
+/// Whether the name of one of its files says that a model is in it.
+pub(super) fn has_model(unit: &Candidate) -> bool {
     unit.paths.iter().any(|path| said(path).role == Some(Role::Model))
 }
 
