@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{deeper, keras, torch_file};
+use super::{deeper, keras};
 use crate::rules::checkpoint::aside::is_copy;
-use crate::rules::checkpoint::check::is_weights;
+use crate::rules::checkpoint::check::{is_torchs, is_weights};
 use crate::rules::checkpoint::contest::holds_weights;
 use crate::rules::checkpoint::hasty::with_hasty;
 use crate::rules::checkpoint::layout::{Layout, Makeup};
@@ -29,7 +29,7 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let top = scan.listing.within("").filter(|entry| !is_home(scan, entry));
     let mut units: Vec<Candidate> = top.filter_map(|entry| unit(scan, entry)).collect();
     // Where what an earlier layout found gives way to this, it is none of ours.
-    let is_others = |name: &str| scan.options.format.is_none() && (torch_file::is_ours(name) || keras::is_model(name));
+    let is_others = |name: &str| scan.options.format.is_none() && (is_torchs(name) || keras::is_model(name));
     if units.iter().all(|unit| holds_results(scan, unit) || is_others(&unit.unit)) {
         let directories = scan.listing.directories().filter(|d| d.path.contains('/') && is_step_of_run(scan, &d.path));
         let mut deeper: Vec<Candidate> = directories.filter_map(|directory| unit(scan, directory)).collect();
@@ -268,6 +268,18 @@ mod tests {
         let memory = ["model-00001-of-00002.json", "model-00002-of-00002.json", "out-of-memory-7.json"];
         let memory = memory.iter().fold(Memory::default(), |memory, name| memory.with(name, "{}"));
         assert_eq!(complete_units(&memory), [("out-of-memory-7.json".into(), Some(7))]);
+    }
+
+    #[test]
+    fn what_torch_saved_as_a_tar_in_a_steps_directory_must_have_its_end() {
+        for name in ["model.pth.tar", "model.tar"] {
+            let (whole, before) = (zip_of(b"weights", b""), format!("step-1/{name}"));
+            let memory = Memory::of(&[(before.as_str(), &whole)]).with("step-2/w.bin", "w");
+            let with = |bytes: &[u8]| complete_units(&memory.clone().with(&format!("step-2/{name}"), bytes)).len();
+            assert_eq!([with(&whole), with(&whole[..40]), with(&whole[..2])], [2, 1, 1], "{name}");
+        }
+        let before = Memory::of(&[("step-1/model.pth.tar", zip_of(b"weights", b"")), ("step-2/model.pth.tar", vec![])]);
+        assert_eq!(complete_units(&before), [("step-1".into(), Some(1))], "an empty one");
     }
 
     #[test]

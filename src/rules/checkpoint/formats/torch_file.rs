@@ -22,7 +22,7 @@ pub(super) const TORCH_FILE: Layout = Layout {
 };
 
 fn find(scan: &Scan) -> Vec<Candidate> {
-    let is_file = |e: &&Entry| matches!(e.kind, Kind::File | Kind::Lost(_)) && is_ours(e.name());
+    let is_file = |e: &&Entry| matches!(e.kind, Kind::File | Kind::Lost(_)) && check::is_torchs(e.name());
     let files = scan.listing.entries().iter().filter(is_file).filter(|f| !scan.is_aside(&f.path));
     let files: Vec<&Entry> = files.collect();
     let lightnings = files.iter().filter(|f| is_lightnings(f.name())).map(|f| parent_of(&f.path));
@@ -78,11 +78,6 @@ fn espnets_in_order(scan: &Scan, candidate: &Candidate) -> Result<(), String> {
     }
 }
 
-pub(super) fn is_ours(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    [".pt", ".pth", ".pth.tar", ".ckpt"].iter().any(|e| name.ends_with(e))
-}
-
 /// `epoch=3-step=1200.ckpt`: as only Lightning writes them, each whole.
 fn is_lightnings(name: &str) -> bool {
     name.ends_with(".ckpt") && (name.contains("step=") || name.contains("epoch="))
@@ -105,7 +100,7 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> 
     scan.listing.file(&candidate.unit).ok_or("it is gone")?;
     espnets_in_order(scan, candidate)?;
     let mut files = candidate.files(scan.listing).filter(|file| !candidate.is_note(file));
-    files.try_for_each(|file| match is_ours(file.name()) {
+    files.try_for_each(|file| match check::is_torchs(file.name()) {
         true if file.path == candidate.unit => check::torch(scan.peek, file),
         true => check::torch(scan.peek, file).map_err(|why| format!("{}: {why}", file.path)),
         false => check::whole(scan.peek, file),

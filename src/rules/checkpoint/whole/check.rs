@@ -25,9 +25,9 @@ pub(super) type Verdict = Result<(), String>;
 pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
     let name = file.name();
     let verdict = match extension_of(name) {
-        "pt" | "pth" | "ckpt" => torch(peek, file),
+        _ if is_torchs(name) => torch(peek, file),
         // torch.save under other names, as Accelerate's random_states_0.pkl.
-        "bin" | "pkl" | "pickle" if starts_as_torchs(peek, file) => torch(peek, file),
+        "bin" | "pkl" | "pickle" | "tar" if starts_as_torchs(peek, file) => torch(peek, file),
         "distcp" => no_zeros(peek, file),
         "keras" | "npz" | "zip" => zip(peek, file),
         "safetensors" => safetensors(peek, file),
@@ -44,9 +44,15 @@ pub fn whole(peek: &dyn Peek, file: &Entry) -> Verdict {
 
 /// Names of files that hold weights or state, which are never empty. (A `.distcp` is, of a rank with nothing to write.)
 pub fn is_weights(name: &str) -> bool {
-    const EXTENSIONS: &str = "pt pth ckpt bin keras npz zip safetensors h5 hdf5 json index pkl pickle ubj npy msgpack onnx model \
-                              pdparams pdopt pdstates params states caffemodel solverstate eqx th cbm joblib";
-    EXTENSIONS.split(' ').any(|known| known == extension_of(name)) || name.contains(".data-")
+    const EXTENSIONS: &str = "bin keras npz zip safetensors h5 hdf5 json index pkl pickle ubj npy msgpack onnx model pdparams \
+                              pdopt pdstates params states caffemodel solverstate eqx th cbm joblib";
+    is_torchs(name) || EXTENSIONS.split(' ').any(|known| known == extension_of(name)) || name.contains(".data-")
+}
+
+/// Names that `torch.save` and Lightning write under, and nobody else.
+pub(in super::super) fn is_torchs(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    [".pt", ".pth", ".pth.tar", ".ckpt"].iter().any(|end| name.ends_with(end))
 }
 
 /// Whether a file of this type that passes its check surely was not cut short.
@@ -323,6 +329,7 @@ pub(crate) mod tests {
     fn whole_files() -> Vec<(&'static str, Vec<u8>)> {
         vec![
             ("a.pt", zip_of(b"weights", b"")),
+            ("A.pth.tar", zip_of(b"weights", b"")),
             ("b.ckpt", zip_of(b"weights", b"a comment")),
             ("b.bin", zip_of(b"weights", b"")),
             ("b.pkl", zip_of(b"states", b"")),
