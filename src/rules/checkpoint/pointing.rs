@@ -2,6 +2,8 @@
 //! sees that it names one of them. `latest` beside `step-100`, `last_checkpoint`, `latest.pt`. And the tracker of what saves
 //! for others, beside theirs.
 
+use std::cmp::Reverse;
+
 use super::called::{is_best, series_of};
 use super::dlrover;
 use super::layout::Pointer;
@@ -28,6 +30,14 @@ pub(super) fn is_named(scan: &Scan, unit: &Candidate) -> bool {
         let said = name_of(said.trim().trim_end_matches('/'));
         said == name_of(&unit.unit) || is_later(said)
     })
+}
+
+/// Whether a pointer that is empty named this checkpoint before: whoever moves one on empties it first, and may be killed
+/// then. So it did all that are older than the one of these that was written last, which it was to name.
+pub(super) fn was_named<'a>(scan: &Scan, unit: &Candidate, all: impl Iterator<Item = (&'a Entry, u64)>) -> bool {
+    // Of several that were written at once, as in a copy, none tells more than that of the lowest step.
+    let last = all.map(|(entry, step)| (scan.listing.newest_ns(&entry.path), Reverse(step))).max();
+    unit.step.zip(last).is_some_and(|(ours, (_, Reverse(last)))| ours < last)
 }
 
 /// Whether a pointer that says this was moved on from the checkpoint of this step, is empty, or names an older one that is not

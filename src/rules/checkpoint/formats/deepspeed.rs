@@ -98,7 +98,13 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> 
     if scan.listing.get(&join(parent_of(tag), POINTER)).is_some() || !pointing::is_named(scan, candidate) {
         let (path, named) = pointed_to(scan, parent_of(tag))?;
         // An older tag was named once; a higher number proves it.
-        let is_past = matches!((step_in_stem(&named), candidate.step), (Some(newest), Some(ours)) if newest > ours);
+        let is_past = match step_in_stem(&named) {
+            None if named.is_empty() => {
+                let tags = scan.listing.within(parent_of(tag)).filter(|e| e.kind == Kind::Directory && is_tag(scan, e));
+                pointing::was_named(scan, candidate, tags.filter_map(|d| Some((d, step_in_stem(d.name())?))))
+            }
+            newest => newest.zip(candidate.step).is_some_and(|(newest, ours)| newest > ours),
+        };
         if named != name_of(tag) && !is_past {
             return Err(format!("the pointer {path} names {named:?}"));
         }
@@ -272,6 +278,23 @@ mod tests {
         let units = complete_units(&saved(&[10, 20, 30]));
         assert_eq!(units, [("global_step20".into(), Some(20)), ("global_step10".into(), Some(10))]);
         assert!(reason(&saved(&[30]), "global_step30").contains("names"));
+    }
+
+    #[test]
+    fn an_empty_pointer_named_the_tags_before_the_one_that_was_written_last() {
+        let emptied = |last: u64| {
+            let name = format!("global_step{last}/mp_rank_00_model_states.pt");
+            saved(&[10, 20, 30]).with("latest", "").at(&name, 5)
+        };
+        assert_eq!(
+            complete_units(&emptied(30)),
+            [("global_step20".into(), Some(20)), ("global_step10".into(), Some(10))]
+        );
+        let why = reason(&emptied(30), "global_step30");
+        assert!(why.contains("names \"\""), "{why}");
+        assert_eq!(complete_units(&emptied(20)), [("global_step10".into(), Some(10))], "30 is of a life before");
+        let copied = saved(&[10, 20, 30]).with("latest", "");
+        assert_eq!(complete_units(&copied), [], "nothing says which was the last");
     }
 
     #[test]

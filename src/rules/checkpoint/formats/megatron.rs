@@ -11,6 +11,7 @@ use super::deepspeed::gapless;
 use crate::rules::checkpoint::layout::{Layout, Makeup, Pointer};
 use crate::rules::checkpoint::listing::{Entry, Kind, join, name_of, parent_of};
 use crate::rules::checkpoint::memo::Memo;
+use crate::rules::checkpoint::pointing;
 use crate::rules::checkpoint::steps::number_after;
 use crate::rules::checkpoint::unit::{Candidate, Scan};
 
@@ -59,6 +60,10 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> 
     let text = scan.text(&path).ok_or_else(|| format!("the pointer {path} is not there yet"))?;
     let named = match (text.trim(), number_after("iter_", name_of(unit))) {
         ("release", number) => number.is_none(),
+        ("", Some(_)) => {
+            let all = scan.listing.within(parent_of(unit)).filter(|e| e.kind == Kind::Directory);
+            pointing::was_named(scan, candidate, all.filter_map(|d| Some((d, number_after("iter_", d.name())?))))
+        }
         (text, Some(number)) => text.parse::<u64>().is_ok_and(|newest| newest >= number),
         (_, None) => false,
     };
@@ -136,6 +141,20 @@ mod tests {
         assert!(reason(&memory, "iter_0000020").contains(".metadata"));
         let memory = memory.with("iter_0000020/.metadata", "..__1_0.distcp..");
         assert!(reason(&memory, "iter_0000020").contains("__1_0.distcp is missing"));
+    }
+
+    #[test]
+    fn an_empty_pointer_named_the_iterations_before_the_one_that_was_written_last() {
+        let emptied = |last: &str| {
+            let memory =
+                ["iter_0000010", "iter_0000020", "iter_0000030"].iter().fold(Memory::default(), |memory, unit| {
+                    memory.with(&format!("{unit}/metadata.json"), r#"{"sharded_backend": "zarr"}"#)
+                });
+            memory.with(super::POINTER, "\n").at(last, 5)
+        };
+        let found = complete_units(&emptied("iter_0000030/metadata.json"));
+        assert_eq!(found, [("iter_0000020".into(), Some(20)), ("iter_0000010".into(), Some(10))]);
+        assert_eq!(complete_units(&emptied("iter_0000020/metadata.json")).len(), 1, "30 is of a life before");
     }
 
     #[test]
