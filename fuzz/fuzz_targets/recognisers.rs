@@ -71,7 +71,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some(found) = recognise(&scan) else { return };
     for candidate in &found.candidates {
         assert!(candidate.paths.iter().all(|p| listing.get(p).is_some()), "{candidate:?}");
-        if let Err(why) = (found.layout.complete)(&scan, candidate, &found.beside) {
+        if let Err(why) = (found.layout.complete)(&scan, candidate, &found.memo) {
             assert!(!why.is_empty(), "{candidate:?}");
         }
         for pointer in (found.layout.pointers)(&scan, candidate) {

@@ -116,9 +116,13 @@ pub(in super::super) fn are_parts_of(scan: &Scan, first: &Found, other: &Found) 
 
 /// Whether all that was found are files of steps that are nothing alone, by their names or those of their directories.
 pub(in super::super) fn are_nothing_alone(found: &Found) -> bool {
-    let is_nothing =
-        |unit: &Candidate| unit.step.is_some() && unit.paths.iter().all(|path| role(path) == Some(Role::Beside));
+    let is_nothing = |unit: &Candidate| unit.step.is_some() && is_nothing_alone(unit);
     found.layout.makeup == Makeup::OneFile && found.candidates.iter().all(is_nothing)
+}
+
+/// Whether all of it is state that a model is needed with.
+pub(super) fn is_nothing_alone(unit: &Candidate) -> bool {
+    unit.paths.iter().all(|path| role(path) == Some(Role::Beside))
 }
 
 /// Another of the same step and time in another directory, that holds something else and is no half of it, as far as the names

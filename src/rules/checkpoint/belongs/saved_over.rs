@@ -64,12 +64,10 @@ fn holds_state(directory: &str) -> bool {
 
 /// Whether what was taken for a checkpoint without a step may be a part of the steps in this very directory, or near it.
 fn may_be_part(unit: &Candidate, homes: &BTreeMap<String, Steps>) -> bool {
-    let is_nothing_alone =
-        || unit.step.is_none() && unit.paths.iter().all(|path| halves::role(path) == Some(Role::Beside));
     if homes.contains_key(parent_of(&unit.unit)) {
         return strangers::is_stranger(unit, |_| true);
     }
-    is_nothing_alone() && !is_best(&unit.unit)
+    unit.step.is_none() && halves::is_nothing_alone(unit) && !is_best(&unit.unit)
 }
 
 /// Whether what an earlier layout found, without a step, is what is saved over beside the other's steps, and no checkpoint.
@@ -81,7 +79,7 @@ pub(in super::super) fn are_parts(scan: &Scan, first: &Found, other: &Found) -> 
     let is_model = |unit: &Candidate| unit.files(scan.listing).any(is_surely_weights) || strangers::has_model(unit);
     let has_models = |steps: &Steps| steps.iter().any(|at| is_model(&other.candidates[*at]));
     let is_part = |unit: &Candidate| {
-        let is_nothing_alone = unit.paths.iter().all(|path| halves::role(path) == Some(Role::Beside));
+        let is_nothing_alone = halves::is_nothing_alone(unit);
         let steps = steps_of(&homes, parent_of(&unit.unit)).filter(|steps| is_nothing_alone || has_models(steps));
         steps.is_some() && may_be_part(unit, &homes)
     };
