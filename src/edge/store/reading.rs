@@ -90,7 +90,7 @@ impl<'a> Reading<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
 
@@ -127,17 +127,21 @@ mod tests {
         at
     }
 
-    #[tokio::test]
-    async fn what_breaks_off_is_read_on_from_where_it_was_and_what_brings_nothing_is_given_up() {
-        let at = bucket(b"0123456789");
+    pub(in super::super) async fn store_at(endpoint: &str) -> Store {
         let pairs = [
-            ("AWS_ENDPOINT_URL", at.as_str()),
+            ("AWS_ENDPOINT_URL", endpoint),
             ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
             ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMIEXAMPLEKEY"),
             ("AWS_REGION", "us-east-1"),
         ];
         let address = Address::parse("s3://bucket/job").expect("is one");
-        let store = Store::open(&address, true, &Access::new(Env::from_pairs(pairs), false)).await.expect("opens");
+        Store::open(&address, true, &Access::new(Env::from_pairs(pairs), false)).await.expect("opens")
+    }
+
+    #[tokio::test]
+    async fn what_breaks_off_is_read_on_from_where_it_was_and_what_brings_nothing_is_given_up() {
+        let at = bucket(b"0123456789");
+        let store = store_at(&at).await;
         let broken = || {
             let source = Box::new(error(HttpErrorKind::Interrupted, "the answer broke off".to_owned()));
             Err(object_store::Error::Generic { store: "S3", source })

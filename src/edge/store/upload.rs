@@ -167,10 +167,8 @@ mod tests {
 
     use object_store::{PutPayload, PutResult, UploadPart};
 
-    use super::super::Access;
+    use super::super::reading::tests::store_at;
     use super::*;
-    use crate::rules::checkpoint::address::Address;
-    use crate::rules::env::Env;
 
     /// One that the store says it does not know.
     #[derive(Debug)]
@@ -214,14 +212,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_store_is_still_putting_together_from_its_parts_is_waited_for() {
         let at = bucket(7);
-        let pairs = [
-            ("AWS_ENDPOINT_URL", at.as_str()),
-            ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
-            ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMIEXAMPLEKEY"),
-            ("AWS_REGION", "us-east-1"),
-        ];
-        let address = Address::parse("s3://bucket/job").expect("is one");
-        let store = Store::open(&address, true, &Access::new(Env::from_pairs(pairs), false)).await.expect("opens");
+        let store = store_at(&at).await;
         let upload = Some(Box::new(Unknown) as Box<dyn MultipartUpload>);
         let upload = Upload { store: Arc::new(store), key: "object".to_owned(), size: 7, upload };
         assert_eq!(upload.finish(0).await.expect("it is there").as_deref(), Some("\"whole\""));
