@@ -16,6 +16,8 @@ use super::{limits, signals};
 
 /// However many processors there are: each is two threads.
 const MOST: usize = 4;
+/// So many deeds are as soon done by one.
+const FEW: usize = 4;
 
 /// One for every two processors, no more than [`MOST`].
 fn wanted() -> usize {
@@ -28,11 +30,9 @@ fn for_processors(count: Option<usize>) -> usize {
 
 /// Of so many that are wanted, those that are sooner through with these deeds than one.
 fn several(wanted: usize, deeds: usize) -> usize {
-    if wanted > 1 { wanted.min(deeds / FEW) } else { 0 }
+    let count = wanted.min(deeds / FEW);
+    if count > 1 { count } else { 0 }
 }
-
-/// So many deeds are as soon done by one.
-const FEW: usize = 4;
 
 /// Some of them, as long as they are wanted.
 pub(crate) struct Lanes {
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn there_are_several_only_where_there_are_processors_and_deeds_for_them() {
         assert_eq!([None, Some(1), Some(2), Some(8), Some(64)].map(for_processors), [1, 1, 1, 4, MOST]);
-        for (deeds, expected) in [(0, 0), (FEW - 1, 0), (2 * FEW, 2), (1000, 4)] {
+        for (deeds, expected) in [(0, 0), (2 * FEW - 1, 0), (2 * FEW, 2), (1000, 4)] {
             assert_eq!((several(1, deeds), several(4, deeds)), (0, expected), "{deeds}");
         }
     }

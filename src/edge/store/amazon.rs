@@ -74,7 +74,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Fai
     Ok(Opened { objects: Arc::clone(&store) as _, pages: Some(store), is_plain })
 }
 
-/// The bucket, and how it is spoken to, whoever signs; whether that is by plain http. Errors: it would be by plain http, and may not.
+/// The bucket, and how it is spoken to, whoever signs; whether that is by plain http. Errors: it would be, and may not.
 fn unsigned(bucket: &Bucket, access: &Access) -> Result<(AmazonS3Builder, bool), Failed> {
     let endpoint = access.first(ENDPOINTS).map(|value| values::address(ENDPOINTS[1], value)).transpose()?;
     let plain = connect::is_plain(endpoint.as_ref(), access)?;
