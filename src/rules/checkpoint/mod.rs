@@ -41,7 +41,7 @@ use std::collections::BTreeMap;
 
 use belongs::{halves, hasty, notes, roles, saved_over, second_name, siblings, strangers};
 use formats::{composer, dcp, deepspeed, dlrover, generic, marker};
-use whole::{order, parts, same_save, structure};
+use whole::{containers, order, parts, same_save, structure};
 
 pub use composer::is_link as is_composers_link;
 pub use formats::LAYOUTS;

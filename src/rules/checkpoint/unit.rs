@@ -9,8 +9,8 @@ use regex::Regex;
 
 use super::aside::is_nobodys;
 pub use super::aside::{is_bystander, is_temporary};
-use super::check;
 use super::listing::{Entry, Kind, Listing, Peek, around, is_below, name_of, parent_of};
+use super::{check, containers};
 
 /// Longest text of a symbolic link, bytes.
 const LONGEST_TARGET: usize = 4095;
@@ -166,7 +166,7 @@ impl Scan<'_> {
                 Kind::File => {
                     check::whole(self.peek, entry)?;
                     if is_tensorflows(candidate, &entry.path) {
-                        check::table(self.peek, entry).map_err(|why| format!("{}: {why}", entry.path))?;
+                        containers::table(self.peek, entry).map_err(|why| format!("{}: {why}", entry.path))?;
                     }
                     files += 1;
                 }

@@ -7,7 +7,7 @@ use crate::rules::checkpoint::listing::{Entry, Kind, Peek, parent_of};
 use crate::rules::checkpoint::same_save::is_same_save;
 use crate::rules::checkpoint::steps::step_in;
 use crate::rules::checkpoint::unit::{Candidate, Scan};
-use crate::rules::checkpoint::{Found, Makeup, check};
+use crate::rules::checkpoint::{Found, Makeup, containers};
 
 /// One model's saves, and copies, differ in length by less than this part, and what a directory of names takes.
 const PART: u64 = 16;
@@ -44,7 +44,7 @@ pub fn copies(scan: &Scan, found: &Found, unit: &Candidate) -> Vec<String> {
         .within(parent_of(&own.path))
         .filter(|e| e.kind == Kind::File && is_fixed_name(e.name(), own.name()));
     let newest = fixed.max_by_key(|file| file.mtime_ns).filter(|file| !all.contains(&file.path));
-    let is_its = |file: &Entry| match check::zip(scan.peek, file) {
+    let is_its = |file: &Entry| match containers::zip(scan.peek, file) {
         Ok(()) => is_alike(file, own),
         Err(_) => is_torn(scan.peek, file),
     };
@@ -90,7 +90,7 @@ fn is_alike(one: &Entry, other: &Entry) -> bool {
 /// The beginning of an archive, without its end.
 fn is_torn(peek: &dyn Peek, file: &Entry) -> bool {
     let begins = || peek.read(&file.path, 0, 4).is_some_and(|head| b"PK\x03\x04".starts_with(&head));
-    begins() && check::zip(peek, file).is_err()
+    begins() && containers::zip(peek, file).is_err()
 }
 
 /// `last`, `last-v1` and `latest` beside any name; `model_last` beside `model_100`.

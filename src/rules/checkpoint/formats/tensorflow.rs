@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::generic::with_rest;
-use crate::rules::checkpoint::check;
+use crate::rules::checkpoint::containers;
 use crate::rules::checkpoint::layout::{Layout, Makeup, Pointer};
 use crate::rules::checkpoint::listing::{join, name_of, parent_of};
 use crate::rules::checkpoint::memo::Memo;
@@ -63,7 +63,7 @@ fn shard(path: &str) -> Option<(&str, u32, u32)> {
 fn complete(scan: &Scan, candidate: &Candidate, memo: &Memo) -> Result<(), String> {
     let index = format!("{}.index", candidate.unit);
     let index = scan.listing.file(&index).ok_or_else(|| format!("{index} is missing"))?;
-    check::table(scan.peek, index).map_err(|why| format!("{}: {why}", index.path))?;
+    containers::table(scan.peek, index).map_err(|why| format!("{}: {why}", index.path))?;
     let shards: Vec<_> = candidate.paths.iter().filter_map(|p| shard(p)).collect();
     let count = shards.first().map_or(0, |s| s.2);
     if shards.iter().any(|s| s.2 != count) {

@@ -13,7 +13,7 @@ use crate::rules::checkpoint::memo::Memo;
 use crate::rules::checkpoint::siblings::together;
 use crate::rules::checkpoint::steps::{is_day, is_steps, number_after, step_in, step_in_stem};
 use crate::rules::checkpoint::unit::{Candidate, Scan};
-use crate::rules::checkpoint::{check, order};
+use crate::rules::checkpoint::{check, containers, order};
 
 pub(super) const TORCH_FILE: Layout = Layout {
     pointers,
@@ -101,8 +101,8 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> 
     espnets_in_order(scan, candidate)?;
     let mut files = candidate.files(scan.listing).filter(|file| !candidate.is_note(file));
     files.try_for_each(|file| match check::is_torchs(file.name()) {
-        true if file.path == candidate.unit => check::torch(scan.peek, file),
-        true => check::torch(scan.peek, file).map_err(|why| format!("{}: {why}", file.path)),
+        true if file.path == candidate.unit => containers::torch(scan.peek, file),
+        true => containers::torch(scan.peek, file).map_err(|why| format!("{}: {why}", file.path)),
         false => check::whole(scan.peek, file),
     })
 }

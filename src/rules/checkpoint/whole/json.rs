@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use super::check::Verdict;
+use super::containers::Verdict;
 use crate::rules::checkpoint::listing::{Entry, Peek};
 
 /// Longer files are judged by their last bytes: reading them at each look would take too long.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::check;
+use super::containers;
 use crate::rules::checkpoint::listing::{Entry, Peek};
 
 /// Longer directories are not read: of a hundred thousand tensors.
@@ -23,12 +23,12 @@ pub(in super::super) fn is_same_save(peek: &dyn Peek, one: &Entry, other: &Entry
 
 /// `None`: it is none of torch's, or keeps no checksums.
 fn sums(peek: &dyn Peek, file: &Entry) -> Option<Sums> {
-    let (from, length) = check::zip_directory(peek, file).ok()?;
+    let (from, length) = containers::zip_directory(peek, file).ok()?;
     let directory = peek.read(&file.path, from, usize::try_from(length).ok().filter(|_| length <= DIRECTORY_LIMIT)?)?;
     let (mut tensors, mut pickle, mut at) = (BTreeMap::new(), None, 0);
     while at < directory.len() {
         let record = directory.get(at..at + 46).filter(|record| record.starts_with(b"PK\x01\x02"))?;
-        let number = |from, width| check::le(record, from, width);
+        let number = |from, width| containers::le(record, from, width);
         let (sum, size, named) = (number(16, 4), number(24, 4), number(28, 2) as usize);
         let name = directory.get(at + 46..at + 46 + named)?;
         if name.ends_with(b"/data.pkl") {
@@ -79,7 +79,7 @@ pub(in super::super) mod tests {
     fn two_archives_hold_the_same_save_where_all_that_is_in_them_is_the_same() {
         let one = saved("step 30", &["weights of 30", "moments of 30"]);
         let memory = Memory::default().with("a", &one);
-        check::zip(&memory, memory.listing().file("a").expect("is there")).expect("it is a whole zip file");
+        containers::zip(&memory, memory.listing().file("a").expect("is there")).expect("it is a whole zip file");
         assert!(is_same(&one, &one));
         for (other, why) in [
             (saved("step 31", &["weights of 30", "moments of 30"]), "nothing was learned in a step"),

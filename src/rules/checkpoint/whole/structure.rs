@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 
-use super::check::{Verdict, no_zeros};
+use super::containers::{Verdict, no_zeros};
 use crate::rules::checkpoint::ascii::ascii;
 use crate::rules::checkpoint::listing::{Entry, Peek};
 
