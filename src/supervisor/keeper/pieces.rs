@@ -22,7 +22,7 @@ const WINDOW: u64 = 1 << 20;
 /// A file of so many bytes has a smaller one.
 const SMALL: u64 = 256 << 10;
 
-/// Files that are summed at once: one for every two processors. More would ask more of the memory than it gives.
+/// Files that are summed at once: one for every two processors, eight at most.
 fn summing() -> usize {
     limits::cpus().map_or(1, |count| (count / 2).clamp(1, 8))
 }
