@@ -33,6 +33,9 @@ pub struct Beneath {
 /// So often what another meets is tried again.
 const TRIES: u32 = 100;
 
+/// Of a new file.
+const OWN: Mode = Mode::from_bits_truncate(0o600);
+
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 impl Beneath {
@@ -60,8 +63,7 @@ impl Beneath {
 
     /// Opens a regular file for reading. Errors: ELOOP for a link, else as open(2).
     pub fn read_file(&self, path: &str) -> io::Result<File> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        let file = File::from(openat(self.directory(parent_of(path), false)?, name_of(path), flags, Mode::empty())?);
+        let file = File::from(self.reach(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK, false)?);
         if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
@@ -74,22 +76,17 @@ impl Beneath {
 
     /// What lies at a path, links not followed; `None` when nothing does. Errors: as stat(2).
     pub fn look(&self, path: &str) -> io::Result<Option<Entry>> {
-        let parent = match self.directory(parent_of(path), false) {
-            Ok(parent) => parent,
+        let there = match self.reach(path, OFlag::O_PATH, false) {
+            Ok(there) => File::from(there),
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let metadata = match openat(&parent, name_of(path), flags, Mode::empty()) {
-            Ok(fd) => File::from(fd).metadata()?,
-            Err(Errno::ENOENT) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
+        let metadata = there.metadata()?;
         let kind = match metadata.file_type() {
             kind if kind.is_file() => Kind::File,
             kind if kind.is_dir() => Kind::Directory,
             kind if kind.is_symlink() => {
-                let target = readlinkat(&parent, name_of(path))?;
+                let target = readlinkat(&there, "")?;
                 Kind::Symlink(target.into_string().unwrap_or_default())
             }
             _ => Kind::Odd("neither file nor directory"),
@@ -99,9 +96,8 @@ impl Beneath {
 
     /// Creates a new file for reading and writing, its directories too. Errors: EEXIST, else as open(2), mkdir(2).
     pub fn create_file(&self, path: &str) -> io::Result<File> {
-        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let parent = self.directory(parent_of(path), true)?;
-        Ok(File::from(openat(parent, name_of(path), flags, Mode::from_bits_truncate(0o600))?))
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
+        Ok(self.reach(path, flags, true)?.into())
     }
 
     /// The file at a path for a lock, made where there is none. Errors: as open(2).
@@ -114,8 +110,7 @@ impl Beneath {
 
     /// The same, if it is there. A network file system gives an exclusive lock only to who may write. Errors: as open(2).
     pub fn open_lock(&self, path: &str) -> io::Result<File> {
-        let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-        Ok(openat(self.directory(parent_of(path), false)?, name_of(path), flags, Mode::empty())?.into())
+        Ok(self.reach(path, OFlag::O_RDWR | OFlag::O_NONBLOCK, false)?.into())
     }
 
     /// What lies in a directory, by name; nothing where there is none. Errors: as readdir(3).
@@ -254,16 +249,30 @@ impl Beneath {
         Ok((stat.blocks_available() as u64).saturating_mul(stat.fragment_size() as u64))
     }
 
-    /// The directory at a path, opened part by part; the empty path is the top.
-    fn directory(&self, path: &str, create: bool) -> io::Result<OwnedFd> {
+    /// Opens what has a name; `create`: its directories are made where needed.
+    fn reach(&self, path: &str, flags: OFlag, create: bool) -> io::Result<OwnedFd> {
+        let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        if let Some(there) = self.at_once(path, flags)? {
+            return Ok(there);
+        }
+        Ok(openat(self.directory(parent_of(path), create)?, name_of(path), flags, OWN)?)
+    }
+
+    /// By one call, where the kernel has it and nothing is in the way. Errors: [`io::ErrorKind::InvalidInput`] for a path
+    /// with `.` or `..`.
+    fn at_once(&self, path: &str, flags: OFlag) -> io::Result<Option<OwnedFd>> {
         if path.split('/').any(|part| part == "." || part == "..") {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let beneath = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
-        let at_once = OpenHow::new().flags(DIRECTORY).resolve(beneath);
-        if !path.is_empty()
-            && let Ok(there) = openat2(&self.top, path, at_once)
-        {
+        let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        // A mode is for who creates; others are refused with one.
+        let how = if flags.contains(OFlag::O_CREAT) { how.mode(OWN) } else { how };
+        Ok(openat2(&self.top, path, how).ok())
+    }
+
+    /// The directory at a path, opened part by part; the empty path is the top.
+    fn directory(&self, path: &str, create: bool) -> io::Result<OwnedFd> {
+        if let Some(there) = self.at_once(path, DIRECTORY)? {
             return Ok(there);
         }
         let mut at = self.top.try_clone()?;
@@ -337,11 +346,16 @@ mod tests {
         symlink(outside.path(), dir.path().join("way")).expect("symlink");
         symlink(outside.path().join("secret"), dir.path().join("end")).expect("symlink");
         assert!(beneath.read_file("way/secret").is_err());
+        assert_eq!(beneath.look("way/secret").expect("looks"), None);
+        let target = outside.path().join("secret").display().to_string();
+        assert_eq!(beneath.look("end").expect("looks").map(|entry| entry.kind), Some(Kind::Symlink(target)));
         assert!(beneath.read_file("end").is_err());
         assert!(beneath.create_file("way/new").is_err());
         assert!(beneath.create_file("end").is_err());
         assert!(beneath.rename("end", "way/x").is_err());
-        assert!(beneath.create_file("../x").is_err());
+        for up in ["..", "../x", "new/../x"] {
+            assert!(beneath.create_file(up).is_err() && beneath.read_file(up).is_err() && beneath.look(up).is_err());
+        }
         fs::create_dir(outside.path().join("kept")).expect("mkdir");
         let _ = beneath.remove_tree("way/kept");
         assert_eq!(fs::read_dir(outside.path()).expect("reads").count(), 2);

@@ -26,7 +26,7 @@ use crate::edge::lanes::Lanes;
 use crate::edge::pool::{Buffer, Pool};
 use crate::edge::store::{Store, StoreError};
 use crate::rules::checkpoint::listing::is_below;
-use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex};
+use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex, joined};
 
 /// Bytes written at a time; a file of no more is small.
 pub(super) const BLOCK: u64 = 1 << 20;
@@ -165,7 +165,7 @@ impl Mirror {
         let mut chunks = pin!(stream::iter(chunks).buffered(CHUNKS_AT_ONCE));
         let mut whole = 0;
         while let Some((crc, length)) = chunks.next().await.transpose()? {
-            whole = crc32c::crc32c_combine(whole, crc, length as usize);
+            whole = joined(whole, crc, length);
             self.transfer.moved(length);
         }
         if hex(whole) != item.crc32c {

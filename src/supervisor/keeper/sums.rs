@@ -1,6 +1,6 @@
 //! The checksums of a file, as its manifest has them.
 
-use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, hex};
+use crate::rules::checkpoint::manifest::{CHUNK, Chunks, Item, hex, joined};
 
 /// Checksums of a file as it goes by, in order.
 #[derive(Default)]
@@ -30,14 +30,14 @@ impl Sums {
         self.chunk = crc32c::crc32c_append(self.chunk, bytes);
         self.seen += bytes.len() as u64;
         if !bytes.is_empty() && self.seen.is_multiple_of(CHUNK) {
-            self.before = crc32c::crc32c_combine(self.before, self.chunk, CHUNK as usize);
+            self.before = joined(self.before, self.chunk, CHUNK);
             self.chunks.push(hex(self.chunk));
             self.chunk = 0;
         }
     }
 
     pub(super) fn whole(&self) -> u32 {
-        crc32c::crc32c_combine(self.before, self.chunk, (self.seen % CHUNK) as usize)
+        joined(self.before, self.chunk, self.seen % CHUNK)
     }
 
     pub(super) fn finish(mut self) -> (String, Option<Chunks>) {

@@ -329,12 +329,18 @@ fn item(file: &Item, unit: &str) -> Result<(), String> {
     }
 }
 
+/// The CRC-32C of bytes whose first ones have `before`, and the `length` bytes after them `after`. Costs as much as the sum of
+/// 100 KiB, and nothing where no byte is before (the sum of which is 0, and zeros before do not change a sum of 0).
+pub fn joined(before: u32, after: u32, length: u64) -> u32 {
+    if before == 0 { after } else { crc32c::crc32c_combine(before, after, length as usize) }
+}
+
 /// The checksum of all the chunks' bytes.
 fn whole(chunks: &Chunks, size: u64) -> u32 {
     let sums = chunks.crc32c.iter().map(|sum| u32::from_str_radix(sum, 16).unwrap_or(0));
     let append = |(before, left): (u32, u64), sum| {
         let length = chunks.size.min(left);
-        (crc32c::crc32c_combine(before, sum, length as usize), left - length)
+        (joined(before, sum, length), left - length)
     };
     sums.fold((0, size), append).0
 }

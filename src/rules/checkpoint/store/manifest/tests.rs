@@ -150,6 +150,21 @@ fn sizes_that_lie_or_overflow_are_refused() {
 }
 
 #[test]
+fn the_sums_of_two_stretches_join_to_that_of_both_wherever_they_meet() {
+    let text = b"weights and biases".as_slice();
+    // The first four have the sum 0, as no bytes have.
+    let zero = b"\xab\x9b\xe0\x9b and so on".as_slice();
+    assert_eq!(crc32c::crc32c(&zero[..4]), 0);
+    for bytes in [text, zero, &[0; 40], &[]] {
+        for at in 0..=bytes.len() {
+            let (before, after) = bytes.split_at(at);
+            let both = joined(crc32c::crc32c(before), crc32c::crc32c(after), after.len() as u64);
+            assert_eq!(both, crc32c::crc32c(bytes), "{bytes:?} at {at}");
+        }
+    }
+}
+
+#[test]
 fn chunks_that_do_not_make_the_whole_are_refused_before_anything_is_fetched() {
     let bytes: Vec<u8> = (0..(MIN_CHUNK as usize * 2 + 7)).map(|n| (n % 251) as u8).collect();
     let of = |size: u64| bytes.chunks(size as usize).map(|chunk| hex(crc32c::crc32c(chunk))).collect::<Vec<String>>();
