@@ -1,13 +1,13 @@
 //! Who may use a bucket, and what the environment says about it: what is wrong there is one line, and no secret is in it.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use crate::object_stores::fails;
 use crate::support::bucket::{Bucket, Fault, NAME};
@@ -110,17 +110,24 @@ fn a_certificate_that_nobody_signed_is_refused_at_once_with_the_way_out() {
 }
 
 #[test]
-fn a_ca_that_shows_its_own_certificate_is_refused_with_what_is_wrong_with_it() {
-    let (at, _) = speaks_tls(OF_A_CA);
-    let place = Place::new();
-    let file = place.path("ca.pem");
-    std::fs::write(&file, OF_A_CA).unwrap();
-    let mut env = Bucket::start().as_amazon();
-    env[0].1 = format!("https://{at}");
-    env.push(("SSL_CERT_FILE", file.to_str().unwrap().to_owned()));
-    let done = Place::with_store("s3://b/x", env).checkpoint("list").output();
-    assert!(!done.err().contains("SSL_CERT_FILE"), "it is named: {}", done.err());
-    fails(done, &[&format!("certificate of {at} is not trusted"), "basicConstraints=CA:FALSE"]);
+fn a_ca_that_shows_its_own_certificate_is_trusted_where_that_is_named_and_its_names_and_dates_are_right() {
+    let list = |certificate: &str, variable, host: &str| {
+        let (at, _) = speaks_tls(certificate);
+        let place = Place::new();
+        let file = place.path("ca.pem");
+        std::fs::write(&file, certificate).unwrap();
+        let mut env = Bucket::start().as_amazon();
+        env[0].1 = format!("https://{host}:{}", at.port());
+        env.push((variable, file.to_str().unwrap().to_owned()));
+        Place::with_store("s3://b/x", env).checkpoint("list").output()
+    };
+    for variable in ["SSL_CERT_FILE", "AWS_CA_BUNDLE"] {
+        let listed = list(OF_A_CA, variable, "127.0.0.1");
+        assert!(listed.expect_code(0).err().is_empty(), "{variable}");
+    }
+    fails(list(OF_A_CA, "NOTHING", "127.0.0.1"), &["is not trusted", "of a CA itself", "SSL_CERT_FILE"]);
+    fails(list(OF_A_CA, "SSL_CERT_FILE", "localhost"), &["localhost", "is not trusted", "not valid for name"]);
+    fails(list(OF_A_CA_LONG_AGO, "SSL_CERT_FILE", "127.0.0.1"), &["is not trusted", "expired"]);
 }
 
 #[test]
@@ -321,7 +328,20 @@ fn what_is_wrong_with_a_key_is_said_of_the_key() {
     fails(place("s3", env), &[&machine.at, "no credentials: AssumeRoleUnauthorizedAccess"]);
 }
 
-/// `host:port` of a server with a certificate of its own, and how often it was called.
+/// The answer of an empty bucket to whatever is asked.
+fn says_that_nothing_is_there(mut stream: StreamOwned<ServerConnection, TcpStream>) {
+    let (mut asked, mut more) = (Vec::new(), [0; 4096]);
+    let text = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+    while let Ok(read @ 1..) = stream.read(&mut more) {
+        asked.extend_from_slice(&more[..read]);
+        if asked.ends_with(b"\r\n\r\n") {
+            asked.clear();
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+        }
+    }
+}
+
+/// `host:port` of a server with a certificate of its own, where nothing is, and how often it was called.
 fn speaks_tls(certificate: &str) -> (SocketAddr, Arc<AtomicUsize>) {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(KEY.as_bytes()).unwrap();
@@ -333,15 +353,16 @@ fn speaks_tls(certificate: &str) -> (SocketAddr, Arc<AtomicUsize>) {
     let connections = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&connections);
     std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
+        for stream in listener.incoming().flatten() {
             count.fetch_add(1, Relaxed);
-            let _ = ServerConnection::new(Arc::clone(&config)).unwrap().complete_io(&mut stream);
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            std::thread::spawn(move || says_that_nothing_is_there(StreamOwned::new(connection, stream)));
         }
     });
     (at, connections)
 }
 
-/// Of nobody, the same as a CA, and what belongs to both.
+/// Of nobody, the same as a CA, as one was, and what belongs to all.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n\
     MIIBhzCCAS2gAwIBAgIUbriTVIS/P8F/zJETqSbVcnJ72cswCgYIKoZIzj0EAwIw\n\
     ETEPMA0GA1UEAwwGbm9ib2R5MCAXDTI2MTEyMjEyMzY0N1oYDzIxMjYxMDI5MTIz\n\
@@ -363,6 +384,15 @@ const OF_A_CA: &str = "-----BEGIN CERTIFICATE-----\n\
     BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMCA0cAMEQCIFEgI8nV\n\
     OvCA28I2OqXCf67uqaQXFWtTFgGbOkBcp826AiAXb3Zhg2urwQwkYjwATUGzjl62\n\
     FDh7RbIHCgRCruccJQ==\n\
+    -----END CERTIFICATE-----";
+const OF_A_CA_LONG_AGO: &str = "-----BEGIN CERTIFICATE-----\n\
+    MIIBNDCB26ADAgECAgEHMAoGCCqGSM49BAMCMBExDzANBgNVBAMMBm5vYm9keTAe\n\
+    Fw0yMDAxMDEwMDAwMDBaFw0yMTAxMDEwMDAwMDBaMBExDzANBgNVBAMMBm5vYm9k\n\
+    eTBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABBw+fAWQf3fcULQpx3B/tKn1Q8Q3\n\
+    FPu33KOBbc+mF45IVglvzpY3O9Mehv9rECydJClOzV8JPYFTxMyoaOU8/oajJDAi\n\
+    MA8GA1UdEwEB/wQFMAMBAf8wDwYDVR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNI\n\
+    ADBFAiEA2el4AW20a/uzgDKikjhrNlE4Fo9TbQ3FhRE/6gmry8gCIBP84Se0/EYv\n\
+    5l8g16+Kx7K1T7iO4RymZN7Chh9UYola\n\
     -----END CERTIFICATE-----";
 const KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
     MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgA90Tq8bxV6SX6wTW\n\

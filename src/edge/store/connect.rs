@@ -33,7 +33,7 @@ use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
 use super::prompt::Connector as Prompt;
 use super::sent::{self, Sent, Streamed};
 use super::source::Source;
-use super::tls::Roots;
+use super::tls::{Roots, is_of_a_ca};
 use super::values;
 use super::watched::{Watched, beginning, whole};
 use crate::edge::blocking::blocking;
@@ -392,11 +392,9 @@ pub(super) fn error(kind: HttpErrorKind, text: String) -> HttpError {
 }
 
 fn not_trusted(host: &str, why: &rustls::CertificateError) -> HttpError {
-    // Naming it does not help then. Only its debug form tells it from others.
-    let is_of_a_ca = format!("{why:?}").contains("CaUsedAsEndEntity");
-    let text = if is_of_a_ca {
+    let text = if is_of_a_ca(why) {
         format!(
-            "the certificate of {host} is not trusted: it is one of a CA itself (CA:TRUE, as `openssl req -x509` makes them), which no server may show as its own; give the server one with basicConstraints=CA:FALSE"
+            "the certificate of {host} is not trusted: it is one of a CA itself (CA:TRUE, as `openssl req -x509` makes them) and none that is named; name its file in SSL_CERT_FILE (for S3 also AWS_CA_BUNDLE)"
         )
     } else {
         let way_out =
