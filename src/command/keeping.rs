@@ -265,6 +265,7 @@ pub(super) fn mirror_config(settings: Checkpoints, places: &Found, node: u32, cl
     let left_out = model_within(&settings, places);
     MirrorConfig {
         dir: settings.dir.unwrap_or_default(),
+        chief: settings.store.clone().filter(|_| node > 0),
         store: settings.store.map(|store| store.of_node(node)),
         access: Access::new(env.clone(), settings.allow_http),
         pace: Arc::new(Mutex::new(Pace::new(settings.bandwidth))),

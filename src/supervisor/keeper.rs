@@ -5,6 +5,7 @@
 mod again;
 pub mod audit;
 mod budget;
+mod chief;
 mod claim;
 pub mod commit;
 mod config;

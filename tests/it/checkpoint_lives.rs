@@ -51,6 +51,33 @@ fn nodes_that_share_a_directory_each_know_what_is_theirs_in_it() {
 }
 
 #[test]
+fn a_node_that_starts_from_another_step_than_node_0_committed_says_so() {
+    let place = Place::new();
+    let node = |rank: &str, args: &[&str], script: &str| {
+        let node = ["--nnodes", "2", "--leader", "127.0.0.1:1", "--node-rank", rank];
+        let done = run(&place, &[&node[..], args].concat(), script).expect_code(0);
+        let _ = fs::remove_dir_all(place.local());
+        let said = done.err().lines().find(|line| line.contains("hang or train apart")).map(str::to_owned);
+        said.unwrap_or_default()
+    };
+    assert_eq!(node("1", &[], &saves(10)), "", "node 0 has committed nothing");
+    assert_eq!(node("0", &[], &saves(10)), "");
+    assert_eq!(node("1", &[], "exit 0"), "");
+    assert_eq!(node("0", &[], &saves(20)), "");
+    let said = node("1", &[], "exit 0");
+    for part in ["node 1 starts from step 10", "node 0's newest commit is of step 20 (0000000002-000001)"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(node("1", &["--restore-step", "10"], "exit 0"), "", "on purpose");
+    fs::remove_dir_all(place.store().join("node-00001")).unwrap();
+    let said = node("1", &[], "exit 0");
+    assert!(
+        said.contains("node 1 starts at the beginning") && said.contains("share the checkpoint directory"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_another_job_left_in_the_directory_is_not_gone_on_from() {
     let place = Place::new();
     run(&place, &[], &saves(10)).expect_code(0);

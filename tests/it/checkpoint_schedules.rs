@@ -86,6 +86,7 @@ fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> MirrorConfig {
     MirrorConfig {
         dir: dir.to_owned(),
         store: Some(Address::parse(&format!("file://{}", store.display())).unwrap()),
+        chief: None,
         access: Access::new(Env::default(), false),
         options: Options::default(),
         retention: Retention { last: kept.last, every: kept.every, orphan_age: Duration::from_secs(86_400) },

@@ -28,6 +28,8 @@ pub struct MirrorConfig {
     pub dir: PathBuf,
     /// Where they are committed, this node's corner already chosen; `None` looks at local ones only.
     pub store: Option<Address>,
+    /// Where node 0 commits, if this is another node.
+    pub chief: Option<Address>,
     /// What the environment says about stores.
     pub access: Access,
     /// How fast commits may go while the trainer runs.

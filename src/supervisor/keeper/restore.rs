@@ -116,6 +116,9 @@ impl Mirror {
         }
         let on_purpose = never || step.is_some();
         self.settle_account(&look, resume.as_ref(), on_purpose).await.map_err(|error| self.unusable(&error))?;
+        if first && !on_purpose {
+            self.compare_with_chief(resume.as_ref()).await;
+        }
         let is_local = resume.as_ref().is_some_and(|resume| resume.commit.is_none());
         if is_local && (self.attempt.is_some() || !first) {
             self.name_newest(&look).await;

@@ -27,6 +27,7 @@ pub(super) fn config(place: &Path) -> MirrorConfig {
     MirrorConfig {
         dir: place.join("checkpoints"),
         store: Some(Address::Directory(place.join("store"))),
+        chief: None,
         access: Access::default(),
         options: Options::default(),
         retention: Retention { last: 2, every: None, orphan_age: Duration::from_secs(86_400) },
