@@ -21,6 +21,7 @@ use crate::rules::job::{Action, ChildFacts, Event, Machine, Outcome, Policy, Pro
 use crate::rules::metric::contract;
 use crate::rules::metric::ledger::Ledger;
 use crate::rules::preempt;
+use crate::rules::signal::Signal;
 use crate::settings::metrics::{Collected, Target, Tuner};
 use crate::settings::run::{LogFormat, LogLevel, RunSettings};
 use crate::settings::{self, Complaint, Reader};
@@ -50,6 +51,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     let (values, complaints) = values(&parsed, &env);
     let mut reader = Reader::new(&values, complaints);
     let mut asked = Asked::read(&mut reader, parsed.on, &env);
+    asked.run.policy.outlives_hangup = signals::is_ignored(Signal::HUP);
     start_log(&asked.run);
     require_command(&parsed, &mut reader);
     let goes_on = || ended_already(&asked.run.policy).is_none();

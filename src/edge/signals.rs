@@ -84,6 +84,16 @@ pub fn waiting() -> impl Iterator<Item = Signal> {
     (1..=64).filter(move |number| pending >> (number - 1) & 1 == 1).filter_map(Signal::new)
 }
 
+/// Whether this process ignores it: from the start, unless it was changed since.
+pub fn is_ignored(signal: Signal) -> bool {
+    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: nothing is changed; the structure is read only after the call has written it.
+    unsafe {
+        libc::sigaction(signal.number(), ptr::null(), now.as_mut_ptr()) == 0
+            && now.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Signals that wait for us, and for nobody else.
 #[derive(Debug, Clone, Copy)]
 pub struct HeldBack(u64);
@@ -91,15 +101,7 @@ pub struct HeldBack(u64);
 /// Blocks those of these signals that are neither ignored nor blocked, before there is another thread. Whoever holds them
 /// back must ask for them.
 pub fn hold_back(signals: &[Signal]) -> HeldBack {
-    let is_ignored = |signal: &&Signal| {
-        let mut now = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: nothing is changed; the structure is read only after the call has written it.
-        unsafe {
-            libc::sigaction(signal.number(), ptr::null(), now.as_mut_ptr()) == 0
-                && now.assume_init().sa_sigaction == libc::SIG_IGN
-        }
-    };
-    let held = signals.iter().filter(|signal| !is_ignored(signal)).fold(0, |set, s| set | 1 << (s.number() - 1));
+    let held = signals.iter().filter(|signal| !is_ignored(**signal)).fold(0, |set, s| set | 1 << (s.number() - 1));
     let (new, mut old): (u64, u64) = (held, 0);
     // SAFETY: both sets are alive and of the size that is told.
     unsafe {

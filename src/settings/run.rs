@@ -97,6 +97,7 @@ pub fn read(reader: &mut Reader<'_>) -> RunSettings {
         seed: None,
         hang: hang(reader),
         child_has_terminal: false,
+        outlives_hangup: false,
     };
     RunSettings {
         policy,

@@ -193,3 +193,15 @@ fn as_pid_1_it_does_not_stop_itself_and_keeps_its_deadline() {
     send(inner, libc::SIGTERM);
     running.finish().expect_code(143);
 }
+
+#[test]
+fn under_nohup_a_hangup_between_two_attempts_ends_nothing() {
+    let script = "[ $TRAINIT_ATTEMPT = 1 ] || exit 0; exit 3";
+    let options = ["run", "--max-restarts", "1", "--restart-backoff", "2s..2s", "--", "sh", "-c", script];
+    for (prefix, code) in [(&["nohup"][..], 0), (&["env", "--default-signal=HUP"], 129)] {
+        let running = Trainit::through(prefix, options).start();
+        running.after_log("restarting");
+        running.signal(libc::SIGHUP);
+        running.finish().expect_code(code);
+    }
+}

@@ -67,6 +67,8 @@ pub struct Policy {
     pub hang: Option<Hang>,
     /// The child shares our terminal, and has it whenever we could: then its signals reach the child without us.
     pub child_has_terminal: bool,
+    /// HUP was ignored when we were started, as nohup has it: it is passed on, and nobody asks to leave by it.
+    pub outlives_hangup: bool,
 }
 
 impl Policy {
@@ -77,6 +79,11 @@ impl Policy {
         let own_session = self.signal_target == Target::Group && !self.child_has_terminal;
         let as_it_is = if own_session && signal.stops_a_job() { Signal::STOP } else { signal };
         asked.unwrap_or(Some(as_it_is))
+    }
+
+    /// Whether somebody who sends this wants the job to end.
+    pub fn asks_to_leave(&self, signal: Signal) -> bool {
+        signal.asks_to_leave() && !(self.outlives_hangup && signal == Signal::HUP)
     }
 
     /// The code trainit leaves with where it would leave with `code`.
@@ -109,6 +116,7 @@ impl Default for Policy {
             seed: None,
             hang: None,
             child_has_terminal: false,
+            outlives_hangup: false,
         }
     }
 }

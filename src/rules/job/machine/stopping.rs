@@ -16,10 +16,11 @@ impl Machine {
         let Some(as_signal) = self.policy.rewritten(signal) else { return Vec::new() };
         // Whoever has it rewritten to that, or that to another, asks for the end.
         let is_stop = [signal, as_signal].contains(&Signal::TERM);
+        let asks = self.policy.asks_to_leave(as_signal);
         match self.state {
             State::Running | State::Launching if is_stop => self.on_stop_signal(now, as_signal, sender),
             State::Running => {
-                if as_signal.asks_to_leave() {
+                if asks {
                     self.asked = Some(now);
                 }
                 let mut actions = vec![self.send(as_signal)];
@@ -34,7 +35,7 @@ impl Machine {
                 actions
             }
             State::Launching => {
-                if as_signal.asks_to_leave() {
+                if asks {
                     self.asked = Some(now);
                 }
                 self.hold(as_signal);
@@ -45,7 +46,7 @@ impl Machine {
                 self.flush(now)
             }
             // What the crash has left may not be committed yet.
-            State::Restoring | State::Gathering | State::Refreshing | State::Waiting if as_signal.asks_to_leave() => {
+            State::Restoring | State::Gathering | State::Refreshing | State::Waiting if asks => {
                 self.interrupted = Some(as_signal);
                 self.flush(now)
             }
@@ -56,11 +57,11 @@ impl Machine {
             // It was meant for the attempt that is over; the next one would die of it before it can install a handler.
             State::Refreshing | State::Waiting => Vec::new(),
             // It commits what there is, and waits no longer; the next signal is for the commit.
-            State::Flushing if self.awaits_others && as_signal.asks_to_leave() => {
+            State::Flushing if self.awaits_others && asks => {
                 self.awaits_others = false;
                 vec![Action::Hasten { notice: true }]
             }
-            State::Flushing if !is_stop && as_signal.asks_to_leave() && !self.is_tidying => {
+            State::Flushing if !is_stop && asks && !self.is_tidying => {
                 let (deed, lost) = self.owed();
                 self.lost_commit(format!("{deed} was broken off by {as_signal}; {lost}"))
             }
@@ -69,7 +70,7 @@ impl Machine {
                 Vec::new()
             }
             // Whoever waits for the end waits for nothing but the last commit.
-            State::Flushing if (is_stop || as_signal.asks_to_leave()) && self.policy.store => {
+            State::Flushing if (is_stop || asks) && self.policy.store => {
                 vec![Action::Hasten { notice: true }]
             }
             State::Draining | State::Flushing | State::Done => Vec::new(),
@@ -80,7 +81,7 @@ impl Machine {
     fn on_signal_while_draining(&mut self, now: Uptime, is_stop: bool, as_signal: Signal, sender: Option<u32>) {
         if is_stop {
             self.stop = Some(Stop { cause: Cause::Signal { sender }, told: true });
-        } else if as_signal.asks_to_leave() {
+        } else if self.policy.asks_to_leave(as_signal) {
             self.asked = Some(now);
             self.gave_up = format!("{as_signal} came before the next attempt");
         }

@@ -56,6 +56,26 @@ fn what_the_kernel_sends_to_us_has_not_reached_the_command() {
 }
 
 #[test]
+fn a_hangup_that_was_ignored_at_the_start_is_passed_on_and_asks_for_nothing() {
+    let hup = || Event::Signal { signal: Signal::HUP, sender: Some(1) };
+    let policy = || Policy { max_restarts: 2, outlives_hangup: true, ..Policy::default() };
+    let mut machine = Machine::new(policy());
+    machine.step(secs(0.0), Event::Started);
+    assert_eq!(machine.step(secs(0.1), hup()), [], "not even before the start");
+    let mut machine = running(policy());
+    assert_eq!(machine.step(secs(1.0), hup()), [leader(Signal::HUP)]);
+    feed(&mut machine, 2.0, [ended(3), hup(), Event::TreeEmpty]);
+    assert_eq!(machine.state, State::Waiting, "a crash soon after is a crash");
+    assert_eq!(machine.step(secs(2.1), hup()), []);
+    let int = Event::Signal { signal: Signal::INT, sender: Some(1) };
+    assert_eq!(outcome(machine.step(secs(2.2), int)).exit_code, 130);
+    let rewritten = Policy { rewrite: vec![(Signal::HUP, Some(Signal::INT))], ..policy() };
+    let mut machine = running(rewritten);
+    feed(&mut machine, 1.0, [hup(), ended(3), Event::TreeEmpty]);
+    assert_eq!(machine.state, State::Done, "whoever has it rewritten means it");
+}
+
+#[test]
 fn rewritten_signals_are_forwarded_as_asked_and_dropped_on_zero() {
     let usr1 = Signal::parse("USR1").expect("a signal");
     let policy = Policy { rewrite: vec![(Signal::TERM, Some(Signal::INT)), (usr1, None)], ..Policy::default() };
