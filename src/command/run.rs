@@ -99,7 +99,7 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
         changes: resolved.launches.into_iter().map(|launch| launch.changes).collect(),
         names: names(settings.policy.processes, settings.rank_prefix),
         hostfile: resolved.hostfile,
-        facts: ChildFacts { checkpoint_dir: reader.text("checkpoint-dir"), gpu_count, ..ChildFacts::default() },
+        facts: ChildFacts { checkpoint_dir: checkpoint_dir(&reader), gpu_count, ..ChildFacts::default() },
         kept,
         death_signal: settings.death_signal,
         mask,
@@ -108,6 +108,13 @@ pub fn main(parsed: Parsed, env: Env, mask: Mask) -> u8 {
     };
     let page = settings.status_addr.and_then(Page::open);
     supervise(job, Work { keep, lookout, peers, page }, clock, &settings, &tuner)
+}
+
+/// As the command is told of it: from the root, since it may change its own directory before it looks.
+fn checkpoint_dir(reader: &Reader<'_>) -> Option<String> {
+    let dir = reader.text("checkpoint-dir")?;
+    let whole = std::path::absolute(&dir).ok().and_then(|whole| whole.into_os_string().into_string().ok());
+    Some(whole.unwrap_or(dir))
 }
 
 fn require_command(parsed: &Parsed, reader: &mut Reader<'_>) {

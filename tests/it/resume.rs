@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::checkpoints::Place;
 use crate::support::{Finished, Running, Trainit, eventually, is_alive, send};
 
 const STEPS: u64 = 24;
@@ -339,4 +340,16 @@ fn a_checkpoint_that_is_there_and_not_complete_is_named_before_a_start_from_scra
     assert!(before.contains("passed over: ckpt-5.json is not complete"), "{before}");
     let done = run(&["--restore", "required"]).expect_code(204);
     assert!(done.err().contains("ckpt-5.json is not complete"), "{}", done.err());
+}
+
+#[test]
+fn a_command_that_changes_its_directory_saves_where_it_was_told() {
+    let place = Place::new();
+    let here = place.path("");
+    let command = "cd / && echo $TRAINIT_CHECKPOINT_DIR && mkdir $TRAINIT_CHECKPOINT_DIR/step-3 && \
+                   echo weights >$TRAINIT_CHECKPOINT_DIR/step-3/model.bin";
+    let options = ["run", "--settle", "0", "--checkpoint-dir", "ck", "--checkpoint-store", &place.url()];
+    let done = Trainit::new(options).args(["--", "sh", "-c", command]).dir(&here).output().expect_code(0);
+    assert_eq!(Path::new(done.out().trim_end()), here.join("ck"));
+    assert_eq!(done.verdict()["committed_step"], 3);
 }
