@@ -353,3 +353,29 @@ fn a_command_that_changes_its_directory_saves_where_it_was_told() {
     assert_eq!(Path::new(done.out().trim_end()), here.join("ck"));
     assert_eq!(done.verdict()["committed_step"], 3);
 }
+
+#[test]
+fn a_run_that_leaves_nothing_in_the_store_says_so_in_a_warning() {
+    let is_warned = |done: &Finished| {
+        let lines = done.err();
+        let line = lines.lines().find(|line| line.contains("no complete checkpoint to commit")).unwrap_or_default();
+        line.contains("nothing_committed") && line.contains("WARNING")
+    };
+    let place = Place::new();
+    let run = |command: &str| {
+        let options =
+            ["run", "--settle", "0", "--max-restarts", "0", "--checkpoint-store", &place.url(), "--checkpoint-dir"];
+        Trainit::new(options).args([place.local()]).args(["--", "sh", "-c", command]).output()
+    };
+    assert!(is_warned(&run("true").expect_code(0)), "saved elsewhere");
+    assert!(
+        is_warned(&run("echo weights >$TRAINIT_CHECKPOINT_DIR/weights.dat; exit 3").expect_code(3)),
+        "no checkpoint"
+    );
+    place.save(1);
+    run("true").expect_code(0);
+    assert!(
+        !is_warned(&run("rm -r $TRAINIT_CHECKPOINT_DIR/step-1").expect_code(0)),
+        "the store has what it went on from"
+    );
+}

@@ -168,7 +168,7 @@ impl Keeper {
                 }
                 Some(Outcome::UpToDate { step }) => safe(step),
                 Some(Outcome::NothingComplete { why }) => {
-                    tracing::info!("no complete checkpoint to commit: {why}");
+                    self.tell_nothing_complete(&why);
                     Flushed::Done { step: None }
                 }
                 Some(Outcome::Fenced { by }) => return Err(by),
@@ -194,6 +194,23 @@ impl Keeper {
                     continue;
                 }
             });
+        }
+    }
+
+    /// Says that the end finds no checkpoint: a warning where the store has none of this run's either and nothing was said of
+    /// one, since whoever trained and saved elsewhere has lost it, and a 0 would hide that.
+    fn tell_nothing_complete(&self, why: &str) {
+        let is_news = |mirror: &&Mirror| {
+            mirror.begun && mirror.committed.is_none() && mirror.layout.is_none() && !mirror.remarks.told_of_its_saves()
+        };
+        match self.mirror.as_ref().filter(is_news) {
+            Some(mirror) => tracing::warn!(
+                code = "nothing_committed",
+                "no complete checkpoint to commit: {why}; {}, so whoever goes on elsewhere begins without what was trained here; \
+                 let the trainer save in TRAINIT_CHECKPOINT_DIR, and see what trainit checkpoint list shows of it",
+                mirror.what_stands()
+            ),
+            None => tracing::info!("no complete checkpoint to commit: {why}"),
         }
     }
 }

@@ -28,6 +28,13 @@ pub(super) struct Remarks {
     told_outranked: bool,
 }
 
+impl Remarks {
+    /// That what the trainer saves is not what is committed.
+    pub(super) fn told_of_its_saves(&self) -> bool {
+        self.told_mixed
+    }
+}
+
 impl Mirror {
     /// Says, once, that something is saved and none of it is recognised.
     pub(super) fn tell_unrecognised(&mut self, look: &Look, settle: Option<Duration>) {
