@@ -133,8 +133,10 @@ impl Keeping {
         let (node_rank, local_rank) = (resolved.spec.said.node_rank, resolved.spec.beside_the_first());
         self.checkpoints.options = beside(self.checkpoints.options, resolved);
         let is_below = is_below_the_keeper(&self.checkpoints, &self.places, &resolved.spec, env);
-        let model = self.model.filter(|_| local_rank.is_none() && !is_below);
-        let model = left_model(model, node_rank, &self.checkpoints, env);
+        let is_ours = local_rank.is_none() && !is_below;
+        let model = left_model(self.model.filter(|_| is_ours), node_rank, &self.checkpoints, env);
+        let stores = [self.checkpoints.store.as_ref().filter(|_| is_ours), model.as_ref().map(|model| &model.store)];
+        tell_of_passing(stores.into_iter().flatten(), &self.places);
         let by = match local_rank {
             Some(local_rank) => Some(format!("{KEPT_BY}; this one, of local rank {local_rank},")),
             None => is_below.then(|| format!("{KEPT_ABOVE}; this one")),
@@ -145,6 +147,19 @@ impl Keeping {
                 .map(|checkpoints| with_others(checkpoints, &resolved.spec, env)),
         };
         (checkpoints.is_some() || model.is_some()).then_some(Keep { checkpoints, model })
+    }
+}
+
+/// Warns of a store that was meant to be a volume, and is a directory of the container that nobody mounted anything on.
+fn tell_of_passing<'a>(stores: impl Iterator<Item = &'a Address>, places: &Found) {
+    for store in stores {
+        if matches!(store, Address::Directory(path) if places.is_passing(path)) {
+            tracing::warn!(
+                code = "store",
+                "{store} lies in the container's own file system: what is put there is gone with the container; mount a volume \
+                 there (docker run -v, a claim in Kubernetes), or name a bucket"
+            );
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where directories really lie.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::clock::Clock;
+use super::process;
 use super::signals::deaf_thread;
 
 /// Between two looks whether who waits still does.
@@ -28,6 +29,7 @@ pub fn real(path: &Path) -> PathBuf {
 #[derive(Debug, Default)]
 pub struct Found {
     real: BTreeMap<PathBuf, PathBuf>,
+    passing: BTreeSet<PathBuf>,
     /// Whether it was not to go on.
     pub was_stopped: bool,
 }
@@ -40,12 +42,17 @@ impl Found {
             return found;
         }
         let looks = deaf_thread("places", move || {
-            let places = paths.into_iter().map(|path| (real(&path), path));
-            places.for_each(|place| drop(told.send(place)));
+            for path in paths {
+                let real = real(&path);
+                let _ = told.send((goes_with_us(&real), real, path));
+            }
         });
         while looks.is_ok() && !found.was_stopped && clock.now() < limit {
             match hears.recv_timeout(BEAT) {
-                Ok((real, path)) => drop(found.real.insert(path, real)),
+                Ok((is_passing, real, path)) => {
+                    found.passing.extend(is_passing.then(|| path.clone()));
+                    found.real.insert(path, real);
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => found.was_stopped = !goes_on(),
             }
@@ -58,6 +65,27 @@ impl Found {
         let by_name = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         self.real.get(path).cloned().unwrap_or_else(by_name)
     }
+
+    /// Whether what is written there is gone with the container, as far as that was found out.
+    pub fn is_passing(&self, path: &Path) -> bool {
+        self.passing.contains(path)
+    }
+}
+
+/// Whether it lies, or would be made, in the layer that is laid over the image of the container that ends with us.
+fn goes_with_us(real: &Path) -> bool {
+    let is_over_an_image =
+        || fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| is_root_an_overlay(&mounts));
+    let there = real.ancestors().find(|above| above.exists());
+    process::own_pid() == 1 && there.is_some_and(|there| !is_mounted(there)) && is_over_an_image()
+}
+
+/// `71 46 0:39 / / rw,noatime master:3 - overlay overlay rw,lowerdir=…`, of which the last for `/` holds; `fuse.fuse-overlayfs`
+/// where the engine runs without root. proc(5)
+fn is_root_an_overlay(mountinfo: &str) -> bool {
+    let of_root = mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some("/")).next_back();
+    let kind = of_root.and_then(|line| line.split_once(" - ")).and_then(|(_, rest)| rest.split(' ').next());
+    kind.is_some_and(|kind| ["overlay", "fuse.fuse-overlayfs", "aufs"].contains(&kind))
 }
 
 /// Whether what lies there is not on the root's file system.
@@ -85,6 +113,22 @@ mod tests {
         std::os::unix::fs::symlink("a", root.join("link")).expect("symlink");
         assert_eq!(real(&root.join("link")).as_os_str(), root.join("a").as_os_str());
         assert_eq!(real(&root.join("link/b/c")), root.join("a/b/c"));
+    }
+
+    #[test]
+    fn the_layer_over_an_image_is_known_by_the_type_of_the_root() {
+        let volume = "90 71 8:1 /data / rw - ext4 /dev/sda1 rw\n";
+        for (kind, is_layer) in [("overlay", true), ("fuse.fuse-overlayfs", true), ("ext4", false)] {
+            let root = format!("71 46 0:39 / / rw,noatime master:3 - {kind} {kind} rw,lowerdir=/a - b\n");
+            assert_eq!(
+                is_root_an_overlay(&format!("{root}72 71 0:41 / /store rw - ext4 /dev/sda1 rw\n")),
+                is_layer,
+                "{kind}"
+            );
+            assert!(!is_root_an_overlay(&format!("{root}{volume}")), "the later one lies over it");
+        }
+        assert!(!is_root_an_overlay("") && !is_root_an_overlay("nonsense / / / /\n"));
+        assert!(!goes_with_us(Path::new("/no/such/place")), "no container ends with this process");
     }
 
     #[test]

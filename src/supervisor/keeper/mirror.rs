@@ -389,7 +389,9 @@ pub(crate) fn beneath(dir: &Path) -> io::Result<Arc<Beneath>> {
 pub(crate) fn way_out(error: &StoreError) -> &'static str {
     match error.trouble {
         Trouble::Full => "free space in the store, by trainit checkpoint prune with a smaller --keep-last if need be",
-        Trouble::Denied => "whoever runs this must be allowed to list, read, create and delete there",
+        Trouble::Denied => {
+            "whoever runs this must be allowed to list, read, create and delete there; a directory must be mounted, and not read-only"
+        }
         Trouble::NotBelieved => "give credentials that hold now, and see that this machine's clock is right",
         Trouble::NoBucket => "make the bucket, or name the right one and its region",
         // The error says it.
