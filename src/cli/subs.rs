@@ -92,7 +92,7 @@ pub(super) const SUBS: &[Sub] = &[
     Sub {
         name: "env",
         on: on::ENV,
-        about: "Print this replica's derived variables: vars=$(trainit env) && eval \"$vars\"",
+        about: "Print this replica's derived variables: vars=$(trainit env) || exit; eval \"$vars\"",
         after: "",
         operands: Vec::new,
     },

@@ -1,4 +1,4 @@
-//! `trainit env`: this replica's derived variables, for scripts: `vars=$(trainit env) && eval "$vars"`.
+//! `trainit env`: this replica's derived variables, for scripts: `vars=$(trainit env) || exit; eval "$vars"`.
 //!
 //! Standard output has nothing but the variables, and nothing at all when something is wrong.
 

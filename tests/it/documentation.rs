@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 
 use regex::Regex;
 use trainit::cli::{self, Refusal};
@@ -14,8 +15,8 @@ use trainit::rules::preempt::SOURCES;
 use trainit::settings::defs::find;
 use trainit::settings::layers::unknown_variables;
 
-use crate::support::Trainit;
 use crate::support::documents::{Found, code, files, in_dockerfile, in_manifest, in_shell, root, text, yaml};
+use crate::support::{Trainit, binary};
 
 fn pages() -> Vec<String> {
     let mut pages = files("docs", ".md");
@@ -104,6 +105,28 @@ const OTHERS: &[&str] = &[
     "tmpfs",
     "user",
 ];
+
+#[test]
+fn a_script_that_takes_the_variables_as_it_is_told_to_ends_where_the_cluster_is_malformed() {
+    let takes = |text: String| text.lines().filter(|line| line.contains("$(trainit env)")).map(str::to_owned).collect();
+    let shown =
+        |page: String| code(&text(&page)).into_iter().filter(|(language, _)| language == "sh").map(|(_, it)| it);
+    let mut told: Vec<String> = pages().into_iter().flat_map(shown).flat_map::<Vec<_>, _>(takes).collect();
+    let help: Vec<String> = takes(Trainit::new(["--help"]).output().expect_code(0).out());
+    told.extend(help.iter().map(|line| line.split_once(": ").unwrap().1.to_owned()));
+    assert!(told.len() >= 3, "{told:?}");
+    let path = format!("{}:/usr/bin:/bin", binary().parent().unwrap().display());
+    for (line, begin) in told.iter().flat_map(|line| ["", "set -e\n"].map(|begin| (line, begin))) {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &format!("{begin}{line}\necho went on")])
+            .env_clear()
+            .env("PATH", &path)
+            .env("CLUSTER_SPEC", "{");
+        let done = shell.output().unwrap();
+        assert_eq!((done.status.code(), &done.stdout[..]), (Some(125), &b""[..]), "{begin}{line}");
+    }
+}
 
 #[test]
 fn every_flag_that_a_page_names_is_there() {
