@@ -30,7 +30,8 @@ What *needs* another setting has no effect on `run` without it, which is a warni
 - A DURATION (TIME, FIRST, MAX) is a number with a unit, `ms`, `s`, `m`, `h`, `d` or `w`, or several in a row (`1m30s`); `M`
   is months. A bare number is seconds.
 - A SIZE is a number with `KiB`, `MiB`, `GiB`, `TiB` (powers of 1024; so are `Ki`, `Mi`, `Gi`, `Ti`, `M` and `G`), `KB`, `MB`,
-  `GB`, `TB` (powers of 1000) or `B`, in capital or small letters. A bare number is bytes.
+  `GB`, `TB` (powers of 1000) or `B`, in capital or small letters. A bare number is bytes;
+  one that is too small to be meant so is a warning.
 - A RATE is a SIZE for each second (`100MiB`); `/s` may follow.
 
 Numbers in them may have decimals (`1.5h`, `0.5`).

@@ -12,6 +12,7 @@ use crate::rules::gpu::{Discovery, Health, cuda, demand};
 use crate::settings::cluster::read;
 use crate::settings::idle::idle;
 use crate::settings::layers::unknown_variables;
+use crate::settings::units::unitless;
 use crate::settings::{Complaint, Reader};
 
 /// What was asked for about the cluster.
@@ -50,6 +51,7 @@ impl Wanted {
             Ok(mut resolved) if mistakes.is_empty() => {
                 resolved.warnings.extend(unknown(env));
                 resolved.warnings.extend(idle(reader).map(|it| Warning::new("idle_setting", it.to_string())));
+                resolved.warnings.extend(unitless(reader).map(|it| Warning::new("unitless_setting", it.to_string())));
                 Ok(resolved)
             }
             Ok(_) => Err(mistakes),

@@ -18,6 +18,7 @@ pub mod nearest;
 pub mod platform;
 pub mod reader;
 pub mod run;
+pub mod units;
 
 pub use config_file::ConfigFile;
 pub use layers::{Complaint, Given, Origin, Values};

@@ -1,0 +1,48 @@
+//! Sizes that are given as a bare number, which is bytes, where a unit is all but surely meant.
+
+use super::layers::Complaint;
+use super::reader::Reader;
+
+/// Below so many bytes a setting means nothing that anybody wants: why, and the unit that is likely missing.
+const LEAST: [(&str, u64, &str, &str); 2] = [
+    ("min-gpu-memory", 1 << 20, "less than any GPU has, so that each would do", "GiB"),
+    ("mirror-bandwidth", 1 << 10, "too slow for any checkpoint to reach the store while training", "MiB"),
+];
+
+/// A warning for each.
+pub fn unitless(reader: &Reader<'_>) -> impl Iterator<Item = Complaint> {
+    LEAST.into_iter().filter_map(|(name, least, why, unit)| {
+        let text = reader.text(name)?;
+        let bytes = text.trim().parse::<u64>().ok().filter(|bytes| (1..least).contains(bytes))?;
+        let message = format!("{bytes} without a unit is bytes: {why}; write {bytes}{unit} if that is meant");
+        Some(Complaint { place: reader.place(name), message })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::defs::on;
+    use super::super::layers::Values;
+    use super::*;
+    use crate::rules::env::Env;
+
+    #[test]
+    fn a_bare_number_that_can_only_have_meant_a_unit_is_told() {
+        let told = |name: &str, value: &str| {
+            let mut complaints = Vec::new();
+            let env = Env::from_pairs([(name, value)]);
+            let values = Values::gather(on::RUN, Default::default(), &env, None, &mut complaints);
+            unitless(&Reader::new(&values, complaints)).map(|it| it.to_string()).collect::<Vec<_>>()
+        };
+        for (name, value, proposed) in
+            [("TRAINIT_MIN_GPU_MEMORY", "70", "70GiB"), ("TRAINIT_MIRROR_BANDWIDTH", " 200 ", "200MiB")]
+        {
+            let lines = told(name, value);
+            assert!(lines.len() == 1 && lines[0].contains(name) && lines[0].contains(proposed), "{lines:?}");
+        }
+        for value in ["70GiB", "0", "85899345920", "70 B", "many"] {
+            assert_eq!(told("TRAINIT_MIN_GPU_MEMORY", value), [""; 0], "{value}");
+        }
+        assert_eq!(told("TRAINIT_MIRROR_BANDWIDTH", "100000000"), [""; 0]);
+    }
+}
