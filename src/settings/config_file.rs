@@ -46,7 +46,11 @@ impl ConfigFile {
                     toml::Value::Table(_) => {
                         "; every setting stands at the top, in no table: take its [line] out".to_owned()
                     }
-                    _ => hint(&name, &known),
+                    // As its variable is called, or its flag.
+                    _ => hint(
+                        name.trim_start_matches("TRAINIT-").trim_start_matches('-').to_ascii_lowercase().as_str(),
+                        &known,
+                    ),
                 };
                 let message = format!("unknown key {:?}{hint}", key.get_ref());
                 complaints.push(Complaint { place: place(line), message });
@@ -114,6 +118,10 @@ mod tests {
     fn an_unknown_key_is_named_with_its_line_and_the_nearest_key() {
         let complaints = complaints_of("\n# hi\nstop_gracee = \"2s\"\n");
         assert_eq!(complaints[0], "c.toml:3: unknown key \"stop_gracee\"; did you mean stop-grace?");
+        for key in ["TRAINIT_STOP_GRACE", "Stop-Grace", "--stop-grace"] {
+            let complaints = complaints_of(&format!("{key} = \"2s\"\n"));
+            assert_eq!(complaints, [format!("c.toml:1: unknown key {key:?}; did you mean stop-grace?")]);
+        }
     }
 
     #[test]

@@ -63,6 +63,14 @@ pub fn why(name: &str, rest: &[String], here: bool) -> String {
             "{lack}; activate works in a shell only: put the environment's bin first in PATH, or start its python by its path"
         );
     }
+    if name.contains('$') || name.starts_with('~') {
+        let sign = if name.contains('$') { "variable" } else { "home directory" };
+        return format!(
+            "{lack}; only a shell fills in a {sign}, and none has read this (an ENTRYPOINT in JSON has none): write it out, or \
+             let one run it, as in sh -c 'exec {}'",
+            if rest.is_empty() { shown } else { format!("{shown} {}", plain(&rest.join(" "))) }
+        );
+    }
     if name.contains('/') {
         return format!("{lack}; check the path in the image, and that what it lies on is mounted there");
     }
@@ -117,9 +125,14 @@ mod tests {
 
     #[test]
     fn what_is_no_name_of_a_program_is_told_for_what_it_is() {
-        let cases: [(&[&str], &str); 22] = [
+        let cases: [(&[&str], &str); 24] = [
             (&["pyhton", "x"], "command not found: pyhton; check the spelling and PATH in the image"),
             (&["/app/x"], "command not found: /app/x; check the path in the image"),
+            (&["${VENV}/bin/python", "x"], "only a shell fills in a variable, and none has read this"),
+            (
+                &["~/venv/bin/python", "x"],
+                "home directory, and none has read this (an ENTRYPOINT in JSON has none): write",
+            ),
             (&[""], "the command is empty"),
             (&[" "], "the command is empty"),
             (&["--", "true"], "command not found: --; one -- is too many"),
