@@ -96,3 +96,13 @@ fn a_file_that_cannot_be_read_makes_a_checkpoint_incomplete_in_the_list() {
     assert!(out.contains("step-2  not complete: step-2/weights.bin cannot be read: Permission denied"), "{out}");
     assert_eq!(out.matches("not complete").count(), 1, "{out}");
 }
+
+#[test]
+fn what_another_run_keeps_of_its_own_in_a_directory_makes_no_checkpoint_of_it() {
+    let place = Place::new();
+    let own = place.local().join("run7/.trainit");
+    fs::create_dir_all(&own).unwrap();
+    fs::write(own.join("attempt-0-00000.json"), "{}").unwrap();
+    let list = Trainit::new(["checkpoint", "list", "--checkpoint-dir"]).args([place.local()]).output().expect_code(0);
+    assert!(list.out().contains("run7  not complete: it holds no file"), "{}", list.out());
+}

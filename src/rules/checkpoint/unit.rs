@@ -10,6 +10,7 @@ use regex::Regex;
 use super::aside::is_nobodys;
 pub use super::aside::{is_bystander, is_temporary};
 use super::listing::{Entry, Kind, Listing, Peek, around, is_below, name_of, parent_of};
+use super::names::OWN;
 use super::{check, containers};
 
 /// Longest text of a symbolic link, bytes.
@@ -168,7 +169,8 @@ impl Scan<'_> {
                     if is_tensorflows(candidate, &entry.path) {
                         containers::table(self.peek, entry).map_err(|why| format!("{}: {why}", entry.path))?;
                     }
-                    files += 1;
+                    // What another run keeps of its own beside its checkpoints is none.
+                    files += usize::from(!entry.path.split('/').any(|part| part == OWN));
                 }
                 Kind::Symlink(target) if !stays_inside(&entry.path, target, &candidate.unit) => {
                     return Err(format!(
