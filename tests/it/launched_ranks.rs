@@ -12,7 +12,7 @@ use crate::support::{Finished, Running, Trainit};
 type Variables = Vec<(&'static str, String)>;
 
 /// How launchers say that this is one of several processes of the only node, all of which are here.
-const LAUNCHERS: [fn(u32, u32) -> Variables; 4] = [slurm, open_mpi, mpich, torchrun];
+const LAUNCHERS: [fn(u32, u32) -> Variables; 5] = [slurm, open_mpi, mpich, torchrun, deepspeed_on_vertex];
 
 fn slurm(rank: u32, world: u32) -> Variables {
     let (rank, world) = (rank.to_string(), world.to_string());
@@ -47,6 +47,14 @@ fn torchrun(rank: u32, world: u32) -> Variables {
     let mut variables = four(["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"], rank, world);
     variables.extend([("TORCHELASTIC_RUN_ID", "x"), ("GROUP_RANK", "0")].map(|(name, value)| (name, value.to_owned())));
     variables.extend([("GROUP_WORLD_SIZE", "1".to_owned()), ("MASTER_ADDR", "127.0.0.1".to_owned())]);
+    variables
+}
+
+fn deepspeed_on_vertex(rank: u32, world: u32) -> Variables {
+    let spec = r#"{"cluster": {"workerpool0": ["a:2222"]}, "task": {"type": "workerpool0", "index": 0}}"#;
+    let mut variables = four(["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE"], rank, world);
+    variables
+        .extend([("CLUSTER_SPEC", spec), ("MASTER_ADDR", "127.0.0.1")].map(|(name, value)| (name, value.to_owned())));
     variables
 }
 
@@ -109,7 +117,7 @@ fn finished(place: &Place, ranks: Vec<Running>) -> Vec<Finished> {
 
 #[test]
 fn the_processes_of_a_node_keep_one_store_together_and_go_on_at_one_step_whoever_launched_them() {
-    for (of, world) in LAUNCHERS.into_iter().zip([3, 2, 3, 2]) {
+    for (of, world) in LAUNCHERS.into_iter().zip([3, 2, 3, 2, 3]) {
         let place = Place::new();
         save_in(&place.path("elsewhere"), 30);
         place.checkpoint_in("push", &place.path("elsewhere")).output().expect_code(0);

@@ -1,9 +1,9 @@
 //! What launchers that start one trainit for each process (mpirun, mpiexec) have in common: they number processes, and nodes
-//! only where ranks are packed.
+//! only where ranks are packed. And what of a process holds on the nodes that another source has named.
 
 use super::input::{Input, rank, within};
 use super::slurm;
-use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Warning, role_of_rank};
+use super::spec::{ClusterError, Leader, PlatformName, Process, Reading, Traits, Warning, role_of_rank};
 
 /// The variables in which an MPI launcher tells a process its place.
 pub(super) struct Names {
@@ -54,8 +54,8 @@ pub(super) fn place(
     }))
 }
 
-/// A launcher's process on the nodes that another source has named: its own ranks, their addresses. A world of this node
-/// alone (each host ran a launcher of its own) meets here.
+/// A launcher's process on the nodes that another source has named: its own ranks, their addresses. It meets where the
+/// launcher says, else where the source does; a world of this node alone (each host ran a launcher of its own) meets here.
 pub(super) fn across(nodes: Reading, launched: Reading, warnings: &mut Vec<Warning>) -> Reading {
     let Some(process) = launched.process else { return nodes };
     // The source knows the node that could only be guessed from ranks.
@@ -64,20 +64,30 @@ pub(super) fn across(nodes: Reading, launched: Reading, warnings: &mut Vec<Warni
     let is_all = counted == nodes.num_nodes;
     if let (false, Some(ours), Some(theirs)) = (is_all, counted, nodes.num_nodes) {
         let message = format!(
-            "{} says {theirs} nodes, but the launcher's {} processes are on {ours}, and their ranks hold: give mpirun all hosts, \
-             or those who are left out train apart",
+            "{} says {theirs} nodes, but the launcher's {} processes are on {ours}, and their ranks hold: give the launcher \
+             all hosts, or those who are left out train apart",
             nodes.platform.word(),
             process.world
         );
         warnings.push(Warning::new("env_conflict", message));
     }
+    let is_alone = !is_all && counted == Some(1);
+    let own_word = launched.leader.host.as_ref();
+    let is_elsewhere = own_word.is_some_and(|host| nodes.leader.host.as_ref() != Some(host));
+    let traits = Traits { behind_services: nodes.traits.behind_services && !is_elsewhere, ..nodes.traits };
+    let leader = match own_word {
+        Some(_) => launched.leader,
+        None if is_alone => Leader::default(),
+        None => nodes.leader,
+    };
     Reading {
         is_chief: process.rank == 0,
         node_rank,
         num_nodes: counted,
         hosts: nodes.hosts.filter(|_| is_all),
         tf: nodes.tf.filter(|_| is_all),
-        leader: if !is_all && counted == Some(1) { Leader::default() } else { nodes.leader },
+        leader,
+        traits,
         process: Some(process),
         launch: launched.launch,
         ..nodes
@@ -123,6 +133,64 @@ mod tests {
         for (id, known) in [("exp-1", name("exp-1")), ("none", None)] {
             assert_eq!(in_step(&[("TORCHELASTIC_RUN_ID", id)]), known);
         }
+    }
+
+    #[test]
+    fn a_process_that_torchs_launchers_started_has_their_ranks_on_the_nodes_that_a_platform_names() {
+        const TF: &str = r#"{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}"#;
+        const VERTEX: &str = r#"{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]},
+                                 "task": {"type": "workerpool1", "index": 0}}"#;
+        const SAGEMAKER: [(&str, &str); 2] = [("SM_HOSTS", r#"["a", "b"]"#), ("SM_CURRENT_HOST", "b")];
+        const TORCHRUN: [(&str, &str); 3] = [("PET_NNODES", "2"), ("PET_NODE_RANK", "1"), ("PET_MASTER_ADDR", "a")];
+        let job = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "10.0.0.1")];
+        let spec = |told: &[(&str, &str)]| {
+            let env = Env::from_pairs(told.iter().chain(&job).copied());
+            let (hostname, options) = (Some("b-pod".to_owned()), ClusterOptions::default());
+            let options = ClusterOptions { hostname, ..options };
+            let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]).expect("a job");
+            let warned: Vec<&str> = found.warnings.iter().map(|warning| warning.code).collect();
+            let dials = found.spec.rendezvous.map(|address| address.host);
+            let said = found.spec.said;
+            (said.process.map(|process| process.rank), said.node_rank, said.num_nodes, said.is_chief, dials, warned)
+        };
+        let meets = Some("10.0.0.1".to_owned());
+        for platform in [&[("TF_CONFIG", TF)][..], &[("CLUSTER_SPEC", VERTEX)], &SAGEMAKER, &TORCHRUN] {
+            for size in [("LOCAL_WORLD_SIZE", "4"), ("LOCAL_SIZE", "4")] {
+                let told = [platform, &[size]].concat();
+                assert_eq!(spec(&told), (Some(5), Some(1), Some(2), false, meets.clone(), vec![]), "{told:?}");
+            }
+            let (process, node_rank, ..) = spec(&[platform, &[("LOCAL_WORLD_SIZE", "3")]].concat());
+            assert_eq!((process, node_rank), (None, Some(1)), "rank 5 is no second of three: {platform:?}");
+        }
+    }
+
+    #[test]
+    fn processes_of_a_node_behind_a_service_meet_where_their_launcher_says() {
+        let alone = r#"{"cluster": {"workerpool0": ["a:1"]}, "task": {"type": "workerpool0", "index": 0}}"#;
+        let dials = |address| {
+            let job = [("CLUSTER_SPEC", alone), ("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")];
+            let env = Env::from_pairs(job.into_iter().chain([("LOCAL_SIZE", "2"), ("MASTER_ADDR", address)]));
+            let options = ClusterOptions { hostname: Some("a-pod".to_owned()), ..ClusterOptions::default() };
+            let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+            found.expect("a job").spec.rendezvous.map(|address| address.host)
+        };
+        assert_eq!(dials("127.0.0.1"), Some("127.0.0.1".to_owned()));
+        assert_eq!(dials("a"), Some("a-pod".to_owned()), "the service's name, by which it may not reach itself");
+    }
+
+    #[test]
+    fn one_process_a_node_is_that_node_and_a_rank_that_cannot_be_read_is_nobodys() {
+        let alone = r#"{"cluster": {"workerpool0": ["a:1"]}, "task": {"type": "workerpool0", "index": 0}}"#;
+        let process = |rank, world, local_size| {
+            let told =
+                [("CLUSTER_SPEC", alone), ("RANK", rank), ("WORLD_SIZE", world), ("LOCAL_WORLD_SIZE", local_size)];
+            let env = Env::from_pairs(told.into_iter().chain([("LOCAL_RANK", "0"), ("MASTER_ADDR", "a")]));
+            let options = ClusterOptions::default();
+            let found = detect(&Input { env: &env, files: &|_| Ok(None), options: &options }, &[]);
+            found.expect("a job").spec.said.process.map(|process| (process.rank, process.world))
+        };
+        assert_eq!(process("0", "4", "4"), Some((0, 4)));
+        assert_eq!((process("0", "1", "1"), process("x", "4", "4"), process("4", "4", "4")), (None, None, None));
     }
 
     #[test]

@@ -30,6 +30,9 @@ use first::First;
 use input::Input;
 use spec::{ClusterError, ClusterSpec, Fact, PlatformName, Reading, Warning};
 
+/// Reads what a source says; `None` when its variables are not there.
+pub type Read = fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>;
+
 /// One platform: a source of the cluster.
 pub struct Platform {
     /// What it is called; several where it may turn out to be one or the other.
@@ -40,9 +43,10 @@ pub struct Platform {
     /// What must be there for it to match, in words.
     pub needs: &'static str,
     /// Reads it; `None` when its variables are not there.
-    pub read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
-    /// It starts one trainit for each process: below it, what others say of nodes is no process's rank.
-    pub launches: bool,
+    pub read: Read,
+    /// Reads the place that a launcher gave to this very process, where it starts one trainit for each: below it, what others
+    /// say of nodes is no process's rank.
+    pub launched: Read,
     /// A framework reads its variable, too, and dies of one that cannot be read, whatever else says where we are.
     pub is_frameworks: bool,
     /// How it tells who is the first of its job.
@@ -57,14 +61,14 @@ impl Platform {
         names: &'static [PlatformName],
         variables: &'static [&'static str],
         needs: &'static str,
-        read: fn(&Input<'_>, &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError>,
+        read: Read,
     ) -> Platform {
         Platform {
             names,
             variables,
             needs,
             read,
-            launches: false,
+            launched: |_, _| Ok(None),
             is_frameworks: false,
             first: First::Untold,
             facts: &[],
@@ -188,19 +192,16 @@ fn below_launcher(nodes: Reading, input: &Input<'_>, warnings: &mut Vec<Warning>
         return Ok(nodes);
     }
     let mut odd = Vec::new();
-    match launched(input, &mut odd)? {
-        Some(launched) if launched.process.as_ref().is_some_and(|process| process.world > 1) => {
-            warnings.extend(odd);
-            Ok(launcher::across(nodes, launched, warnings))
-        }
-        _ => Ok(nodes),
-    }
+    let Some(launched) = launched(input, &mut odd)? else { return Ok(nodes) };
+    warnings.extend(odd);
+    Ok(launcher::across(nodes, launched, warnings))
 }
 
-/// What a launcher of processes says, whatever goes before it.
+/// What a launcher of several processes says, whatever goes before it.
 fn launched(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
-    for source in PLATFORMS.iter().filter(|source| source.launches) {
-        if let Some(reading) = (source.read)(input, warnings)? {
+    let are_several = |reading: &Reading| reading.process.as_ref().is_some_and(|process| process.world > 1);
+    for source in PLATFORMS {
+        if let Some(reading) = (source.launched)(input, warnings)?.filter(are_several) {
             return Ok(Some(reading));
         }
     }

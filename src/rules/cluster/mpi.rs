@@ -28,7 +28,7 @@ const NAME: PlatformName = PlatformName("mpi");
 const AZURE_ML: PlatformName = PlatformName("azureml");
 
 pub(super) const MPI: Platform = Platform {
-    launches: true,
+    launched: read,
     first: First::Rank(&[&[OPEN_MPI.rank]]),
     ..Platform::of(
         &[AZURE_ML, NAME],

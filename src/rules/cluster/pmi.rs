@@ -19,7 +19,7 @@ const CRAY: Names = Names { local_rank: "PMI_LOCAL_RANK", local_size: "PMI_LOCAL
 const NAME: PlatformName = PlatformName("pmi");
 
 pub(super) const PMI: Platform = Platform {
-    launches: true,
+    launched: read,
     first: First::Rank(&[&[HYDRA.rank], &["PMIX_RANK"]]),
     ..Platform::of(
         &[NAME],

@@ -18,6 +18,7 @@ const TENSORFLOW_PORT: u16 = 2222;
 const NAME: PlatformName = PlatformName("torch_env");
 
 pub(super) const TORCH_ENV: Platform = Platform {
+    launched: one_of_several,
     first: First::Host(&["PET_NODE_RANK"]),
     ..Platform::of(
         &[NAME],
@@ -58,6 +59,15 @@ fn read(input: &Input<'_>, warnings: &mut Vec<Warning>) -> Result<Option<Reading
         _ => None,
     };
     Ok(Some(reading))
+}
+
+/// One of several processes that a launcher (DeepSpeed's, Composer's, trainit itself) has started on a node. What does not
+/// fit together is a node's, and nothing to stop for where another source has named that.
+fn one_of_several(input: &Input<'_>, _: &mut Vec<Warning>) -> Result<Option<Reading>, ClusterError> {
+    let own = input.env.given("RANK").filter(|_| input.env.given("WORLD_SIZE").is_some() && !copies_slurm(input));
+    let reading = own.and_then(|own| plain(input, own, &mut Vec::new()).ok());
+    let is_one = |reading: &Reading| reading.process.as_ref().is_some_and(|process| process.local_size > Some(1));
+    Ok(reading.filter(is_one))
 }
 
 /// Elastic nodes get their ranks only where they meet.
