@@ -208,7 +208,7 @@ mod tests {
         let term = Event::Signal { signal: Signal::TERM, sender: None };
         let stop = is_stopped.then_some(term);
         let ended = Event::MainEnded { local_rank: 0, end: End::Code(code), oom: Some(false) };
-        let restored = Event::Restored { resume: None, committed: None };
+        let restored = Event::Restored { resume: None, committed: None, older: false };
         let events = [Event::Started, restored, Event::Spawned { pids: vec![7] }].into_iter().chain(stop);
         for event in events.chain([ended, Event::TreeEmpty]) {
             machine.step(Uptime::ZERO, event);

@@ -65,6 +65,19 @@ fn without_a_store_it_goes_back_to_an_older_local_one_and_keeps_the_newer_aside(
     assert_eq!(tree(&kept), bad);
 }
 
+/// One attempt saves twice and fails; whoever goes on from the later one fails the same way.
+const BAD_SECOND: &str = r#"echo from=$TRAINIT_RESUME_STEP; cd "$TRAINIT_CHECKPOINT_DIR"; case $TRAINIT_RESUME_STEP in
+    "") for n in 1 2; do echo "{\"n\": $n}" >model-$n.json; done; exit 1;; 2) exit 1;; esac"#;
+
+#[test]
+fn of_two_saves_of_one_attempt_the_earlier_is_an_older_one_to_go_back_to_with_a_store_and_without() {
+    for store in [true, false] {
+        let place = Place::new();
+        let done = run(&place, store, BAD_SECOND).output().expect_code(0);
+        assert_eq!(done.out(), "from=\nfrom=2\nfrom=2\nfrom=1\n", "{}", done.err());
+    }
+}
+
 /// Saves as torch.distributed does, which is known at any depth.
 fn save_sharded(unit: &Path, seconds: u64) {
     fs::create_dir_all(unit).unwrap();

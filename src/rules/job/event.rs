@@ -64,6 +64,8 @@ pub enum Event {
         resume: Option<Resume>,
         /// The newest step in the store, if there is one.
         committed: Option<u64>,
+        /// Whether one of an earlier step lies in the directory, too.
+        older: bool,
     },
     /// The restore has found a commit that is good, before anything of it is fetched; or the last commit was cut short, and
     /// this one stands.

@@ -241,7 +241,7 @@ impl Machine {
         match event {
             Event::Started if self.policy.checkpoints => vec![Action::Restore],
             Event::Started => self.begin(),
-            Event::Restored { resume, committed } => self.on_restored(now, resume, committed),
+            Event::Restored { resume, committed, older } => self.on_restored(now, resume, committed, older),
             Event::Found { committed } => self.on_found(committed),
             Event::KeptBeside => {
                 self.policy.store = false;
@@ -299,7 +299,7 @@ impl Machine {
         vec![Action::AwaitPeers]
     }
 
-    fn on_restored(&mut self, now: Uptime, resume: Option<Resume>, committed: Option<u64>) -> Vec<Action> {
+    fn on_restored(&mut self, now: Uptime, resume: Option<Resume>, committed: Option<u64>, older: bool) -> Vec<Action> {
         if self.falling_back.is_none() {
             self.note_newest(committed);
         }
@@ -313,6 +313,7 @@ impl Machine {
             State::Refreshing if self.falling_back.is_some() => self.on_fallen_back(now),
             State::Refreshing => {
                 self.memory.progressed(step.max(committed));
+                self.memory.sees_older(older);
                 self.judge(now)
             }
             _ => Vec::new(),

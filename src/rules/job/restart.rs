@@ -90,7 +90,7 @@ pub(super) struct Memory {
     /// Deaths soon after going on from the same checkpoint.
     poisoned: u32,
     fell_back: bool,
-    /// This run made one checkpoint after another: there is an older one to go back to.
+    /// This run made one checkpoint after another, or several lie there: there is an older one to go back to.
     has_older: bool,
     /// There was progress since the last failure.
     fresh: bool,
@@ -109,6 +109,12 @@ impl Memory {
             self.best_step = step;
             self.refill();
         }
+    }
+
+    /// Whether another lies beside the newest: an attempt may have made several between two looks, or without a store none
+    /// that was heard of.
+    pub(super) fn sees_older(&mut self, is_there: bool) {
+        self.has_older |= is_there;
     }
 
     fn refill(&mut self) {

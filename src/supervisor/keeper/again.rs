@@ -16,6 +16,7 @@ impl Mirror {
     /// there is none, and the store must be asked.
     pub async fn restore_without_store(&mut self) -> Option<Resume> {
         let look = self.look(None).await.ok()?;
+        self.has_older = look.has_older();
         let local = look.newest.as_ref().filter(|_| self.begun)?;
         let unit = &local.candidate.unit;
         let (commit, is) = match &self.committed {

@@ -89,6 +89,14 @@ pub(crate) struct Look {
     pub(crate) unread: Option<(Local, String)>,
 }
 
+impl Look {
+    /// Whether one of an earlier step than the newest lies there. Whether it is whole is seen when it is wanted.
+    pub(super) fn has_older(&self) -> bool {
+        let Some(newest) = &self.newest else { return false };
+        self.ages.values().any(|age| age.step.is_some() && age.step < newest.age.step)
+    }
+}
+
 impl Mirror {
     /// Walks the directory and finds the newest complete checkpoint, of the given step if one is given.
     pub(crate) async fn look(&self, step: Option<u64>) -> io::Result<Look> {

@@ -126,6 +126,8 @@ pub struct Mirror {
     pub(super) is_patient: bool,
     /// Bytes a second of the last commit.
     pub(crate) throughput: Option<f64>,
+    /// Whether another of an earlier step lay beside the newest when it was last found out what to resume from.
+    pub(super) has_older: bool,
     /// Whether the first restore is behind us.
     pub(crate) begun: bool,
     /// Whether the first restore is under way: another run's trainer may still write.
@@ -218,6 +220,7 @@ impl Mirror {
             restless: Restless::default(),
             is_patient: false,
             throughput: None,
+            has_older: false,
             begun: false,
             is_first: false,
             transfer: Transfer::default(),

@@ -91,6 +91,7 @@ impl Mirror {
             self.remarks.unrecognised = Unrecognised::begin(&look.listing, &look.ages);
         }
         self.caution(&look);
+        self.has_older = look.has_older();
         if !first && let Some(resume) = self.still_there(&look) {
             self.name_newest(&look).await;
             return Ok(Some(resume));

@@ -120,7 +120,8 @@ impl Keeper {
             step: r.step,
             written_ns: r.written_ns,
         });
-        self.teller.tell(Event::Restored { resume, committed });
+        let older = self.mirror.as_ref().is_some_and(|mirror| mirror.has_older);
+        self.teller.tell(Event::Restored { resume, committed, older });
     }
 
     pub(super) fn tell_fenced(&self, by: &str) {

@@ -317,7 +317,7 @@ mod tests {
             let processes = Processes { count: 4, first_rank: 0 };
             let mut machine = Machine::new(Policy { checkpoints: true, processes, ..Policy::default() });
             machine.step(secs(0.0), Event::Started);
-            machine.step(secs(0.0), Event::Restored { resume: None, committed: None });
+            machine.step(secs(0.0), Event::Restored { resume: None, committed: None, older: false });
             machine.step(secs(0.1), Event::Spawned { pids: vec![10, 11, 12, 13] });
             machine
         };

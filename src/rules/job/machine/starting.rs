@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn the_last_commit_is_made_where_no_attempt_can_be_started_any_more() {
         let mut machine = running(Policy { checkpoints: true, store: true, max_restarts: 1, ..Policy::default() });
-        let found = Event::Restored { resume: None, committed: None };
+        let found = Event::Restored { resume: None, committed: None, older: false };
         feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty, found, Event::Due(Timer::Backoff)]);
         let flush = machine.step(secs(101.0), refused(false));
         assert!(matches!(flush.last(), Some(Action::Flush { leaving: false, .. })), "{flush:?}");

@@ -15,7 +15,7 @@ pub(super) fn running(policy: Policy) -> Machine {
     let mut machine = Machine::new(policy);
     machine.step(secs(0.0), Event::Started);
     if machine.policy.checkpoints {
-        machine.step(secs(0.0), Event::Restored { resume: None, committed: None });
+        machine.step(secs(0.0), Event::Restored { resume: None, committed: None, older: false });
     }
     machine.step(secs(0.1), Event::Spawned { pids: vec![7] });
     assert_eq!(machine.state, State::Running);
@@ -156,7 +156,7 @@ fn a_crash_is_restarted_from_the_newest_checkpoint_after_a_pause() {
     machine.step(secs(100.0), ended(1));
     assert_eq!(machine.step(secs(100.0), Event::TreeEmpty).last(), Some(&Action::Refresh));
     let resume = Some(Resume { from: "/ck/5".into(), step: Some(5), written_ns: 5 });
-    let wait = machine.step(secs(101.0), Event::Restored { resume: resume.clone(), committed: Some(5) });
+    let wait = machine.step(secs(101.0), Event::Restored { resume: resume.clone(), committed: Some(5), older: false });
     assert_eq!(wait, [Action::Arm(Timer::Backoff, secs(102.0))]);
     assert_eq!(machine.step(secs(102.0), Event::Due(Timer::Backoff)), [Action::Spawn { attempt: 2, resume }]);
 }
@@ -168,7 +168,7 @@ fn a_checkpoint_that_is_overwritten_each_time_and_names_no_step_keeps_the_budget
         let now = f64::from(attempt) * 1000.0;
         feed(&mut machine, now, [ended(1), Event::TreeEmpty]);
         let resume = Some(Resume { from: "/ck/last.ckpt".into(), step: None, written_ns: i64::from(attempt) });
-        machine.step(secs(now), Event::Restored { resume, committed: None });
+        machine.step(secs(now), Event::Restored { resume, committed: None, older: false });
         assert_eq!(machine.state, State::Waiting, "{attempt}");
         feed(&mut machine, now, [Event::Due(Timer::Backoff), Event::Spawned { pids: vec![7] }]);
     }
@@ -305,10 +305,11 @@ mod any_life {
         let signal = (1..=64i32).prop_filter_map("a signal", Signal::new);
         prop_oneof![
             Just(Event::Started),
-            Just(Event::Restored { resume: None, committed: None }),
+            Just(Event::Restored { resume: None, committed: None, older: false }),
             (0..9u64).prop_map(|s| Event::Restored {
                 resume: Some(Resume { from: "/c".into(), step: Some(s), written_ns: s as i64 }),
-                committed: Some(s)
+                committed: Some(s),
+                older: s > 4
             }),
             Just(Event::NotRestored { code: 204, detail: String::new() }),
             Just(Event::Spawned { pids: vec![7] }),

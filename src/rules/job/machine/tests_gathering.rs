@@ -7,7 +7,7 @@ fn gathering(policy: Policy) -> Machine {
     let mut machine = Machine::new(Policy { peers: Some("h0:1".to_owned()), ..policy });
     let begun = machine.step(secs(0.0), Event::Started);
     let begun = match machine.policy.checkpoints {
-        true => machine.step(secs(9.0), Event::Restored { resume: None, committed: None }),
+        true => machine.step(secs(9.0), Event::Restored { resume: None, committed: None, older: false }),
         false => begun,
     };
     assert_eq!((begun, machine.state()), (vec![Action::AwaitPeers], &State::Gathering));

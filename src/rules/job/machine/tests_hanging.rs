@@ -194,7 +194,7 @@ fn assert_hangs_after_the_freeze(machine: &mut Machine, start: f64, heard: f64) 
 
 #[test]
 fn a_freeze_heard_before_the_first_attempt_holds_in_it() {
-    let restored = || Event::Restored { resume: None, committed: None };
+    let restored = || Event::Restored { resume: None, committed: None, older: false };
     let peers = Some("h0:1".to_owned());
     for (policy, before, after) in [
         (watched(0), vec![], vec![]),
@@ -217,7 +217,7 @@ fn a_freeze_heard_before_the_first_attempt_holds_in_it() {
 
 #[test]
 fn a_freeze_heard_between_two_attempts_holds_in_the_next_one() {
-    let restored = || Event::Restored { resume: None, committed: None };
+    let restored = || Event::Restored { resume: None, committed: None, older: false };
     let with_checkpoints = Policy { checkpoints: true, ..watched(1) };
     for (policy, before, expected, after) in [
         (watched(1), vec![ended(1)], State::Draining, vec![Event::TreeEmpty]),

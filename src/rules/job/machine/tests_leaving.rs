@@ -151,7 +151,7 @@ fn a_notice_while_restoring_starts_nothing() {
 
 #[test]
 fn a_notice_in_the_pause_or_the_look_before_a_restart_still_commits() {
-    for events in [vec![], vec![Event::Restored { resume: None, committed: None }]] {
+    for events in [vec![], vec![Event::Restored { resume: None, committed: None, older: false }]] {
         let mut machine = running(with_store());
         feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
         feed(&mut machine, 100.0, events);
@@ -333,7 +333,7 @@ fn the_verdict_names_the_step_of_the_last_attempt_and_not_of_the_one_that_never_
     let mut machine = running(with_store());
     feed(&mut machine, 100.0, [ended(1), Event::TreeEmpty]);
     let resume = Some(Resume { from: "/ck/5".into(), step: Some(5), written_ns: 5 });
-    machine.step(secs(101.0), Event::Restored { resume, committed: Some(5) });
+    machine.step(secs(101.0), Event::Restored { resume, committed: Some(5), older: false });
     machine.step(secs(101.0), term());
     let end = outcome(machine.step(secs(101.0), Event::Flushed(Flushed::Done { step: Some(5) })));
     assert_eq!((end.reason, end.resumed_step), (Reason::Stopped, None));
@@ -427,7 +427,7 @@ fn a_signal_that_is_rewritten_to_sigterm_stops_the_job_as_sigterm_does() {
 #[test]
 fn a_ctrl_c_in_the_look_or_the_pause_before_a_restart_still_commits() {
     let int = || Event::Signal { signal: Signal::INT, sender: Some(1) };
-    let found = Event::Restored { resume: None, committed: Some(3) };
+    let found = Event::Restored { resume: None, committed: Some(3), older: false };
     for is_found in [false, true] {
         let mut machine = running(Policy { max_restarts: 3, ..with_store() });
         feed(&mut machine, 100.0, [ended(9), Event::TreeEmpty]);

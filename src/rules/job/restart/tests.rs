@@ -186,6 +186,18 @@ fn the_death_after_the_save_does_not_acquit_the_checkpoint_where_there_is_an_old
 }
 
 #[test]
+fn of_several_checkpoints_that_were_first_seen_when_the_attempt_was_over_the_newest_is_not_the_only_one() {
+    let stuck = Failure { stuck: true, ..crash(1, Some(20), 20) };
+    let (policy, mut memory) = (policy(3), Memory::default());
+    memory.progressed(Some(20));
+    memory.sees_older(true);
+    after(memory.judge(&policy, crash(1, Some(20), 20)));
+    memory.sees_older(false);
+    after(memory.judge(&policy, stuck));
+    assert!(matches!(memory.judge(&policy, stuck), Answer::Older(_)));
+}
+
+#[test]
 fn an_attempt_that_saved_is_none_of_three_quick_failures_without_a_checkpoint() {
     let (policy, mut memory) = (policy(9), Memory::default());
     memory.progressed(Some(5));
