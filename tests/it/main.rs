@@ -97,6 +97,8 @@ mod status_page;
 #[cfg(feature = "store")]
 mod store_access;
 #[cfg(feature = "store")]
+mod store_credentials;
+#[cfg(feature = "store")]
 mod store_listings;
 mod terminal;
 mod unread;

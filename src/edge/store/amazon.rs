@@ -9,13 +9,14 @@
 
 use std::sync::Arc;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential, Checksum};
 
 use super::Opened;
 use super::access::Access;
 use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
 use super::profile::{self, Profile};
+use super::signer::{Provider, Signer};
 use super::tls::Roots;
 use super::values;
 use crate::rules::checkpoint::address::Bucket;
@@ -63,19 +64,53 @@ const CONTAINER_TOKEN_FILE: &str = "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE";
 
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
     check(access)?;
-    let (builder, is_plain) = unsigned(bucket, access)?;
-    let profile = profile::read(access).map_err(no_credentials)?.unwrap_or_default();
-    check_signer(&profile, access)?;
-    let builder = with_metadata_servers(with_settings(builder, profile, access), access);
+    let Prepared { mut builder, connector, is_plain, is_of_profile } = prepared(bucket, access)?;
+    let is_signed = !access.is_on("AWS_SKIP_SIGNATURE");
+    // A session of S3 Express is the crate's to renew.
+    let renews = is_signed && !has_keys(access) && !access.is_on("AWS_S3_EXPRESS");
+    if renews {
+        let who = who_signs(builder.clone())?;
+        let (bucket, access) = (bucket.clone(), access.clone());
+        let signer = Signer::new(who, move || {
+            // Never somebody else in the place of the profile that did.
+            let now = prepared(&bucket, &access).ok().filter(|now| now.is_of_profile == is_of_profile)?;
+            who_signs(now.builder).ok()
+        });
+        let connector = Connector { signer: Some(Arc::clone(&signer) as _), ..connector };
+        builder = builder.with_http_connector(connector).with_credentials(signer);
+    }
     let store = Arc::new(builder.build().map_err(|error| Failed::from(&error))?);
-    if !access.is_on("AWS_SKIP_SIGNATURE") {
+    if is_signed {
         store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
     }
-    Ok(Opened { objects: Arc::clone(&store) as _, pages: Some(store), is_plain })
+    Ok(Opened { objects: Arc::clone(&store) as _, pages: Some(store), is_plain, renews })
+}
+
+fn who_signs(builder: AmazonS3Builder) -> Result<Provider<AwsCredential>, Failed> {
+    let store = builder.build().map_err(|error| Failed::from(&error))?;
+    Ok(Arc::clone(store.credentials()))
+}
+
+/// The bucket, and who signs by what the environment and its files say now.
+struct Prepared {
+    builder: AmazonS3Builder,
+    connector: Connector,
+    is_plain: bool,
+    /// Whether the keys are a profile's.
+    is_of_profile: bool,
+}
+
+fn prepared(bucket: &Bucket, access: &Access) -> Result<Prepared, Failed> {
+    let (builder, connector, is_plain) = unsigned(bucket, access)?;
+    let profile = profile::read(access).map_err(no_credentials)?.unwrap_or_default();
+    check_signer(&profile, access)?;
+    let is_of_profile = !has_keys(access) && profile.keys.is_some();
+    let builder = with_metadata_servers(with_settings(builder, profile, access), access);
+    Ok(Prepared { builder, connector, is_plain, is_of_profile })
 }
 
 /// The bucket, and how it is spoken to, whoever signs; whether that is by plain http. Errors: it would be, and may not.
-fn unsigned(bucket: &Bucket, access: &Access) -> Result<(AmazonS3Builder, bool), Failed> {
+fn unsigned(bucket: &Bucket, access: &Access) -> Result<(AmazonS3Builder, Connector, bool), Failed> {
     let endpoint = access.first(ENDPOINTS).map(|value| values::address(ENDPOINTS[1], value)).transpose()?;
     let plain = connect::is_plain(endpoint.as_ref(), access)?;
     let tokens = access.given(TOKEN_SERVICE).map(|value| values::address(TOKEN_SERVICE, value)).transpose()?;
@@ -84,16 +119,17 @@ fn unsigned(bucket: &Bucket, access: &Access) -> Result<(AmazonS3Builder, bool),
         file: access.given("SSL_CERT_FILE").map(str::to_owned),
         bundle: access.given("AWS_CA_BUNDLE").map(str::to_owned),
     };
+    let connector = Connector { roots, access: access.clone(), machines: Vec::new(), signer: None };
     let builder = AmazonS3Builder::new()
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(plain))
-        .with_http_connector(Connector { roots, access: access.clone(), machines: Vec::new() })
+        .with_http_connector(connector.clone())
         .with_unsigned_payload(true)
         // What every server knows, one by one.
         .with_disable_bulk_delete(true)
         .with_checksum_algorithm(Checksum::CRC64NVME);
-    Ok((builder, plain))
+    Ok((builder, connector, plain))
 }
 
 /// Whether no signature covers what is sent, and its checksum is the one that a stand-in has.

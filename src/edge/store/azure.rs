@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::azure::{AzureConfigKey, AzureCredential, MicrosoftAzureBuilder};
 use url::Url;
 
 use super::Opened;
 use super::access::Access;
 use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
+use super::signer::{Provider, Signer};
 use super::tls::Roots;
 use super::values;
 use crate::rules::checkpoint::address::Bucket;
@@ -55,7 +56,37 @@ const ADDRESSES: &[&str] = &[
 ];
 
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
-    let bad = |error: object_store::Error| Failed::from(&error);
+    let Prepared { mut builder, connector, is_plain, renews } = prepared(bucket, access)?;
+    if renews {
+        let who = who_signs(builder.clone())?;
+        let (bucket, access) = (bucket.clone(), access.clone());
+        let signer = Signer::new(who, move || who_signs(prepared(&bucket, &access).ok()?.builder).ok());
+        let connector = Connector { signer: Some(Arc::clone(&signer) as _), ..connector };
+        builder = builder.with_http_connector(connector).with_credentials(signer);
+    }
+    let store = builder.build().map_err(|error| Failed::from(&error))?;
+    store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
+    // Its pages are of 5,000, and not every version of its interface begins one anywhere.
+    Ok(Opened { objects: Arc::new(store), pages: None, is_plain, renews })
+}
+
+fn who_signs(builder: MicrosoftAzureBuilder) -> Result<Provider<AzureCredential>, Failed> {
+    let store = builder.build().map_err(|error| Failed::from(&error))?;
+    Ok(Arc::clone(store.credentials()))
+}
+
+/// The container, and who signs by what the environment and its files say now.
+struct Prepared {
+    builder: MicrosoftAzureBuilder,
+    connector: Connector,
+    is_plain: bool,
+    renews: bool,
+}
+
+/// What signs and stays what it is; who has one of them asks nobody for a token.
+const FIXED: [AzureConfigKey; 3] = [AzureConfigKey::AccessKey, AzureConfigKey::SasKey, AzureConfigKey::Token];
+
+fn prepared(bucket: &Bucket, access: &Access) -> Result<Prepared, Failed> {
     let connection = access.given("AZURE_STORAGE_CONNECTION_STRING").map(connection).unwrap_or_default();
     let given = VARIABLES.iter().filter_map(|(name, key)| Some((*key, access.given(name)?)));
     let pairs: Vec<(AzureConfigKey, &str)> = connection.into_iter().chain(given).collect();
@@ -71,11 +102,12 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Fai
     // Without an address the emulator is on this machine.
     let plain = is_emulated && endpoint.is_none() || connect::is_plain(endpoint.as_ref(), access)?;
     let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
+    let connector = Connector { roots, access: access.clone(), machines: Vec::new(), signer: None };
     let mut builder = MicrosoftAzureBuilder::new()
         .with_container_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(plain))
-        .with_http_connector(Connector { roots, access: access.clone(), machines: Vec::new() });
+        .with_http_connector(connector.clone());
     let is_named = pairs.iter().any(|(key, _)| *key == AzureConfigKey::AccountName);
     let told = endpoint.as_ref().and_then(account_of).filter(|_| !is_named);
     let account = bucket.account.as_deref().or(told);
@@ -85,16 +117,14 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Fai
             detail: "no storage account is named; set AZURE_STORAGE_ACCOUNT, or write abfss://container@account.dfs.core.windows.net/prefix".to_owned(),
         });
     }
+    let renews = !is_emulated && !pairs.iter().any(|(key, _)| FIXED.contains(key));
     for (key, value) in pairs {
         builder = builder.with_config(key, value);
     }
     if let Some(account) = account {
         builder = builder.with_account(account);
     }
-    let store = builder.build().map_err(bad)?;
-    store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, WAY_OUT))?;
-    // Its pages are of 5,000, and not every version of its interface begins one anywhere.
-    Ok(Opened { objects: Arc::new(store), pages: None, is_plain: plain })
+    Ok(Prepared { builder, connector, is_plain: plain, renews })
 }
 
 /// Errors: a value that the crate would panic at.

@@ -29,9 +29,10 @@ use url::Url;
 use super::access::Access;
 use super::answers;
 use super::checksum::{self, AMAZON_CHECKSUM, GOOGLE_HASH};
-use super::error::{Failed, NoAnswer, NotTrusted, Trouble};
+use super::error::{self, Failed, NoAnswer, NotTrusted, Trouble};
 use super::prompt::Connector as Prompt;
 use super::sent::{self, Sent, Streamed};
+use super::signer::SignsAgain;
 use super::source::Source;
 use super::tls::{Roots, is_of_a_ca};
 use super::values;
@@ -101,13 +102,15 @@ pub(super) fn options(plain: bool) -> ClientOptions {
 }
 
 /// Makes clients for `object_store`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Connector {
     pub(super) roots: Roots,
     /// Where the time goes that a store says it is, and what must not be printed.
     pub(super) access: Access,
     /// Google's metadata servers that the environment names; the crate would ask the usual one beside them.
     pub(super) machines: Vec<Authority>,
+    /// Who may sign a request again; `None` where nobody else can.
+    pub(super) signer: Option<Arc<dyn SignsAgain>>,
 }
 
 impl HttpConnector for Connector {
@@ -121,6 +124,7 @@ impl HttpConnector for Connector {
             roots: self.roots.clone(),
             access: self.access.clone(),
             machines: self.machines.clone(),
+            signer: self.signer.clone(),
             connect,
             is_plain_fine,
             refusals: AtomicU32::new(0),
@@ -135,6 +139,7 @@ struct Service {
     roots: Roots,
     access: Access,
     machines: Vec<Authority>,
+    signer: Option<Arc<dyn SignsAgain>>,
     connect: Duration,
     is_plain_fine: bool,
     refusals: AtomicU32,
@@ -152,9 +157,28 @@ impl fmt::Debug for Service {
 impl HttpService for Service {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         self.mend(&mut request);
+        let again = self.signer.as_ref().map(|signer| (signer, request.clone()));
+        let answer = self.ask(request).await?;
+        match again.filter(|_| answer.extensions().get::<NotBelieved>().is_some()) {
+            None => Ok(answer),
+            Some((signer, refused)) => match signer.sign_again(refused).await? {
+                Some(request) => self.ask(request).await,
+                None => Ok(answer),
+            },
+        }
+    }
+}
+
+/// With an answer: it is of who asks and not of what is asked for.
+#[derive(Clone)]
+struct NotBelieved;
+
+impl Service {
+    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let host = request.uri().authority().map_or(String::new(), |a| values::bare(a.as_str()).to_owned());
         let (owed, sent) = (answers::owed(&request), answers::secrets(&request));
         let is_get = *request.method() == Method::GET;
+        let is_head = *request.method() == Method::HEAD;
         let left = match &owed {
             Some(_) if is_get => LISTING,
             // Data are taken piece by piece.
@@ -167,8 +191,11 @@ impl HttpService for Service {
         let silence = self.silence();
         let body = Watched::new(body, host, left, silence);
         let body = if !parts.status.is_success() {
-            let words = beginning(body).await;
-            answers::without(&sent, self.access.censored(String::from_utf8_lossy(&words).into_owned())).into()
+            let words = String::from_utf8_lossy(&beginning(body).await).into_owned();
+            if error::is_of_who_asks(parts.status.as_u16(), &words, is_head) {
+                parts.extensions.insert(NotBelieved);
+            }
+            answers::without(&sent, self.access.censored(words)).into()
         } else if self.is_metadata() || owed.is_some() {
             whole(body, owed, &sent).await?.into()
         } else {
@@ -177,9 +204,7 @@ impl HttpService for Service {
         drop(waiting);
         Ok(HttpResponse::from_parts(parts, body))
     }
-}
 
-impl Service {
     /// The answer, whose body has yet to come.
     async fn send(&self, host: &str, request: HttpRequest) -> Result<Response<Incoming>, HttpError> {
         let meter = self.access.meter();

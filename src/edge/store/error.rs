@@ -23,6 +23,8 @@ pub enum Trouble {
     NoCredentials,
     /// What says who we are does not hold, or does no more.
     NotBelieved,
+    /// The same, where whoever says so may say something else in a moment.
+    Outdated,
     /// It does not know what was asked of it.
     Unsupported,
     /// Nobody answers, or the answer is "later".
@@ -43,12 +45,17 @@ impl Trouble {
             Trouble::NoBucket => "no_bucket",
             Trouble::NoDirectory => "no_directory",
             Trouble::NoCredentials => "no_credentials",
-            Trouble::NotBelieved => "not_believed",
+            Trouble::NotBelieved | Trouble::Outdated => "not_believed",
             Trouble::Unsupported => "unsupported",
             Trouble::Unreachable => "unreachable",
             Trouble::Limit(_) => "limit",
             Trouble::Other => "other",
         }
+    }
+
+    /// Whether time may mend it, and nothing else need.
+    pub fn may_pass(self) -> bool {
+        matches!(self, Trouble::Unreachable | Trouble::Outdated)
     }
 }
 
@@ -100,6 +107,11 @@ pub(super) struct NoAnswer(pub(super) String);
 #[error("{0}")]
 pub(super) struct NotTrusted(pub(super) String);
 
+/// Credentials that were refused, and no others are to be had.
+#[derive(Debug, thiserror::Error)]
+#[error("the credentials do not hold any more, and no others are to be had: {0}")]
+pub(super) struct NotRenewed(pub(super) String);
+
 impl Failed {
     pub(super) fn of(self, deed: &'static str, place: String, access: &Access) -> StoreError {
         StoreError { deed, place, detail: access.censored(self.detail), trouble: self.trouble }
@@ -129,6 +141,9 @@ impl From<&object_store::Error> for Failed {
         if let Some(NotTrusted(detail)) = cause.downcast_ref::<NotTrusted>() {
             return Failed { trouble: Trouble::NoCredentials, detail: detail.clone() };
         }
+        if cause.is::<NotRenewed>() {
+            return Failed { trouble: Trouble::NotBelieved, detail: cause.to_string() };
+        }
         let text = cause.to_string();
         let answer = Answer::read(&text);
         let trouble = match answer.trouble() {
@@ -140,6 +155,12 @@ impl From<&object_store::Error> for Failed {
         };
         Failed { trouble, detail: answer.in_words(&text) }
     }
+}
+
+/// Whether a refusal is of who asks and not of what is asked for; an answer to HEAD has no words to tell.
+pub(super) fn is_of_who_asks(status: u16, words: &str, is_head: bool) -> bool {
+    let is_bare = is_head && matches!(status, 400 | 403);
+    is_bare || Answer { status: Some(status), ..Answer::read(words) }.trouble() == Some(Trouble::NotBelieved)
 }
 
 /// What a body says, as one short line.
@@ -181,6 +202,7 @@ impl<'a> Answer<'a> {
             (
                 "ExpiredToken"
                 | "InvalidToken"
+                | "InvalidTokenId"
                 | "TokenRefreshRequired"
                 | "InvalidAccessKeyId"
                 | "SignatureDoesNotMatch"
@@ -191,7 +213,9 @@ impl<'a> Answer<'a> {
                 _,
             ) => Trouble::NotBelieved,
             ("QuotaExceeded" | "InsufficientStorage", _) | (_, Some(507)) => Trouble::Full,
-            (_, Some(401 | 403)) => Trouble::Denied,
+            // Cloud Storage's for a token that has run out.
+            (_, Some(401)) => Trouble::NotBelieved,
+            (_, Some(403)) => Trouble::Denied,
             ("NotImplemented", _) | (_, Some(405)) => Trouble::Unsupported,
             (_, Some(408 | 429 | 500..=599)) => Trouble::Unreachable,
             _ => return None,
@@ -255,6 +279,7 @@ mod tests {
         assert_eq!(of("400", "ExpiredToken"), Some(Trouble::NotBelieved));
         assert_eq!(of("403", "RequestTimeTooSkewed"), Some(Trouble::NotBelieved));
         assert_eq!(of("400", "RequestTimeout"), Some(Trouble::Unreachable));
+        assert_eq!(of("401", "AuthenticationRequired"), Some(Trouble::NotBelieved));
         let long = "x".repeat(500);
         assert_eq!(Answer::read(&long).in_words(&long).len(), 203);
     }

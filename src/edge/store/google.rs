@@ -19,6 +19,7 @@ use super::Opened;
 use super::access::Access;
 use super::connect::{self, Connector};
 use super::error::{Failed, Trouble};
+use super::signer::{Provider, Signer};
 use super::tls::Roots;
 use super::values;
 use crate::rules::checkpoint::address::Bucket;
@@ -34,6 +35,35 @@ const FILES: [&str; 3] = ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH
 const MACHINES: [&str; 3] = ["GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"];
 
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
+    let Prepared { mut builder, connector, is_plain, renews, way_out } = prepared(bucket, access)?;
+    let no_credentials = |error: object_store::Error| Failed::no_credentials(&error, &way_out);
+    if renews {
+        let who = who_signs(builder.clone()).map_err(no_credentials)?;
+        let (bucket, access) = (bucket.clone(), access.clone());
+        let signer = Signer::new(who, move || who_signs(prepared(&bucket, &access).ok()?.builder).ok());
+        let connector = Connector { signer: Some(Arc::clone(&signer) as _), ..connector };
+        builder = builder.with_http_connector(connector).with_credentials(signer);
+    }
+    let store = builder.build().map_err(no_credentials)?;
+    store.credentials().get_credential().await.map_err(no_credentials)?;
+    let store = Arc::new(store);
+    Ok(Opened { objects: Arc::clone(&store) as _, pages: Some(store), is_plain, renews })
+}
+
+fn who_signs(builder: GoogleCloudStorageBuilder) -> object_store::Result<Provider<GcpCredential>> {
+    Ok(Arc::clone(builder.build()?.credentials()))
+}
+
+/// The bucket, and who signs by what the environment and its files say now.
+struct Prepared {
+    builder: GoogleCloudStorageBuilder,
+    connector: Connector,
+    is_plain: bool,
+    renews: bool,
+    way_out: String,
+}
+
+fn prepared(bucket: &Bucket, access: &Access) -> Result<Prepared, Failed> {
     let emulator = access
         .given(EMULATOR)
         .map(|host| if host.contains("://") { host.to_owned() } else { format!("http://{host}") });
@@ -51,16 +81,17 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Fai
     let is_plain = connect::is_plain(url.as_ref(), access)?;
     let roots = Roots { file: access.given("SSL_CERT_FILE").map(str::to_owned), bundle: None };
     let is_unsigned = access.is_on("GOOGLE_SKIP_SIGNATURE");
+    let connector = Connector { roots, access: access.clone(), machines, signer: None };
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_bucket_name(&bucket.name)
         .with_retry(connect::retries())
         .with_client_options(connect::options(is_plain))
-        .with_http_connector(Connector { roots, access: access.clone(), machines })
+        .with_http_connector(connector.clone())
         .with_skip_signature(is_unsigned);
     if let Some((_, base)) = base {
         builder = builder.with_base_url(base.trim_end_matches('/'));
     }
-    let mut way_out = WAY_OUT.to_owned();
+    let (mut renews, mut way_out) = (false, WAY_OUT.to_owned());
     if emulator.is_some() || is_unsigned || account.as_ref().is_some_and(Account::needs_nobody) {
         // The crate would still ask for a token before it writes.
         let nobody = GcpCredential { bearer: String::new() };
@@ -69,6 +100,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Fai
         values::text(TOKEN, token)?;
         builder = builder.with_bearer_token(token);
     } else if let Some(account) = account {
+        renews = true;
         way_out = format!("see that {} is whole, with its private_key as Google wrote it", account.name);
         builder = match account.user_file {
             Some(path) => builder.with_application_credentials(path),
@@ -77,11 +109,10 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Fai
     } else if let Some(name) = MACHINES.into_iter().find(|name| access.is_blank(name)) {
         // The crate would panic at it.
         return Err(values::unusable(name, "it is empty", "name a host, or take it away"));
+    } else {
+        renews = true;
     }
-    let store = builder.build().map_err(|error| Failed::no_credentials(&error, &way_out))?;
-    store.credentials().get_credential().await.map_err(|error| Failed::no_credentials(&error, &way_out))?;
-    let store = Arc::new(store);
-    Ok(Opened { objects: Arc::clone(&store) as _, pages: Some(store), is_plain })
+    Ok(Prepared { builder, connector, is_plain, renews, way_out })
 }
 
 /// A service account or an authorised user that the environment names.

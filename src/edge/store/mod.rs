@@ -30,6 +30,7 @@ mod profile;
 mod prompt;
 mod reading;
 mod sent;
+mod signer;
 mod source;
 mod stand_in;
 mod straight;
@@ -119,6 +120,8 @@ struct Opened {
     pages: Option<Arc<dyn PaginatedListStore>>,
     /// Whether nothing is encrypted on the way.
     is_plain: bool,
+    /// Whether who signs may get other credentials.
+    renews: bool,
 }
 
 /// An open store.
@@ -139,6 +142,8 @@ pub struct Store {
     /// Whether it takes a [`Source`].
     streams: bool,
     is_plain: bool,
+    /// Whether who signs may get other credentials.
+    renews: bool,
     /// Whether a data object takes the place of what lies under its key.
     replaces: bool,
     access: Access,
@@ -169,6 +174,7 @@ impl Store {
                     checks_crc32c: false,
                     streams: false,
                     is_plain: false,
+                    renews: false,
                     replaces: false,
                     access: access.clone(),
                     given_up: Arc::default(),
@@ -193,6 +199,7 @@ impl Store {
                     checks_crc32c: bucket.cloud == Cloud::Google,
                     streams: bucket.cloud != Cloud::Amazon || amazon::streams(access),
                     is_plain: opened.is_plain,
+                    renews: opened.renews,
                     replaces: false,
                     access: access.clone(),
                     given_up: Arc::default(),
@@ -430,7 +437,11 @@ impl Store {
     }
 
     fn error(&self, deed: &'static str, key: &str, error: &object_store::Error) -> StoreError {
-        error::Failed::from(error).of(deed, self.place(key), &self.access)
+        let mut failed = error::Failed::from(error);
+        if failed.trouble == Trouble::NotBelieved && self.renews {
+            failed.trouble = Trouble::Outdated;
+        }
+        failed.of(deed, self.place(key), &self.access)
     }
 
     fn io_error(&self, deed: &'static str, key: &str, error: &io::Error) -> StoreError {

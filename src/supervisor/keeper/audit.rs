@@ -156,7 +156,11 @@ async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result
     match sum {
         Ok(found) => Ok(Ok(found)),
         Err(error) => match error.trouble {
-            Trouble::Unreachable | Trouble::NoCredentials | Trouble::NotBelieved | Trouble::NoBucket => Err(error),
+            Trouble::Unreachable
+            | Trouble::NoCredentials
+            | Trouble::NotBelieved
+            | Trouble::Outdated
+            | Trouble::NoBucket => Err(error),
             _ => Ok(Err(error.to_string())),
         },
     }

@@ -81,7 +81,7 @@ pub enum Outcome {
         message: String,
         /// [`exit::STORE`].
         code: u8,
-        /// The store could not be reached: another try may do.
+        /// The store could not be reached, or did not believe who asked just then: another try may do.
         is_away: bool,
         /// Whether another try may do it.
         again: bool,
@@ -143,7 +143,7 @@ impl Mirror {
 
     /// A newer run's retention takes files away that we rely on, which looks like a store that lost them.
     async fn failed(&self, message: String, trouble: Trouble, again: bool) -> Outcome {
-        let is_away = trouble == Trouble::Unreachable;
+        let is_away = trouble.may_pass();
         let failed = Outcome::Failed { message, code: exit::STORE, is_away, again, cause: trouble.word() };
         let overtaken = tokio::time::timeout(AT_ONCE, self.overtaken());
         let by = if is_away { None } else { overtaken.await.ok().flatten() };

@@ -13,7 +13,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::claim::attempts;
 use super::mirror::Mirror;
 use super::send::sizes;
-use crate::edge::store::{Object, Store, StoreError, Trouble};
+use crate::edge::store::{Object, Store, StoreError};
 use crate::rules::checkpoint::manifest::{Item, LIMIT, Manifest};
 use crate::rules::checkpoint::names::{
     BAD, COMMITS, CommitName, OWN, Stamp, is_of_ours, stamp_of_data, store_of_corner, stores_below,
@@ -183,7 +183,7 @@ impl Mirror {
                 Err(error) => Err(error),
             };
             // What is refused for good is left to a prune.
-            if !done.as_ref().is_err_and(|error| error.trouble == Trouble::Unreachable) {
+            if !done.as_ref().is_err_and(|error| error.trouble.may_pass()) {
                 self.retiring.left_over.borrow_mut().remove(&name);
             }
             trouble = trouble.and(done);

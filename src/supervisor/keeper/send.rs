@@ -45,12 +45,16 @@ pub(super) enum Stop {
 }
 
 impl Stop {
-    /// Whether what was sent came damaged or was not kept, or the answer means nothing to us: sent again it may be through.
+    /// Whether what was sent came damaged or was not kept, the answer means nothing to us, or who signed may sign otherwise:
+    /// sent again it may be through.
     pub(super) fn may_pass(&self) -> bool {
         matches!(
             self,
             Stop::Lost(_)
-                | Stop::Store(StoreError { trouble: Trouble::Other | Trouble::Limit(_) | Trouble::Absent, .. })
+                | Stop::Store(StoreError {
+                    trouble: Trouble::Other | Trouble::Limit(_) | Trouble::Absent | Trouble::Outdated,
+                    ..
+                })
         )
     }
 

@@ -1,0 +1,273 @@
+//! Credentials that change while they are used: those that a store no longer believes, and those that are late.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use tempfile::{NamedTempFile, TempPath};
+
+use crate::object_stores::{amazon, fails};
+use crate::support::Trainit;
+use crate::support::bucket::{Bucket, Fault, NAME, Request};
+use crate::support::checkpoints::{Place, tree};
+use crate::support::metadata::{self, Metadata, Reply, ok, status};
+
+type Env = Vec<(&'static str, String)>;
+/// Which credentials are given out, from 1 on.
+type Now = Arc<AtomicU32>;
+
+/// As every cloud's requests carry them.
+fn called(number: u32) -> String {
+    format!("KEYS{number:04}")
+}
+
+fn json(number: u32, until: &str) -> Reply {
+    let (id, token) = (called(number), "of-the-session");
+    let keys = format!(r#""AccessKeyId":"{id}","SecretAccessKey":"secretsecret","Token":"{token}{number}""#);
+    ok(format!(r#"{{"Code":"Success",{keys},"Expiration":"{until}"}}"#))
+}
+
+/// EC2's, by its second version.
+fn instance(request: &metadata::Request, number: u32, until: &str) -> Reply {
+    match request.path.as_str() {
+        "/latest/api/token" => ok("AQAE=="),
+        "/latest/meta-data/iam/security-credentials/" => ok("role"),
+        _ => json(number, until),
+    }
+}
+
+fn token_service(number: u32) -> Reply {
+    let keys = format!(
+        "<AccessKeyId>{}</AccessKeyId><SecretAccessKey>secretsecret</SecretAccessKey>\
+         <SessionToken>of-the-session</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration>",
+        called(number)
+    );
+    let result =
+        format!("<AssumeRoleWithWebIdentityResult><Credentials>{keys}</Credentials></AssumeRoleWithWebIdentityResult>");
+    ok(format!("<AssumeRoleWithWebIdentityResponse>{result}</AssumeRoleWithWebIdentityResponse>"))
+}
+
+fn bearer(number: u32) -> Reply {
+    ok(format!(r#"{{"access_token":"{}","expires_in":3600,"expires_on":"4070908800"}}"#, called(number)))
+}
+
+fn profile(file: &Path, number: u32) {
+    let keys = format!("aws_access_key_id = {}\naws_secret_access_key = secretsecret\n", called(number));
+    fs::write(file, format!("[default]\n{keys}aws_session_token = of-the-session{number}\n")).unwrap();
+}
+
+/// Who gives out credentials, with what a bucket says of those that do not hold.
+struct Way {
+    name: &'static str,
+    refusal: (&'static str, &'static str),
+    env: fn(&Bucket, &str, &Path) -> Env,
+    reply: fn(&metadata::Request, u32) -> Reply,
+}
+
+fn as_amazon(bucket: &Bucket) -> Env {
+    let mut env = bucket.as_amazon();
+    env.retain(|(name, _)| !name.contains("KEY"));
+    env
+}
+
+const EXPIRED: (&str, &str) = ("400 Bad Request", "ExpiredToken");
+const FOREVER: &str = "2099-01-01T00:00:00Z";
+
+static WAYS: [Way; 6] = [
+    Way {
+        name: "the instance",
+        refusal: EXPIRED,
+        env: |bucket, at, _| {
+            [as_amazon(bucket), vec![("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://{at}"))]].concat()
+        },
+        reply: |request, number| instance(request, number, FOREVER),
+    },
+    Way {
+        name: "the container",
+        refusal: ("403 Forbidden", "InvalidAccessKeyId"),
+        env: |bucket, at, _| {
+            [as_amazon(bucket), vec![("AWS_CONTAINER_CREDENTIALS_FULL_URI", format!("http://{at}/keys"))]].concat()
+        },
+        reply: |_, number| json(number, FOREVER),
+    },
+    Way {
+        name: "a web identity",
+        refusal: EXPIRED,
+        env: |bucket, at, file| {
+            fs::write(file, "jwt").unwrap();
+            let ours = vec![
+                ("AWS_WEB_IDENTITY_TOKEN_FILE", file.to_str().unwrap().to_owned()),
+                ("AWS_ROLE_ARN", "arn:aws:iam::1:role/r".to_owned()),
+                ("AWS_ENDPOINT_URL_STS", format!("http://{at}")),
+            ];
+            [as_amazon(bucket), ours].concat()
+        },
+        reply: |_, number| token_service(number),
+    },
+    Way {
+        name: "the shared file",
+        refusal: EXPIRED,
+        env: |bucket, _, file| {
+            profile(file, 1);
+            [as_amazon(bucket), vec![("AWS_SHARED_CREDENTIALS_FILE", file.to_str().unwrap().to_owned())]].concat()
+        },
+        reply: |_, _| status("404 Not Found"),
+    },
+    Way {
+        name: "Google's metadata server",
+        refusal: ("401 Unauthorized", "AuthenticationRequired"),
+        env: |bucket, at, _| {
+            let store = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", format!("http://{}", bucket.at));
+            vec![store, ("GCE_METADATA_HOST", at.to_owned())]
+        },
+        reply: |_, number| bearer(number),
+    },
+    Way {
+        name: "Azure's managed identity",
+        refusal: ("401 Unauthorized", "InvalidAuthenticationInfo"),
+        env: |bucket, at, _| {
+            let mut env = bucket.as_azure();
+            env.retain(|(name, _)| *name != "AZURE_STORAGE_KEY");
+            [env, vec![("IDENTITY_ENDPOINT", format!("http://{at}/token"))]].concat()
+        },
+        reply: |_, number| bearer(number),
+    },
+];
+
+impl Way {
+    /// A bucket, a place that knows who signs for it, and the file that may be needed for that; the credentials are those
+    /// of `now`.
+    fn start(&'static self, now: &Now) -> (Bucket, Place, TempPath) {
+        let (bucket, file) = (Bucket::start(), NamedTempFile::new().unwrap().into_temp_path());
+        let number = Arc::clone(now);
+        let server = Metadata::start(move |request, _| (self.reply)(request, number.load(SeqCst)));
+        let scheme = match self.name.split_once('\'') {
+            Some(("Google", _)) => "gs",
+            Some(("Azure", _)) => "az",
+            _ => "s3",
+        };
+        let mut env = (self.env)(&bucket, &server.at, &file);
+        env.push(("HOME", "/nonexistent".to_owned()));
+        (bucket, Place::with_store(&format!("{scheme}://{NAME}/jobs/1"), env), file)
+    }
+
+    fn refuse(&self) -> Fault {
+        Fault::Refuse(self.refusal.0, self.refusal.1)
+    }
+}
+
+fn signed_by(request: &Request, number: u32) -> bool {
+    request.headers.get("authorization").is_some_and(|by| by.contains(&called(number)))
+}
+
+fn is_data(request: &Request) -> bool {
+    request.method == "PUT" && !request.key.contains("/.trainit/")
+}
+
+#[test]
+fn credentials_that_a_store_no_longer_believes_are_asked_for_anew() {
+    for way in &WAYS {
+        let now = Now::new(1.into());
+        let (bucket, place, keys) = way.start(&now);
+        let (saved, file) = (place.save(1), keys.to_path_buf());
+        bucket.misbehave(move |r| {
+            // In the middle of a commit.
+            if is_data(r) && now.swap(2, SeqCst) == 1 && way.name == "the shared file" {
+                profile(&file, 2);
+            }
+            (!signed_by(r, now.load(SeqCst))).then(|| way.refuse())
+        });
+        let done = place.checkpoint("push").output();
+        assert_eq!(done.code(), 0, "{}: {}", way.name, done.err());
+        bucket.behave();
+        assert_eq!(tree(&place.pull_afresh("elsewhere").join("step-1")), saved, "{}", way.name);
+    }
+}
+
+#[test]
+fn the_last_commit_waits_for_credentials_that_are_late() {
+    for way in [&WAYS[0], &WAYS[3]] {
+        let now = Now::new(1.into());
+        let (bucket, place, keys) = way.start(&now);
+        let (file, refused) = (keys.to_path_buf(), AtomicU32::new(0));
+        bucket.misbehave(move |r| {
+            if !is_data(r) || signed_by(r, 2) {
+                return None;
+            }
+            if refused.fetch_add(1, SeqCst) == 8 {
+                now.store(2, SeqCst);
+                profile(&file, 2);
+            }
+            Some(way.refuse())
+        });
+        let local = place.local();
+        let script = format!("mkdir {0}/tmp; echo w > {0}/tmp/w.bin; mv {0}/tmp {0}/step-1", local.display());
+        let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+        let run = Trainit::new(run).args(["--preemption", "off", "--", "sh", "-c", &script]);
+        place.env().iter().fold(run, |run, (name, value)| run.env(name, value)).output().expect_code(0);
+        assert_eq!(place.steps(), [1], "{}", way.name);
+    }
+}
+
+#[test]
+fn credentials_that_are_a_variables_are_not_waited_for() {
+    let bucket = Bucket::start();
+    let place = amazon(&bucket);
+    place.save(1);
+    bucket.misbehave(|r| is_data(r).then_some(Fault::Refuse(EXPIRED.0, EXPIRED.1)));
+    let local = place.local();
+    let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap(), "--", "true"];
+    let run = place.env().iter().fold(Trainit::new(run), |run, (name, value)| run.env(name, value));
+    let done = run.output().expect_code(204);
+    assert!(done.err().contains("400 ExpiredToken") && done.err().contains("a variable's stay"), "{}", done.err());
+    let files = bucket.asked().iter().filter(|r| is_data(r)).count();
+    assert!(files <= 6, "each file once, at a look and at the end: {files}");
+}
+
+#[test]
+fn credentials_that_hold_are_used_while_nobody_says_which_come_next() {
+    let bucket = Bucket::start();
+    let (is_away, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (ours, count) = (Arc::clone(&is_away), Arc::clone(&asked));
+    let server = Metadata::start(move |request, _| match ours.load(SeqCst) {
+        true => {
+            count.fetch_add(1, SeqCst);
+            status("404 Not Found")
+        }
+        // By our clock they have run out: the crate would have others for each request.
+        false => instance(request, 1, "2026-01-01T00:00:00Z"),
+    });
+    let mut env = as_amazon(&bucket);
+    env.push(("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://{}", server.at)));
+    env.push(("HOME", "/nonexistent".to_owned()));
+    let place = Place::with_store(&format!("s3://{NAME}/jobs/1"), env);
+    place.save(1);
+    bucket.misbehave(move |r| {
+        is_away.fetch_or(is_data(r), SeqCst);
+        (!signed_by(r, 1)).then_some(Fault::Refuse(EXPIRED.0, EXPIRED.1))
+    });
+    place.push();
+    assert_eq!(asked.load(SeqCst), 1, "once, and not for each request");
+}
+
+#[test]
+fn credentials_that_run_out_while_nobody_says_which_come_next_are_told_of_with_both() {
+    let bucket = Bucket::start();
+    let is_away = Arc::new(AtomicBool::new(false));
+    let ours = Arc::clone(&is_away);
+    let server = Metadata::start(move |request, _| match ours.load(SeqCst) {
+        true => status("404 Not Found"),
+        false => instance(request, 1, FOREVER),
+    });
+    let mut env = as_amazon(&bucket);
+    env.push(("AWS_EC2_METADATA_SERVICE_ENDPOINT", format!("http://{}", server.at)));
+    env.push(("HOME", "/nonexistent".to_owned()));
+    bucket.misbehave(move |_| {
+        is_away.store(true, SeqCst);
+        Some(Fault::Refuse(EXPIRED.0, EXPIRED.1))
+    });
+    let place = Place::with_store(&format!("s3://{NAME}/jobs/1"), env);
+    fails(place.checkpoint("list").output(), &["do not hold any more", "no others are to be had", "answer 404"]);
+}
