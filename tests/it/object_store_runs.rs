@@ -94,7 +94,7 @@ fn a_store_that_is_away_for_a_while_at_the_end_gets_the_last_checkpoint_all_the_
     bucket.misbehave(move |request| {
         let is_data = request.method == "PUT" && request.key.contains("step-1/");
         let is_away = is_data && left.fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1)).is_ok();
-        is_away.then_some(Fault::Refuse("400 Bad Request", "RequestTimeout"))
+        is_away.then_some(Fault::Refuse("409 Conflict", "OperationAborted"))
     });
     fs::write(place.path("go"), "").unwrap();
     let done = going.finish().expect_code(0);

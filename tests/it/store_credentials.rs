@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use tempfile::{NamedTempFile, TempPath};
 
-use crate::object_stores::{amazon, fails};
+use crate::object_stores::{amazon, each, fails};
 use crate::support::Trainit;
 use crate::support::bucket::{Bucket, Fault, NAME, Request};
 use crate::support::checkpoints::{Place, tree};
@@ -158,6 +158,24 @@ impl Way {
     }
 }
 
+#[test]
+fn a_token_service_that_has_too_many_to_serve_is_asked_again() {
+    let (bucket, keys, asked) = (Bucket::start(), NamedTempFile::new().unwrap(), AtomicU32::new(0));
+    let server = Metadata::start(move |_, _| {
+        let code = match asked.fetch_add(1, SeqCst) {
+            0 => "Throttling",
+            1 => "IDPCommunicationError",
+            _ => return token_service(1),
+        };
+        let error = format!("<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code></Error></ErrorResponse>");
+        Reply::Answer("400 Bad Request", Vec::new(), error)
+    });
+    let mut env = (WAYS[2].env)(&bucket, &server.at, keys.path());
+    env.push(("HOME", "/nonexistent".to_owned()));
+    Place::with_store(&format!("s3://{NAME}/x"), env).checkpoint("list").output().expect_code(0);
+    assert!(bucket.asked().iter().all(|r| signed_by(r, 1)));
+}
+
 fn signed_by(request: &Request, number: u32) -> bool {
     request.headers.get("authorization").is_some_and(|by| by.contains(&called(number)))
 }
@@ -270,4 +288,19 @@ fn credentials_that_run_out_while_nobody_says_which_come_next_are_told_of_with_b
     });
     let place = Place::with_store(&format!("s3://{NAME}/jobs/1"), env);
     fails(place.checkpoint("list").output(), &["do not hold any more", "no others are to be had", "answer 404"]);
+}
+
+#[test]
+fn what_came_too_slowly_is_sent_again_alone() {
+    each(|bucket, place| {
+        place.save(1);
+        let late = AtomicU32::new(0);
+        bucket.misbehave(move |r| {
+            let is_late = is_data(r) && r.key.ends_with("weights.bin") && late.fetch_add(1, SeqCst) < 2;
+            is_late.then_some(Fault::Refuse("400 Bad Request", "RequestTimeout"))
+        });
+        place.push();
+        let puts = bucket.asked().iter().filter(|r| is_data(r)).count();
+        assert_eq!((place.steps(), puts), (vec![1], 5));
+    });
 }

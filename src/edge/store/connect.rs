@@ -192,6 +192,7 @@ impl Service {
         let body = Watched::new(body, host, left, silence);
         let body = if !parts.status.is_success() {
             let words = String::from_utf8_lossy(&beginning(body).await).into_owned();
+            parts.status = error::of_the_moment(&words).unwrap_or(parts.status);
             if error::is_of_who_asks(parts.status.as_u16(), &words, is_head) {
                 parts.extensions.insert(NotBelieved);
             }

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::io;
 
+use hyper::StatusCode;
+
 use super::access::Access;
 use crate::edge::limits;
 
@@ -161,6 +163,18 @@ impl From<&object_store::Error> for Failed {
 pub(super) fn is_of_who_asks(status: u16, words: &str, is_head: bool) -> bool {
     let is_bare = is_head && matches!(status, 400 | 403);
     is_bare || Answer { status: Some(status), ..Answer::read(words) }.trouble() == Some(Trouble::NotBelieved)
+}
+
+/// The status of what AWS says with 400, and asks for again: a body that came too slowly, a token service that has too many
+/// to serve. The crate asks again where the status says so.
+pub(super) fn of_the_moment(words: &str) -> Option<StatusCode> {
+    match Answer::read(words).code? {
+        "RequestTimeout" => Some(StatusCode::REQUEST_TIMEOUT),
+        "Throttling" | "ThrottlingException" | "RequestLimitExceeded" | "IDPCommunicationError" => {
+            Some(StatusCode::TOO_MANY_REQUESTS)
+        }
+        _ => None,
+    }
 }
 
 /// What a body says, as one short line.
