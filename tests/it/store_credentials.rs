@@ -304,3 +304,16 @@ fn what_came_too_slowly_is_sent_again_alone() {
         assert_eq!((place.steps(), puts), (vec![1], 5));
     });
 }
+
+#[test]
+fn a_bucket_in_another_region_is_told_of_with_that_region() {
+    for status in ["301 Moved Permanently", "307 Temporary Redirect"] {
+        let s3 = Metadata::start(move |_, _| {
+            Reply::Answer(status, vec![("x-amz-bucket-region", "eu-west-1".to_owned())], String::new())
+        });
+        let mut env = Bucket::start().as_amazon();
+        env[0].1 = format!("http://{}", s3.at);
+        let place = Place::with_store("s3://b/x", env);
+        fails(place.checkpoint("list").output(), &["in the region eu-west-1: set AWS_REGION=eu-west-1"]);
+    }
+}

@@ -191,7 +191,10 @@ impl Service {
         let silence = self.silence();
         let body = Watched::new(body, host, left, silence);
         let body = if !parts.status.is_success() {
-            let words = String::from_utf8_lossy(&beginning(body).await).into_owned();
+            let mut words = String::from_utf8_lossy(&beginning(body).await).into_owned();
+            if let Some(told) = error::elsewhere(&parts) {
+                (parts.status, words) = (StatusCode::BAD_REQUEST, told);
+            }
             parts.status = error::of_the_moment(&words).unwrap_or(parts.status);
             if error::is_of_who_asks(parts.status.as_u16(), &words, is_head) {
                 parts.extensions.insert(NotBelieved);

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 
 use hyper::StatusCode;
+use hyper::http::response::Parts;
 
 use super::access::Access;
 use crate::edge::limits;
@@ -175,6 +176,15 @@ pub(super) fn of_the_moment(words: &str) -> Option<StatusCode> {
         }
         _ => None,
     }
+}
+
+/// In a refusal's form, where S3 says that the bucket is in another region. It says so with a redirection, of which the
+/// crate hands on no more than that it is one.
+pub(super) fn elsewhere(head: &Parts) -> Option<String> {
+    let region = head.headers.get("x-amz-bucket-region").filter(|_| head.status.is_redirection())?.to_str().ok()?;
+    Some(format!(
+        "<Code>PermanentRedirect</Code><Message>the bucket is in the region {region}: set AWS_REGION={region}</Message>"
+    ))
 }
 
 /// What a body says, as one short line.
