@@ -185,6 +185,7 @@ class Case:
 
     def target(self):
         """trainit's own process id, once it has blocked every signal (or is gone)."""
+        name = "Name:\t%s\n" % os.path.basename(self.trainit)[:15]
         while time.monotonic() < self.begun + SLACK:
             if self.process.poll() is not None:
                 return None
@@ -194,7 +195,7 @@ class Case:
             for pid in pids:
                 status = read("/proc/%d/status" % pid)
                 blocked = [line.split()[1] for line in status.splitlines() if line.startswith("SigBlk")]
-                if "Name:\ttrainit" in status and blocked and int(blocked[0], 16) == 0xfffffffffffbfeff:
+                if name in status and blocked and int(blocked[0], 16) == 0xfffffffffffbfeff:
                     return pid
             time.sleep(0.0005)
         return None
