@@ -2,6 +2,7 @@
 //!
 //! Deliberately absent: which are to be followed, and any link that a manifest brings.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
@@ -117,12 +118,42 @@ pub struct Files<'a> {
     pub listing: &'a Listing,
 }
 
+impl Files<'_> {
+    /// Up to `length` bytes from `from` on. Errors: as open(2) and pread(2).
+    pub fn read_at(&self, path: &str, from: u64, length: usize) -> io::Result<Vec<u8>> {
+        let file = match self.listing.get(path).and_then(|e| e.through.as_ref()) {
+            Some(real) => open(real)?,
+            None => self.beneath.read_file(path)?,
+        };
+        read_at(&file, from, length)
+    }
+}
+
 impl Peek for Files<'_> {
     fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
-        match self.listing.get(path).and_then(|e| e.through.as_ref()) {
-            Some(real) => read_at(&open(real).ok()?, from, length).ok(),
-            None => Peek::read(self.beneath, path, from, length),
+        self.read_at(path, from, length).ok()
+    }
+}
+
+/// The same, and what the disk said where it gave nothing.
+#[derive(Debug)]
+pub struct Heeded<'a> {
+    /// What is read.
+    pub files: Files<'a>,
+    /// The last file that the disk did not give, and its word.
+    pub fault: RefCell<Option<String>>,
+}
+
+impl Peek for Heeded<'_> {
+    fn read(&self, path: &str, from: u64, length: usize) -> Option<Vec<u8>> {
+        let read = self.files.read_at(path, from, length);
+        // Other errors are what the rules ask after: no such file, a link in its place.
+        if let Err(error) = &read
+            && matches!(error.raw_os_error(), Some(libc::EIO | libc::ESTALE))
+        {
+            self.fault.replace(Some(format!("{path} cannot be read: {error}")));
         }
+        read.ok()
     }
 }
 

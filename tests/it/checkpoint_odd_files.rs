@@ -79,6 +79,11 @@ fn a_checkpoint_that_the_trainer_wrote_and_that_may_not_be_read_is_204_whatever_
             assert!(last.contains(part), "{name}: {part}: {}", done.err());
         }
         assert_eq!(place.steps(), [1], "{name}");
+        let by_hand =
+            ["checkpoint", "push", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
+        let pushed = Trainit::through(&nobody, by_hand).output().expect_code(204).err();
+        let last = pushed.lines().last().unwrap_or_default();
+        assert!(last.contains("step-2") && last.contains("Permission denied"), "{name}: {pushed}");
         // What lay there before is another's affair.
         let fresh = Trainit::through(&nobody, args).args(["--", "true"]).output().expect_code(0);
         assert!(fresh.err().contains("passed over"), "{name}: {}", fresh.err());

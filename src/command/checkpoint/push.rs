@@ -62,9 +62,13 @@ pub(super) async fn push(
                 let outcome = mirror.commit_newest(settle, None, &*shown("pushing")).await;
                 mirror.retire(Duration::MAX, true).await;
                 tell(mirror);
-                Ok(pushed(mirror, outcome, as_json))
+                let code = pushed(mirror, outcome, as_json);
+                Ok(owed(mirror, code).await)
             }
-            next => Ok(would_push(&looking, next, as_json)),
+            next => {
+                let code = would_push(&looking, next, as_json);
+                Ok(owed(&looking, code).await)
+            }
         }
     };
     let stop = async {
@@ -124,6 +128,14 @@ fn would_push(mirror: &Mirror, next: Result<Next, String>, as_json: bool) -> u8 
             }
         }
         Err(why) => nothing_pushed(&why),
+    }
+}
+
+/// The exit code where a newer one was owed, that cannot be read: it is no older one that was asked for.
+async fn owed(mirror: &Mirror, code: u8) -> u8 {
+    match mirror.denied().await.filter(|_| code == 0) {
+        Some((what, way_out)) => fail(&MirrorError { message: format!("{what}; {way_out}"), code: exit::STORE }),
+        None => code,
     }
 }
 

@@ -144,7 +144,8 @@ impl Keeper {
         match (flushed, &self.mirror) {
             // It is no older one that was owed.
             (Ok(done @ (Flushed::Done { .. } | Flushed::Stepless)), Some(mirror)) => {
-                Ok(mirror.denied().await.map_or(done, Flushed::Failed))
+                let failed = |(what, way_out)| Flushed::Failed(format!("{what}; {}; {way_out}", mirror.what_stands()));
+                Ok(mirror.denied().await.map_or(done, failed))
             }
             (flushed, _) => flushed,
         }

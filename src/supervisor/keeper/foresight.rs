@@ -71,7 +71,7 @@ impl Mirror {
             bytes: local.candidate.bytes(&look.listing),
             held,
         };
-        self.passed = look.passed;
+        (self.passed, self.lacking) = (look.passed, look.lacking);
         Ok(Ok(next))
     }
 

@@ -1,5 +1,6 @@
 //! One look at the checkpoint directory: what lies there, and which complete checkpoint is the newest.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -9,7 +10,7 @@ use super::in_place::half;
 use super::mirror::{Mirror, blocking};
 use super::names::Names;
 use crate::edge::beneath::Beneath;
-use crate::edge::links::Files;
+use crate::edge::links::{Files, Heeded};
 use crate::edge::{limits, links, walk};
 use crate::rules::checkpoint::listing::is_below;
 use crate::rules::checkpoint::manifest::ORDINARY;
@@ -81,8 +82,8 @@ pub(crate) struct Look {
     pub(crate) half: Vec<String>,
     /// Why newer ones are not complete, newest first; or why there is nothing.
     pub(crate) passed: Vec<String>,
-    /// The newest of those that were written since this run began, and what it is made of.
-    pub(crate) lacking: Option<(String, Vec<Entry>)>,
+    /// The newest of those that were written since this run began.
+    pub(crate) lacking: Option<Lacking>,
     /// Of another format and beyond all of this one: the unit and its format. Without one: later than all of these.
     pub(crate) mixed: Option<(String, Option<&'static str>)>,
     /// Where every complete one has a file that may not be read: the newest, and which file. Only of a look for what to resume from.
@@ -95,6 +96,15 @@ impl Look {
         let Some(newest) = &self.newest else { return false };
         self.ages.values().any(|age| age.step.is_some() && age.step < newest.age.step)
     }
+}
+
+/// What is not complete, as far as can be seen.
+#[derive(Debug, Clone)]
+pub(crate) struct Lacking {
+    unit: String,
+    entries: Vec<Entry>,
+    /// What the disk did not give when it was judged.
+    fault: Option<String>,
 }
 
 impl Mirror {
@@ -164,16 +174,19 @@ const ANYBODY: u32 = 0o444;
 pub(super) const NAMED: usize = 2;
 
 impl Mirror {
-    /// Why the newest that this run's trainer saved is not committed, where that is because it may not be read. To be asked
-    /// after the last commit, when nobody writes any more.
-    pub(super) async fn denied(&self) -> Option<String> {
-        let (unit, entries) = self.lacking.clone()?;
+    /// Why the newest that this run's trainer saved is not committed, where that is because it cannot be read. To be asked
+    /// after the last commit, when nobody writes any more. Behind it, the way out.
+    pub(crate) async fn denied(&self) -> Option<(String, &'static str)> {
+        let Lacking { unit, entries, fault } = self.lacking.clone()?;
         let at = self.config.dir.clone();
-        let why = blocking(move || Ok(denied(&Beneath::open(&at)?, &entries))).await.ok().flatten()?;
-        Some(format!(
-            "{unit} is not committed: {why}; {}; trainit's user must be allowed to read what the trainer writes",
-            self.what_stands()
-        ))
+        let (why, way_out) = match fault {
+            Some(fault) => (fault, "see that its disk is sound"),
+            None => (
+                blocking(move || Ok(denied(&Beneath::open(&at)?, &entries))).await.ok().flatten()?,
+                "trainit's user must be allowed to read what the trainer writes",
+            ),
+        };
+        Some((format!("{unit} is not committed: {why}"), way_out))
     }
 
     /// What belongs to the unit now; `None`: it is gone.
@@ -223,8 +236,9 @@ fn look(dir: &Path, options: &Options, listing: Listing, asked: &Asked) -> Look 
         look.passed.push(format!("{} is not there", dir.display()));
         return look;
     };
-    let files = Files { beneath: &beneath, listing: &look.listing };
-    let scan = Scan { listing: &look.listing, peek: &files, options };
+    let heeded = Heeded { files: Files { beneath: &beneath, listing: &look.listing }, fault: RefCell::default() };
+    let files = &heeded.files;
+    let scan = Scan { listing: &look.listing, peek: &heeded, options };
     let Some(found) = recognise(&scan) else {
         look.passed.push(format!("nothing in {} looks like a checkpoint{}", dir.display(), sought(&scan)));
         return look;
@@ -236,17 +250,19 @@ fn look(dir: &Path, options: &Options, listing: Listing, asked: &Asked) -> Look 
     for candidate in found.candidates.iter().filter(|candidate| asked.is_for(candidate, &look.listing)) {
         let entries: Vec<Entry> = candidate.entries(&look.listing).cloned().collect();
         let is_judged = !entries.is_empty() && same_bytes(&asked.judged, &entries);
+        heeded.fault.take();
         let judged = if is_judged { Ok(()) } else { complete(&found, &scan, candidate) };
         if let Err(why) = judged {
             look.passed.push(format!("{} is not complete: {why}", candidate.unit));
             if entries.iter().any(|entry| entry.mtime_ns >= options.begun_ns) {
-                look.lacking.get_or_insert((candidate.unit.clone(), entries));
+                let (unit, fault) = (candidate.unit.clone(), heeded.fault.take());
+                look.lacking.get_or_insert(Lacking { unit, entries, fault });
             }
             continue;
         }
         let is_less = !is_judged && !is_as_before(&found, &scan, candidate);
         let local = Local { is_less, entries, ..Local::of(&found, &scan, candidate) };
-        match asked.to_resume.then(|| unreadable(&files, candidate)).flatten() {
+        match asked.to_resume.then(|| unreadable(files, candidate)).flatten() {
             Some(why) => _ = look.unread.get_or_insert((local, why)),
             None => {
                 let unread = look.unread.take();

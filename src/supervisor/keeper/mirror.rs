@@ -16,7 +16,7 @@ pub use super::config::{MirrorConfig, Restore};
 use super::doubt::CutOff;
 use super::inbox::Haste;
 use super::known::Known;
-use super::look::{Local, same_bytes};
+use super::look::{Lacking, Local, same_bytes};
 use super::made::Made;
 use super::names::Names;
 use super::nook::sweep;
@@ -136,8 +136,8 @@ pub struct Mirror {
     pub(crate) transfer: Transfer,
     /// Why checkpoints that may be newer were not taken at the last look, newest first.
     pub(crate) passed: Vec<String>,
-    /// The newest of them that this run's trainer wrote, and what it is made of.
-    pub(super) lacking: Option<(String, Vec<Entry>)>,
+    /// The newest of them that this run's trainer wrote.
+    pub(super) lacking: Option<Lacking>,
     /// How the checkpoints of the last look are written.
     pub(crate) layout: Option<&'static Layout>,
     /// A complete checkpoint that is not in the store: its step, and since when it is known.
