@@ -83,7 +83,7 @@ fn goes_with_us(real: &Path) -> bool {
 /// `71 46 0:39 / / rw,noatime master:3 - overlay overlay rw,lowerdir=…`, of which the last for `/` holds; `fuse.fuse-overlayfs`
 /// where the engine runs without root. proc(5)
 fn is_root_an_overlay(mountinfo: &str) -> bool {
-    let of_root = mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some("/")).next_back();
+    let of_root = mountinfo.lines().rfind(|line| line.split(' ').nth(4) == Some("/"));
     let kind = of_root.and_then(|line| line.split_once(" - ")).and_then(|(_, rest)| rest.split(' ').next());
     kind.is_some_and(|kind| ["overlay", "fuse.fuse-overlayfs", "aufs"].contains(&kind))
 }
