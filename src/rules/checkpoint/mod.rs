@@ -11,7 +11,7 @@
 //! 4. **Gathered** (`gather`): a library knows all files of its own. Where a checkpoint is just a file, or has nothing but a
 //!    name, what was saved with it is taken in: first what makes it a whole save (`siblings`, `strangers`), then, since a save
 //!    is known from a part of one now, what is saved over beside it (`saved_over`); what is left is a copy (`second_name`), was
-//!    saved in haste (`hasty`), is a note (`notes`), or half of one in another directory (`halves`).
+//!    saved in haste (`hasty`), is a note (`notes`), half of one in another directory (`halves`), or was made of one (`results`).
 //!
 //! Only then is each asked, from the newest on, whether it is complete ([`complete`]): by its layout, by the types of its files
 //! (`check`), by what the steps beside it have (`parts`). What was passed over is told of: `linked`, `mixed`, `unrecognised`;
@@ -39,7 +39,7 @@ pub mod unrecognised;
 
 use std::collections::BTreeMap;
 
-use belongs::{halves, hasty, notes, roles, saved_over, second_name, siblings, strangers};
+use belongs::{halves, hasty, notes, results, roles, saved_over, second_name, siblings, strangers};
 use formats::{composer, dcp, deepspeed, dlrover, generic, marker};
 use whole::{containers, order, parts, same_save, structure};
 
@@ -169,6 +169,9 @@ fn gather(scan: &Scan, found: &mut Found) {
     if found.layout.makeup.is_anybodys() {
         let units = hasty::with_hasty(scan, std::mem::take(&mut found.candidates));
         found.candidates = halves::joined(scan, notes::with_notes(scan, units));
+        if found.layout.makeup == Makeup::OneFile {
+            results::left_out(&mut found.candidates);
+        }
         saved_over::with_files(scan, found);
     }
 }

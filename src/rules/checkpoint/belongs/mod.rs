@@ -4,6 +4,7 @@ mod apart;
 pub(super) mod halves;
 pub(super) mod hasty;
 pub(super) mod notes;
+pub(super) mod results;
 pub(super) mod roles;
 pub(super) mod saved_over;
 pub(super) mod second_name;
