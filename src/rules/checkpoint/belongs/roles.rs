@@ -25,8 +25,10 @@ const COEFFICIENTS: &str = "alpha temperature ent entropy coef";
 const STATES: &str = "state states";
 /// These say more of another word, and nothing alone.
 const FILLERS: &str = "lr dict random trainer training train text image vision audio log obs function";
+/// What is saved over is called so, a part as well as a checkpoint in itself.
+const NEWEST: &str = "last latest newest recent current";
 /// These are in the name of what is a checkpoint in itself.
-const WHOLES: &str = "last latest newest recent current best final finished checkpoint checkpoints ckpt ckpts snapshot snapshots \
+const WHOLES: &str = "best final finished checkpoint checkpoints ckpt ckpts snapshot snapshots \
      save saved autosave resume restart recovery backup pretrained init initial preempt preempted preemption emergency \
      interrupt interrupted sigterm crash";
 /// Of these there are two and more: `q1`, `critic_2`, `G_A2B`.
@@ -59,7 +61,8 @@ impl Said {
         let words: Vec<&str> = stem.split(['_', '-', '.', ' ']).collect();
         let (role, rest) = (role(&words), rest(&words));
         let is_twin = role.is_some() && has_number(stem) && !has_number(&rest);
-        let may_be_whole = has_number(&rest) || words.iter().any(|word| is_in(WHOLES, word));
+        let says_whole = |word: &&str| is_in(WHOLES, word) || role != Some(Role::Beside) && is_in(NEWEST, word);
+        let may_be_whole = has_number(&rest) || words.iter().any(says_whole);
         Said { role, is_twin, may_be_whole, rest }
     }
 }

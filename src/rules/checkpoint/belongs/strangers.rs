@@ -107,6 +107,24 @@ mod tests {
     }
 
     #[test]
+    fn state_that_is_called_the_last_is_a_part_of_the_newest_step_and_of_the_save_without_one() {
+        for state in ["optimizer_latest.pt", "last_optim.pth", "scheduler.last.pt", "recent_ema.ckpt"] {
+            for [one, two] in [["model_1.pt", "model_2.pt"], ["epoch_1.pth", "epoch_2.pth"], ["G_1.h5.pt", "G_2.h5.pt"]]
+            {
+                let (unit, paths) = newest(&[one, two, state]);
+                assert_eq!((unit.as_str(), paths.len(), paths.contains(&state.to_owned())), (two, 2, true), "{state}");
+            }
+            assert_eq!(newest(&["model_1.safetensors", "model_2.safetensors", state]).1.len(), 2, "{state}");
+            let directories = ["step-1/model.safetensors", "step-2/model.safetensors", state];
+            assert!(newest(&directories).1.contains(&state.to_owned()), "{state}");
+            is_one("model.pt", &["model.pt", "optimizer.pt", state]);
+        }
+        assert_eq!(newest(&["model_1.pt", "model_2.pt", "last.pt", "last_optim.pt"]).1, ["last.pt", "last_optim.pt"]);
+        let best = newest(&["model_1.pt", "model_2.pt", "best_optim.pt"]);
+        assert_eq!(best.1, ["model_2.pt"], "the best is another save's");
+    }
+
+    #[test]
     fn a_file_that_says_nothing_of_a_save_is_a_part_of_the_one_beside_it() {
         let strangers = "losses history metrics vocab tokenizer stats obs_rms running_mean_std step epoch temperature dataloader \
                       sampler criterion projector embeddings value_function memory muon_optimizer sampler_state log_alpha";
