@@ -1,13 +1,16 @@
 //! Keras 3: `BackupAndRestore` (`latest.weights.h5`, then `training_metadata.json`, both rewritten in place), and the
-//! single files of `ModelCheckpoint` (`.keras`, `.weights.h5`).
+//! single files of `ModelCheckpoint` (`.keras`, `.weights.h5`). `save_weights` in parts (`ckpt_5.weights.json`) writes
+//! `ckpt_5_00000.weights.h5` and so on, and last the JSON that names them.
 //!
 //! `BackupAndRestore` deletes its folder when training has succeeded. That is no wish to lose the committed copy.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
 use super::generic::is_in_step;
 use crate::rules::checkpoint::layout::{Layout, Makeup};
-use crate::rules::checkpoint::listing::{join, parent_of};
+use crate::rules::checkpoint::listing::{Entry, join, name_of, parent_of};
 use crate::rules::checkpoint::memo::Memo;
 use crate::rules::checkpoint::siblings::together;
 use crate::rules::checkpoint::steps::step_in;
@@ -16,6 +19,8 @@ use crate::rules::checkpoint::{json, order};
 
 const WEIGHTS: &str = "latest.weights.h5";
 const METADATA: &str = "training_metadata.json";
+/// Of the JSON that names the parts.
+const PARTED: &str = ".weights.json";
 
 pub(super) const KERAS: Layout = Layout {
     makeup: Makeup::OneFile,
@@ -41,8 +46,56 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let models = scan.listing.files().filter(|f| is_model(f.name()) && !is_in_step(scan, f));
     // `.weights.h5`: the 5 is no step, nor is anything of a name like `best.weights.h5`.
     let step = |name: &str| step_in(name.strip_suffix(".h5").unwrap_or(name));
+    let parted: BTreeMap<&str, Vec<&Entry>> = parted(scan);
+    let homes: BTreeSet<&str> = parted.keys().map(|unit| parent_of(unit)).collect();
+    let is_part = |f: &Entry| homes.contains(parent_of(&f.path)) && before_number(&f.path).is_some();
+    let models = models.filter(|f| !is_part(f));
     let models = models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?)));
-    together(scan.listing, models.collect())
+    let mut units = together(scan.listing, models.collect());
+    units.extend(parted.into_iter().filter_map(|(unit, parts)| {
+        let own = step(name_of(unit).strip_suffix(PARTED)?);
+        let paths = parts.into_iter().map(|part| part.path.clone()).chain([unit.to_owned()]);
+        Some(Candidate::of(unit.to_owned(), scan.step(unit, own)?, paths.collect()))
+    }));
+    units.iter_mut().for_each(|unit| unit.paths.sort());
+    units
+}
+
+/// What was saved in parts, each by its JSON, with those that are called as it is.
+fn parted<'a>(scan: &Scan<'a>) -> BTreeMap<&'a str, Vec<&'a Entry>> {
+    let of = |part: &Entry| scan.listing.file(&format!("{}{PARTED}", before_number(&part.path)?));
+    let mut all: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
+    for (json, part) in scan.listing.files().filter_map(|part| Some((of(part)?, part))) {
+        all.entry(&json.path).or_default().push(part);
+    }
+    all
+}
+
+/// `ckpt_5` of the part `ckpt_5_00000.weights.h5`.
+fn before_number(path: &str) -> Option<&str> {
+    let (before, number) = path.strip_suffix(".weights.h5")?.rsplit_once('_')?;
+    (number.len() == 5 && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(before)
+}
+
+/// Each part that the JSON names is there, and not of a later save, which is written over this one.
+fn parts_there(scan: &Scan, unit: &str) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Config {
+        weight_map: BTreeMap<String, serde_json::Value>,
+    }
+    let json = scan.listing.file(unit).ok_or("it is gone")?;
+    let text = scan.peek.read(unit, 0, json.size as usize).ok_or("it cannot be read")?;
+    let Ok(config) = serde_json::from_slice::<Config>(&text) else { return Ok(()) };
+    // One that lies in several has a list.
+    let names = config.weight_map.values().flat_map(|part| match part {
+        serde_json::Value::Array(parts) => parts.iter().collect(),
+        part => vec![part],
+    });
+    for name in names.filter_map(serde_json::Value::as_str).collect::<BTreeSet<_>>() {
+        let part = scan.listing.file(&join(parent_of(unit), name)).ok_or_else(|| format!("{name} is missing"))?;
+        order::written_before([part], json, 0)?;
+    }
+    Ok(())
 }
 
 pub(super) fn is_model(name: &str) -> bool {
@@ -61,6 +114,9 @@ fn backup(scan: &Scan, weights: &str) -> Option<Candidate> {
 fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     scan.all_whole(candidate)?;
     let weights = scan.listing.file(&candidate.unit).ok_or("it is gone")?;
+    if weights.name().ends_with(PARTED) {
+        return parts_there(scan, &candidate.unit);
+    }
     if weights.name() != WEIGHTS {
         return Ok(());
     }
@@ -74,7 +130,7 @@ fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> 
 mod tests {
     use crate::rules::checkpoint::check::tests::{hdf5_of, zip_of};
     use crate::rules::checkpoint::listing::tests::Memory;
-    use crate::rules::checkpoint::tests::{complete_units, reason};
+    use crate::rules::checkpoint::tests::{complete_units, newest, reason};
 
     fn backup() -> Memory {
         Memory::of(&[("backup/latest.weights.h5", hdf5_of(0, b"w", 0))])
@@ -89,6 +145,29 @@ mod tests {
         assert!(reason(&backup().at("backup/latest.weights.h5", 11), "backup/latest.weights.h5").contains("younger"));
         assert_eq!(complete_units(&backup().without("backup/training_metadata.json")), []);
         assert_eq!(complete_units(&backup().with("backup/training_metadata.json", r#"{"epoch": 3"#)), []);
+    }
+
+    #[test]
+    fn weights_in_parts_are_one_checkpoint_of_the_step_of_the_json_that_names_them() {
+        let part = hdf5_of(2, b"w", 0);
+        let save = |memory: Memory, step: u32, at: i64| {
+            let name = |end: &str| format!("ckpt_{step:02}{end}");
+            let [one, two, json] = ["_00000.weights.h5", "_00012.weights.h5", ".weights.json"].map(name);
+            let map = format!(r#"{{"metadata": {{}}, "weight_map": {{"a": "{one}", "b": ["{one}", "{two}"]}}}}"#);
+            let memory = memory.with(&one, &part).at(&one, at).with(&two, &part).at(&two, at + 1);
+            memory.with(&json, map).at(&json, at + 2)
+        };
+        let two = save(save(Memory::default(), 1, 10), 2, 20);
+        let units = [("ckpt_02.weights.json".to_owned(), Some(2)), ("ckpt_01.weights.json".to_owned(), Some(1))];
+        assert_eq!(complete_units(&two), units);
+        assert_eq!(newest(&two).paths.len(), 3);
+        for torn in ["ckpt_02.weights.json", "ckpt_02_00000.weights.h5"] {
+            assert_eq!(complete_units(&two.clone().without(torn)), units[1..], "{torn}");
+        }
+        assert!(reason(&two.at("ckpt_02_00000.weights.h5", 30), "ckpt_02.weights.json").contains("younger"));
+        let others =
+            Memory::of(&[("w_00001.weights.h5", &part), ("w_00002.weights.h5", &part)]).with("v.weights.json", "{}");
+        assert_eq!(complete_units(&others)[0], ("w_00002.weights.h5".to_owned(), Some(2)), "steps of five digits");
     }
 
     #[test]
