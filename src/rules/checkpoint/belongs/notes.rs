@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::roles::{Role, Said};
+use super::siblings;
 use crate::rules::checkpoint::listing::{Entry, name_of, parent_of};
 use crate::rules::checkpoint::steps::step_in;
 use crate::rules::checkpoint::unit::{Candidate, Scan};
@@ -14,6 +15,8 @@ pub(super) const LONGEST: u64 = 16 << 20;
 /// has a step in its name does not go on for long.
 const LATER_NS: i64 = 30_000_000_000;
 const LATER_OF_A_STEP_NS: i64 = 600_000_000_000;
+/// Beside a save of several files, what its name says nothing of.
+const LATER_OF_SEVERAL_NS: i64 = 2_000_000_000;
 
 impl Candidate {
     /// Whether this entry of it is a note beside its files.
@@ -34,13 +37,18 @@ pub(in super::super) fn with_notes(scan: &Scan, mut units: Vec<Candidate>) -> Ve
     let mut noted: BTreeSet<&str> = BTreeSet::new();
     for unit in units.iter_mut().filter(|unit| unit.is_file(scan.listing) && !is_text(&unit.unit)) {
         let (home, newest) = (parent_of(&unit.unit), unit.newest_ns(scan.listing));
+        let is_a_save = siblings::is_a_save(unit);
         let later = if unit.step.is_some() { LATER_OF_A_STEP_NS } else { LATER_NS };
+        // What a trainer notes is JSON (skorch's `history.json`); one that is written on and on is a log.
+        let is_of_several = |note: &Entry| {
+            note.name().ends_with(".json") && is_a_save && note.mtime_ns.saturating_sub(newest) <= LATER_OF_SEVERAL_NS
+        };
         let is_of_it = |(note, step): &&(&Entry, Option<u64>)| {
             *step == unit.step
                 && parent_of(&note.path) == home
                 && note.mtime_ns.saturating_sub(newest) <= later
                 && !unit.paths.contains(&note.path)
-                && (step.is_some() || is_noted_with(note.name(), name_of(&unit.unit)))
+                && (step.is_some() || is_noted_with(note.name(), name_of(&unit.unit)) || is_of_several(note))
         };
         let added: Vec<&str> = notes.iter().filter(is_of_it).map(|(note, _)| note.path.as_str()).collect();
         unit.paths.extend(added.iter().map(|path| (*path).to_owned()));
@@ -117,6 +125,14 @@ mod tests {
             assert_eq!(newest(&saved(&names).at(names[1], (after - 1) * SECOND)), names);
             assert_eq!(newest(&saved(&names).at(names[1], (after + 1) * SECOND)), names[..1]);
         }
+    }
+
+    #[test]
+    fn json_beside_a_save_of_several_files_without_a_step_is_noted_with_it_unless_it_is_a_log_that_goes_on() {
+        let names = ["criterion.pt", "history.json", "optimizer.pt", "params.pt"];
+        assert_eq!(newest(&saved(&names)), names);
+        assert_eq!(newest(&saved(&names).at(names[1], SECOND)), names);
+        assert_eq!(newest(&saved(&names).at(names[1], 3 * SECOND)), [names[0], names[2], names[3]]);
     }
 
     #[test]
