@@ -89,6 +89,9 @@ fn pointer(scan: &Scan, unit: &Candidate, entry: &Entry) -> Option<Pointer> {
             let leads = is_beside && (name_of(to) == name || is_another(unit, name_of(to)));
             leads.then(|| Pointer { path, content: name.to_owned(), symlink: true })
         }
+        Kind::File if is_emptied(entry) && unit.step.is_some() => {
+            Some(Pointer { path, content: name.to_owned(), symlink: false })
+        }
         Kind::File if entry.size <= LONGEST && !unit.paths.contains(&path) => {
             let content = scan.text(&path)?;
             let said = Some(content.trim().trim_end_matches('/')).filter(|said| !said.contains('\n'))?;
@@ -107,6 +110,12 @@ fn pointer(scan: &Scan, unit: &Candidate, entry: &Entry) -> Option<Pointer> {
         }
         _ => None,
     }
+}
+
+/// Whether a pointer was emptied to be moved on, and its trainer killed then: with none on an empty disk, Detectron2 begins anew.
+fn is_emptied(entry: &Entry) -> bool {
+    const ALWAYS: [&str; 4] = ["latest", "last", "latest_checkpoint", "last_checkpoint"];
+    entry.size == 0 && ALWAYS.contains(&entry.name().trim_end_matches(".txt"))
 }
 
 /// Whether a name is that of another step's checkpoint, called as this one is.
@@ -146,6 +155,22 @@ mod tests {
             assert!(!says(said, state), "{said:?}");
         }
         assert!(says("step-20", "step-20") && !says("step-20\nstep-10", "step-20") && !says("", "step-20"));
+    }
+
+    #[test]
+    fn a_pointer_that_is_empty_names_the_checkpoint_of_a_step_beside_it() {
+        for [name, unit] in
+            [["last_checkpoint", "model_20.pth"], ["latest", "step-20"], ["run/latest.txt", "run/step-20"]]
+        {
+            let file = if unit.ends_with(".pth") { unit.to_owned() } else { format!("{unit}/w.safetensors") };
+            let memory = Memory::default().saved(&[&file]).with(name, "");
+            assert_eq!(of(&memory), pointer(name, unit.trim_start_matches("run/"), false));
+        }
+        for [name, file] in
+            [["last.lock", "model_20.pth"], ["latest", "last.pt"], ["last_done", "step-20/w.safetensors"]]
+        {
+            assert_eq!(of(&Memory::default().saved(&[file]).with(name, "")), [], "{name}");
+        }
     }
 
     #[test]
