@@ -31,8 +31,8 @@ pub(super) fn step_in_stem(name: &str) -> Option<u64> {
     ];
     const OTHERS: &str = concat!(
         r"(?:^|[^0-9])(?:(?:19|20)[0-9]{2}[-_.][0-9]{2}[-_.][0-9]{2}|[0-9]{2}[-.][0-9]{2}[-.](?:19|20)[0-9]{2})",
-        r"(?:[T_ .-]+[0-9]{2}[-_:.h]?[0-9]{2}(?:[-_:.m]?[0-9]{2}(?:\.[0-9]+)?)?",
-        r"(?:\+[0-9]{2}:?[0-9]{2}|-[0-9]{2}:[0-9]{2})?)?(?:[^0-9]|$)",
+        r"(?:[T_ .+-]+[0-9]{2}[-_:.h]?[0-9]{2}(?:[-_:.m]?[0-9]{2}(?:\.[0-9]+)?)?",
+        r"(?:\+[0-9]{2}(?::?[0-9]{2})?|-[0-9]{2}:[0-9]{2})?)?(?:[^0-9]|$)",
         r"|(?:19|20)[0-9]{6}[T_-][0-9]{4,6}(?:\.[0-9]+)?|(?:^|[^0-9])[0-9]{1,2}h[0-9]{2}(?:m(?:[0-9]{2}s?)?)?(?:[^0-9]|$)",
         r"|[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-][0-9]+",
         r"|(?:^|[^0-9A-Za-z])[0-9]+[eE][0-9]+(?:[^0-9A-Za-z]|$)",
@@ -45,13 +45,14 @@ pub(super) fn step_in_stem(name: &str) -> Option<u64> {
     found[1].parse().ok()
 }
 
-/// Whether a directory's name says a step: it is a number, or holds a word for steps and a number (`step-100`, `epoch_3`,
-/// `ckpt10`); not that of a model, a run or a day (`llama3-8b`, `exp_1`, `2024-01-02`).
+/// Whether a directory's name says a step: it is a number, alone or before a word for steps (`1000_checkpoint`), or holds such a
+/// word and a number (`step-100`, `epoch_3`, `ckpt10`); not that of a model, a run or a day (`llama3-8b`, `exp_1`, `2024-01-02`).
 pub(super) fn is_steps(name: &str) -> bool {
     static STEPS: LazyLock<Pattern> = LazyLock::new(|| {
         let words = "step|epoch|ep|iter|iteration|batch|ba|ckpt|checkpoint|save";
         let ended = "(?:[^a-zA-Z0-9]|$)";
-        Pattern::new(&format!("^[0-9]+$|(?:^|[^a-zA-Z])(?i-u:(?:global_?)?(?:{words})s?)[=_.-]?[0-9]+{ended}"))
+        let before = format!("^[0-9]+(?:[_.-]?(?i-u:(?:{words})s?))?$");
+        Pattern::new(&format!("{before}|(?:^|[^a-zA-Z])(?i-u:(?:global_?)?(?:{words})s?)[=_.+-]?[0-9]+{ended}"))
     });
     STEPS.is_match(name)
 }

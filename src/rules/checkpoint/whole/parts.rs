@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::check::is_weights;
 use crate::rules::checkpoint::ascii::Pattern;
+use crate::rules::checkpoint::called::series_of;
 use crate::rules::checkpoint::deepspeed::Files;
 use crate::rules::checkpoint::listing::{Entry, Kind, join, parent_of};
 use crate::rules::checkpoint::siblings;
@@ -76,17 +77,26 @@ pub(in super::super) fn as_before<'a>(
     all: &'a [Candidate],
     only_ranks: bool,
 ) -> Result<(), String> {
-    let Some(step) = candidate.step else { return Ok(()) };
     let is_directory = |c: &Candidate| !c.is_file(scan.listing);
     let (inside, home) = (is_directory(candidate), siblings::without_ranks(parent_of(&candidate.unit)));
+    // Directories that are called by days follow each other by their times.
+    let series = Some(series_of(&candidate.unit)).filter(|_| candidate.step.is_none());
+    let count = |c: &Candidate| match &series {
+        None => c.step,
+        Some(series) if inside && c.step.is_none() && series_of(&c.unit) == *series => {
+            u64::try_from(c.newest_ns(scan.listing)).ok()
+        }
+        Some(_) => None,
+    };
+    let Some(step) = count(candidate) else { return Ok(()) };
     let is_alike =
         |other: &Candidate| is_directory(other) == inside && siblings::without_ranks(parent_of(&other.unit)) == home;
-    let earlier = all.iter().filter(|other| other.step < Some(step));
-    let nearer = |nearest: Option<u64>, other: &Candidate| if is_alike(other) { other.step } else { nearest };
-    let before = earlier.fold(None, |nearest, o| if o.step > nearest { nearer(nearest, o) } else { nearest });
-    let Some(before) = before else { return Ok(()) };
+    let nearer = |nearest: Option<u64>, other: &Candidate| {
+        count(other).filter(|at| *at < step && Some(*at) > nearest && is_alike(other)).or(nearest)
+    };
+    let Some(before) = all.iter().fold(None, nearer) else { return Ok(()) };
     // There may be several of one step.
-    let of = |step: u64| all.iter().filter(|o| o.step == Some(step) && is_alike(o)).collect::<Vec<_>>();
+    let of = |step: u64| all.iter().filter(|o| count(o) == Some(step) && is_alike(o)).collect::<Vec<_>>();
     let saved = |step: u64, units: Vec<&'a Candidate>| {
         let files = units.into_iter().flat_map(|o| {
             let within = move |path: &'a str| path.strip_prefix(o.unit.as_str())?.strip_prefix('/');
@@ -106,7 +116,7 @@ pub(in super::super) fn as_before<'a>(
     let counted = LazyCell::new(|| Files::of(scan, &candidate.unit));
     lacking.retain(|name| counts(scan, name) && !counted.count(name));
     let mut others: BTreeMap<u64, Vec<&Candidate>> = BTreeMap::new();
-    for (other, at) in all.iter().filter_map(|o| Some((o, o.step?))) {
+    for (other, at) in all.iter().filter_map(|o| Some((o, count(o)?))) {
         if !lacking.is_empty() && at != step && at != before && is_alike(other) {
             others.entry(at).or_default().push(other);
         }
@@ -119,9 +129,12 @@ pub(in super::super) fn as_before<'a>(
     }
     match lacking.first() {
         None => Ok(()),
-        Some(name) => Err(format!(
-            "nothing in it is like {name} of step {before}: still being written, or left out from now on if the next step lacks it, too"
-        )),
+        Some(name) => {
+            let before = if series.is_none() { format!("step {before}") } else { "the one before".to_owned() };
+            Err(format!(
+                "nothing in it is like {name} of {before}: still being written, or left out from now on if the next one lacks it, too"
+            ))
+        }
     }
 }
 
@@ -251,7 +264,8 @@ impl Scan<'_> {
 #[cfg(test)]
 mod tests {
     use crate::rules::checkpoint::listing::tests::Memory;
-    use crate::rules::checkpoint::tests::{complete_units, reason};
+    use crate::rules::checkpoint::tests::{complete_units, reason, recognised};
+    use crate::rules::checkpoint::{Options, is_as_before};
 
     fn saved(names: &[&str]) -> Memory {
         let memory = Memory::default().saved(names);
@@ -302,6 +316,27 @@ mod tests {
                 .contains("like optimizer.bin of step 1: still being written")
         );
         assert_eq!(whole(&all(&[&whole_one, &torn, &torn])).len(), 3, "it is left out for good");
+    }
+
+    #[test]
+    fn directories_that_are_called_by_days_follow_each_other_by_their_times() {
+        for name in ["checkpoint_2026-04-11_22-0#-58.250113", "save/CKPT+2024-05-01+12-0#-00+00", "ckpt_2024_06_0#"] {
+            let of = |files: &[(u64, &str)]| {
+                let name = |(day, file): &(u64, &str)| format!("{}/{file}", name.replace('#', &day.to_string()));
+                let names: Vec<String> = files.iter().map(name).collect();
+                Memory::in_turn(&names.iter().map(String::as_str).collect::<Vec<_>>(), 5)
+            };
+            let one = [(1, "model.pt"), (1, "optimizer.pt")];
+            let sure = |memory: &Memory| {
+                recognised(memory, &Options::default(), |found, scan| {
+                    assert_eq!(found.candidates[0].step, None, "{name}");
+                    is_as_before(found, scan, &found.candidates[0])
+                })
+            };
+            assert!(!sure(&of(&[&one[..], &[(2, "model.pt")]].concat())), "{name}");
+            assert!(sure(&of(&[&one[..], &[(2, "model.pt"), (2, "optimizer.pt")]].concat())), "{name}");
+            assert!(sure(&of(&[&one[..], &[(2, "model.pt"), (3, "model.pt")]].concat())), "it is left out now: {name}");
+        }
     }
 
     #[test]
