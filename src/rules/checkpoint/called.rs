@@ -18,6 +18,12 @@ pub(super) fn is_hasty(path: &str) -> bool {
     ["preempt", "emergency", "interrupt", "sigterm"].iter().any(|word| name.contains(word))
 }
 
+/// Whether a name, of a file or a directory, says that checkpoints are in it.
+pub(super) fn is_kept(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["ckpt", "checkpoint", "snapshot"].iter().any(|word| name.contains(word))
+}
+
 /// The path without its numbers, which those of one series have in common.
 pub(super) fn series_of(path: &str) -> String {
     path.chars().filter(|c| !c.is_ascii_digit()).collect()

@@ -5,7 +5,7 @@
 
 use super::generic::{is_surely_weights, says_word};
 use crate::rules::checkpoint::aside::is_copy;
-use crate::rules::checkpoint::called::is_best;
+use crate::rules::checkpoint::called::{is_best, is_kept};
 use crate::rules::checkpoint::check::is_weights;
 use crate::rules::checkpoint::halves::{is_begun, of_directory};
 use crate::rules::checkpoint::listing::{Entry, Kind, extension_of, name_of, parent_of};
@@ -51,20 +51,37 @@ fn is_plain(scan: &Scan, file: &Entry) -> bool {
         && !home.split('/').any(is_other)
 }
 
+/// Whether a file's name is a word and the number of its step, or a model's and a number and nothing else.
+pub(in super::super) fn says_its_step(name: &str) -> bool {
+    let said = said(name);
+    let is_named = said.role == Some(Role::Model) && (is_number(&said.rest) || is_counted(stem(name)));
+    is_named || is_steps(stem(name)) && says_word(stem(name)) && said.role != Some(Role::Beside)
+}
+
+/// `rl_model_1000_steps.zip`, as Stable-Baselines3 has it.
+fn is_counted(stem: &str) -> bool {
+    stem.strip_suffix("_steps").is_some_and(|rest| rest.rsplit('_').next().is_some_and(is_number))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn stem(name: &str) -> &str {
+    name.split('.').next().unwrap_or(name)
+}
+
 fn is_model(scan: &Scan, file: &Entry) -> bool {
     let (home, name) = (parent_of(&file.path), file.name());
-    let stem = name.split('.').next().unwrap_or(name);
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let said = said(name);
-    let is_named = said.role == Some(Role::Model) && is_number(&said.rest);
-    let is_steps = is_steps(stem) && says_word(stem) && said.role != Some(Role::Beside);
-    let keeps =
-        |text: &str| ["ckpt", "checkpoint", "snapshot"].iter().any(|word| text.to_ascii_lowercase().contains(word));
-    let is_kept = keeps(name_of(home));
+    let is_in_kept = is_kept(name_of(home));
     let holds_models = of_directory(home) == Some(Role::Model);
-    let is_one = scan.options.step.is_some() || is_named || is_steps || is_number(stem) && (is_kept || holds_models);
+    let is_numbered = is_number(stem(name)) && (is_in_kept || holds_models);
+    let is_one = scan.options.step.is_some() || says_its_step(name) || is_numbered;
     // Samples and features are called by steps as well, and by what made them.
-    let is_sure = || is_kept || keeps(name) || ["model", "models", "weights", "params"].contains(&name_of(home));
+    let is_sure = || {
+        let is_called = ["model", "models", "weights", "params"].contains(&name_of(home));
+        is_in_kept || is_kept(name) || is_counted(stem(name)) || is_called
+    };
     is_one && of_directory(home) != Some(Role::Beside) && (is_surely_weights(file) || is_sure())
 }
 
@@ -72,7 +89,7 @@ fn is_model(scan: &Scan, file: &Entry) -> bool {
 mod tests {
     use crate::rules::checkpoint::check::tests::{safetensors_of, zip_of};
     use crate::rules::checkpoint::listing::tests::Memory;
-    use crate::rules::checkpoint::tests::complete_units;
+    use crate::rules::checkpoint::tests::{complete_units, newest};
     use crate::rules::checkpoint::{Options, Scan, recognise};
 
     fn saved(names: &[&str]) -> Memory {
@@ -103,6 +120,18 @@ mod tests {
             assert_eq!(units, [(Some(2), names.len())], "{names:?}");
             assert_eq!(complete_units(&memory).len(), 1, "{names:?}");
         }
+    }
+
+    #[test]
+    fn what_stable_baselines_saves_in_a_folder_of_logs_is_one_checkpoint() {
+        let of = |step: u32| {
+            ["", "replay_buffer_", "vecnormalize_"]
+                .map(|part| format!("logs/rl_model_{part}{step}_steps.{}", if part.is_empty() { "zip" } else { "pkl" }))
+        };
+        let names = [&of(1000)[..], &of(2000), &["logs/best_model.zip".to_owned()]].concat();
+        let memory = saved(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let newest = newest(&memory);
+        assert_eq!((newest.unit.as_str(), newest.paths.len()), ("logs/rl_model_2000_steps.zip", 3));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::{deeper, keras};
 use crate::rules::checkpoint::aside::is_copy;
+use crate::rules::checkpoint::called::is_kept;
 use crate::rules::checkpoint::check::{is_torchs, is_weights};
 use crate::rules::checkpoint::contest::holds_weights;
 use crate::rules::checkpoint::hasty::with_hasty;
@@ -59,14 +60,21 @@ fn is_home(scan: &Scan, entry: &Entry) -> bool {
     within.any(|e| is_step_of_run(scan, &e.path)) && !scan.listing.within(&entry.path).any(is_surely_weights)
 }
 
-/// A directory that says which step it is, in directories that say none, and holds weights.
+/// A directory that says which step it is, by a word or in one of checkpoints, in directories that say none, and holds weights.
 fn is_step_of_run(scan: &Scan, path: &str) -> bool {
     let Some((around, name)) = path.rsplit_once('/') else { return false };
+    let holds_models = is_kept(name) || is_kept(name_of(around));
+    let is_of_a_model = |f: &Entry| is_surely_weights(f) || holds_models && is_archive(f);
     is_steps(name)
-        && says_word(name)
+        && (says_word(name) || is_kept(name_of(around)))
         && !around.split('/').any(is_steps)
         && !is_copy(path)
-        && scan.listing.below(path).iter().any(is_surely_weights)
+        && scan.listing.below(path).iter().any(is_of_a_model)
+}
+
+/// What weights and results are kept in alike, and no text.
+fn is_archive(file: &Entry) -> bool {
+    file.kind == Kind::File && is_weights(file.name()) && !file.name().ends_with(".json")
 }
 
 /// Whether a file lies in the directory of a step: it is a part of that, whatever library wrote it, and no checkpoint of its
@@ -126,7 +134,7 @@ fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
         return None;
     }
     let directory = matches!(entry.kind, Kind::Directory);
-    let read = if directory { step_in_stem(name).filter(|_| !is_day(name)) } else { step_in(name) };
+    let read = if directory { step_in_stem(name).filter(|_| !is_day(name)) } else { step_of_file(scan, entry) };
     let step = scan.step(name, read)?;
     // A checkpoint of a day (`ckpt_2024_06_30`) goes by its time.
     if step.is_none() && !is_steps(name) {
@@ -138,6 +146,15 @@ fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
         Kind::Odd(_) | Kind::Lost(_) => Some(Candidate::file(entry, step)),
         Kind::File | Kind::Symlink(_) => None,
     }
+}
+
+/// The step in a file's name, or in that of a file beside it to which it adds: `w2v_2.model.syn1neg.npy` beside `w2v_2.model`
+/// (Gensim), where 1 is none.
+fn step_of_file(scan: &Scan, file: &Entry) -> Option<u64> {
+    let (name, home) = (file.name(), parent_of(&file.path));
+    let heads = name.match_indices('.').map(|(at, _)| &name[..at]).filter(|head| !head.is_empty());
+    let mut there = heads.filter(|head| scan.listing.file(&join(home, head)).is_some());
+    there.find_map(step_in).or_else(|| step_in(name))
 }
 
 /// A shard of a distributed checkpoint, or one of several files of a model: `model-00002-of-00003.safetensors`.
@@ -323,6 +340,29 @@ mod tests {
         }
         let others = ["samples/step-5/a.png", "eval/step-5/answers.npy", "wandb/run/step-5/w.bin"];
         assert_eq!(complete_units(&Memory::of(&others.map(|path| (path, "x")))), []);
+    }
+
+    #[test]
+    fn where_checkpoints_are_kept_a_number_alone_is_a_step_and_pickles_and_arrays_are_weights() {
+        for unit in ["run/checkpoints/001000", "ckpts/5", "run/checkpoint_000007", "snapshots/step-3", "ckpts/10_steps"]
+        {
+            for file in ["params.pkl", "arrays.npy", "state.npz", "pretrained_model/model.safetensors"] {
+                let memory = Memory::default().saved(&[&format!("{unit}/{file}"), "run/config.yaml"]);
+                assert_eq!(newest(&memory).unit, unit, "{file}");
+            }
+        }
+        for other in ["runs/5/w.safetensors", "run/step-5/answers.npy", "ckpts/5/config.json", "data/5/x.pkl"] {
+            assert_eq!(complete_units(&Memory::default().saved(&[other])), [], "{other}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_adds_to_the_name_of_another_is_of_the_same_step() {
+        let of = |step: &str| ["", ".syn1neg.npy", ".wv.vectors.npy"].map(|end| format!("w2v_{step}.model{end}"));
+        let names = [of("1"), of("2"), of("12")].concat();
+        let memory = Memory::in_turn(&names.iter().map(String::as_str).collect::<Vec<_>>(), 5);
+        assert_eq!(newest(&memory).paths, of("12"));
+        recognised(&memory, &Options::default(), |found, _| assert_eq!(found.candidates.len(), 3));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use super::deeper::says_its_step;
 use crate::rules::checkpoint::layout::{Layout, Makeup, Pointer};
 use crate::rules::checkpoint::listing::{Entry, Kind, join, name_of, parent_of};
 use crate::rules::checkpoint::memo::Memo;
@@ -27,7 +28,10 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let files: Vec<&Entry> = files.collect();
     let lightnings = files.iter().filter(|f| is_lightnings(f.name())).map(|f| parent_of(&f.path));
     let lightnings: BTreeSet<&str> = lightnings.collect();
-    let is_nested = |home: &str| !home.is_empty() && is_of_a_step(home);
+    let runs =
+        files.iter().filter(|f| is_runs(parent_of(&f.path)) && says_its_step(f.name())).map(|f| parent_of(&f.path));
+    let runs: BTreeSet<&str> = runs.collect();
+    let is_nested = |home: &str| !home.is_empty() && is_of_a_step(home) && !runs.contains(home);
     // Where there are directories of steps, a file in another directory is no checkpoint (`pretrained/vgg.pth`).
     let has_steps = files.iter().any(|f| is_steps(f.path.split('/').next().filter(|top| *top != f.path).unwrap_or("")));
     let is_beside = |home: &str| has_steps && scan.options.format.is_none() && !home.is_empty();
@@ -91,9 +95,17 @@ fn is_of_a_step(home: &str) -> bool {
     home.rsplit('/').take_while(|part| !["checkpoints", "weights"].contains(part)).any(carries_step)
 }
 
+/// Further down the digits of directories that say no step are those of a run (`output/vits-2/checkpoint_1000.pth`), where its
+/// files say which step they are.
+fn is_runs(home: &str) -> bool {
+    home.contains('/') && !home.split('/').any(|part| is_steps(part) || part.starts_with("rank"))
+}
+
 fn step(name: &str) -> Option<u64> {
     // Lightning's `last` has no step in its name, and the number of an `hpc_ckpt` is a counter.
-    if name.starts_with("last") || name.starts_with("hpc_ckpt_") { None } else { step_in(name) }
+    // timm's `recovery-3-500` is of a batch of an epoch, and goes on from it until the next epoch is saved.
+    let has_none = ["last", "hpc_ckpt_", "recovery-"].iter().any(|start| name.starts_with(start));
+    if has_none { None } else { step_in(name) }
 }
 
 fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
@@ -121,7 +133,7 @@ mod tests {
     use crate::rules::checkpoint::Options;
     use crate::rules::checkpoint::check::tests::zip_of;
     use crate::rules::checkpoint::listing::tests::Memory;
-    use crate::rules::checkpoint::tests::{complete_units, reason};
+    use crate::rules::checkpoint::tests::{complete_units, newest, reason};
 
     #[test]
     fn what_espnet_goes_on_from_is_committed_with_the_weights_of_its_epochs() {
@@ -152,6 +164,37 @@ mod tests {
             let whole = zip_of(b"a", b"");
             assert_eq!(complete_units(&Memory::default().with(name, &whole)), [(name.into(), step)]);
             assert_eq!(complete_units(&Memory::default().with(name, &whole[..40])), [], "{name}");
+        }
+    }
+
+    #[test]
+    fn the_digits_of_a_run_further_down_are_no_step_where_its_files_say_theirs() {
+        for home in ["output/ljspeech-May-01-2024_12+00PM-abc1234", "logs/x/logs_s2", "results/resnet50", "runs/exp_1"]
+        {
+            for name in ["checkpoint_1000.pth", "model_1000.pt", "G_1000.pth", "epoch_1000.ckpt"] {
+                let file = |name: &str| format!("{home}/{name}");
+                let memory = Memory::in_turn(&[&file("best.pt"), &file("DUR_1000.pth"), &file(name)], 5);
+                let newest = newest(&memory);
+                assert_eq!((newest.step, newest.paths.len()), (Some(1000), 2), "{home}/{name}");
+            }
+            let alone = Memory::default().saved(&[&format!("{home}/model.pt")]);
+            assert_eq!(complete_units(&alone), [], "{home} may be a step");
+        }
+        let step = Memory::default().saved(&["runs/exp_1/step_5/epoch_1000.ckpt"]);
+        assert_eq!(newest(&step).unit, "runs/exp_1/step_5");
+        for home in ["runs/5", "runs/rank0"] {
+            assert_eq!(complete_units(&Memory::default().saved(&[&format!("{home}/epoch_1000.ckpt")])), [], "{home}");
+        }
+    }
+
+    #[test]
+    fn what_timm_can_recover_an_epoch_from_goes_by_its_time() {
+        let names =
+            ["checkpoint-1.pth.tar", "recovery-2-500.pth.tar", "checkpoint-2.pth.tar", "recovery-3-100.pth.tar"];
+        for (saved, newest) in
+            [(4, "recovery-3-100.pth.tar"), (3, "checkpoint-2.pth.tar"), (2, "recovery-2-500.pth.tar")]
+        {
+            assert_eq!(complete_units(&Memory::in_turn(&names[..saved], 5))[0].0, newest);
         }
     }
 
