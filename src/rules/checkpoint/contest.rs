@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::aside::is_copy;
 use super::called::{is_best, is_hasty, is_last, series_of};
+use super::formats::deeper;
 use super::generic::is_surely_weights;
 use super::layout::Makeup;
 use super::listing::{Listing, name_of, parent_of};
 use super::order::is_later;
 use super::steps::is_steps;
 use super::unit::{Candidate, Scan, taken};
-use super::{Found, check, complete, halves, hasty, saved_over, siblings};
+use super::{Found, check, complete, halves, hasty, results, saved_over, siblings};
 
 /// Leaves out the copies (in `wandb`) where there are others.
 pub(super) fn without_copies(candidates: &mut Vec<Candidate>) {
@@ -29,10 +30,11 @@ fn are_copies(candidates: &[Candidate]) -> bool {
 /// Whether what an earlier layout found is to give way to this.
 pub(super) fn gives_way(scan: &Scan, first: &Found, other: &Found) -> bool {
     if are_copies(&first.candidates) {
-        return !are_copies(&other.candidates) && holds_steps(scan, other);
+        return !are_copies(&other.candidates) && holds_steps(scan, other, false);
     }
     let is_before = || first.layout.makeup != Makeup::OneFile && is_before(scan, first, other);
-    (is_stray(first) || is_before()) && holds_steps(scan, other)
+    let are_best = first.candidates.iter().all(|c| is_best(&c.unit));
+    (is_stray(first) || is_before()) && holds_steps(scan, other, are_best)
         || saved_over::are_parts(scan, first, other)
         || hasty::are_over(scan, first, other)
         || halves::are_parts_of(scan, first, other)
@@ -136,12 +138,14 @@ fn is_overtaken(scan: &Scan, first: &Found, other: &Found) -> bool {
 }
 
 /// Whether these are checkpoints of steps. Of what has no format, only directories at the top that say so and hold weights
-/// are sure to be: digits are in many names.
-fn holds_steps(scan: &Scan, found: &Found) -> bool {
+/// are sure to be: digits are in many names. `deeper`: so are others that are called by a word for steps.
+fn holds_steps(scan: &Scan, found: &Found, deeper: bool) -> bool {
     let is_anybodys = found.layout.makeup == Makeup::Anybodys;
     found.candidates.iter().any(|c| {
-        let is_directory = !c.is_file(scan.listing) && !c.unit.contains('/');
-        let is_sure = is_steps(&c.unit) && is_directory && holds_weights(scan.listing, c);
+        let is_at_top = !c.unit.contains('/');
+        let is_sure = is_at_top || deeper && says_step(c) && !results::is_in_one(&c.unit);
+        let is_sure =
+            is_sure && is_steps(name_of(&c.unit)) && !c.is_file(scan.listing) && holds_weights(scan.listing, c);
         if is_anybodys { is_sure } else { c.step.is_some() }
     })
 }
@@ -216,6 +220,9 @@ struct Sure {
     beside_best: bool,
     /// Whether the user said where the step is.
     is_told: bool,
+    /// Those whose number is a model's (`resnet50.pth`, `resnet50_best.pth`): nothing says that it is a step, there is none
+    /// like them, and what surely is of a step was saved since.
+    of_models: BTreeSet<String>,
 }
 
 impl Sure {
@@ -233,14 +240,23 @@ impl Sure {
             |c: &Candidate| c.step.is_none() && !is_best(&c.unit) && (is_last(&c.unit) || siblings::is_a_save(c));
         let beside_best = !series.is_empty() || candidates.iter().any(is_last);
         let is_told = scan.options.step.is_some() || scan.options.marker.is_some();
-        Sure { series, is_said, is_said_in_series, beside_best, is_told }
+        let is_named = |c: &Candidate| c.paths.iter().any(|path| deeper::says_its_step(name_of(path)));
+        let is_sure =
+            |c: &&Candidate| c.step.is_some() && (says_step(c) || is_named(c) || series.contains(&series_of(&c.unit)));
+        let time = |c: &Candidate| c.newest_ns(scan.listing);
+        let newest = candidates.iter().filter(is_sure).map(time).max();
+        let since = |c: &&Candidate| newest.is_some_and(|newest| is_later(newest, time(c)));
+        let of_models = candidates.iter().filter(|c| c.step.is_some() && !is_sure(c)).filter(since);
+        let of_models = of_models.map(|c| c.unit.clone()).collect();
+        Sure { series, is_said, is_said_in_series, beside_best, is_told, of_models }
     }
 
     /// Whether the number in the name is one beside the others. A bare one (`resnet50.pth`, `metrics_500.json`) is not where
     /// another follows a word for it, unless it counts on and that one does not.
     fn is_step(&self, c: &Candidate) -> bool {
         let counts_on = || !self.is_said_in_series && self.series.contains(&series_of(&c.unit));
-        self.is_told || !self.is_said || says_step(c) || counts_on()
+        let is_one = || !self.is_said && !self.of_models.contains(&c.unit);
+        self.is_told || is_one() || says_step(c) || counts_on()
     }
 }
 
@@ -290,6 +306,33 @@ mod tests {
         wins("model_20.pt", &["model_10.pt", "model_20.pt", "backbone_epoch_3.pt"]);
         wins("model_20.pt", &["model_20.pt", "model_10.pt"]);
         wins("epoch_1_step_500.pt", &["epoch_1_step_500.pt", "epoch_2_step_100.pt"]);
+    }
+
+    #[test]
+    fn a_number_that_only_a_models_name_has_is_no_step_once_what_surely_has_one_is_saved() {
+        for model in ["resnet50.pth", "resnet50-19c8e357.pth", "m50_best.pt", "sam_vit_h_4b8939.pth"] {
+            wins("model_2.pt", &[model, "model_1.pt", "model_2.pt"]);
+            wins("model_2.pt", &["model_1.pt", model, "model_2.pt"]);
+            wins("model_2.pt", &[model, "model_2.pt"]);
+            wins("m_2.pt", &[model, "m_1.pt", "m_2.pt"]);
+        }
+        wins("resnet50_2.pth", &["resnet50_1.pth", "resnet50_best.pth", "resnet50_2.pth"]);
+        wins("vgg16_02.weights.h5", &["vgg16_01.weights.h5", "vgg16_best.weights.h5", "vgg16_02.weights.h5"]);
+        wins("m_2.safetensors", &["llama70b.safetensors", "m_1.safetensors", "m_2.safetensors"]);
+        // What is younger may be a step of another name.
+        wins("final_300.pt", &["model_100.pt", "model_200.pt", "final_300.pt"]);
+        wins("best_250.pt", &["model_100.pt", "model_200.pt", "best_250.pt"]);
+        let at_once = ["m_1.pt", "m_2.pt", "resnet50.pth"];
+        let at_once = at_once.iter().fold(saved(&at_once), |memory, name| memory.at(name, SECOND));
+        assert_eq!(complete_units(&at_once)[0].0, "resnet50.pth", "times that tell nothing");
+    }
+
+    #[test]
+    fn a_copy_of_the_best_gives_way_to_directories_of_steps_further_down() {
+        wins("runs/a/step-2", &["runs/a/step-1/w.safetensors", "runs/a/step-2/w.safetensors", "runs/a/best/model.pt"]);
+        wins("1000_checkpoint", &["1000_checkpoint/model.pt", "best/model.pt"]);
+        wins("best.pt", &["eval/step-1/out.safetensors", "best.pt"]);
+        wins("last.pt", &["runs/a/step-1/w.safetensors", "last.pt"]);
     }
 
     #[test]

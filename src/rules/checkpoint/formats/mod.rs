@@ -4,7 +4,7 @@ mod accelerate;
 mod catboost;
 pub(super) mod composer;
 pub(super) mod dcp;
-mod deeper;
+pub(super) mod deeper;
 pub(super) mod deepspeed;
 pub(super) mod dlrover;
 mod flax;
