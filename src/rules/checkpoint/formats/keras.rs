@@ -46,28 +46,31 @@ fn find(scan: &Scan) -> Vec<Candidate> {
     let models = scan.listing.files().filter(|f| is_model(f.name()) && !is_in_step(scan, f));
     // `.weights.h5`: the 5 is no step, nor is anything of a name like `best.weights.h5`.
     let step = |name: &str| step_in(name.strip_suffix(".h5").unwrap_or(name));
-    let parted: BTreeMap<&str, Vec<&Entry>> = parted(scan);
-    let homes: BTreeSet<&str> = parted.keys().map(|unit| parent_of(unit)).collect();
-    let is_part = |f: &Entry| homes.contains(parent_of(&f.path)) && before_number(&f.path).is_some();
-    let models = models.filter(|f| !is_part(f));
+    let parted = parted(scan);
+    let models = models.filter(|f| before_number(&f.path).is_none_or(|before| !parted.contains_key(before)));
     let models = models.filter_map(|f| Some(Candidate::file(f, scan.step(&f.path, step(f.name()))?)));
     let mut units = together(scan.listing, models.collect());
-    units.extend(parted.into_iter().filter_map(|(unit, parts)| {
-        let own = step(name_of(unit).strip_suffix(PARTED)?);
-        let paths = parts.into_iter().map(|part| part.path.clone()).chain([unit.to_owned()]);
-        Some(Candidate::of(unit.to_owned(), scan.step(unit, own)?, paths.collect()))
+    units.extend(parted.into_iter().filter_map(|(before, parts)| {
+        let unit = format!("{before}{PARTED}");
+        let json = scan.listing.file(&unit).map(|json| &json.path);
+        let mut paths: Vec<String> = parts.into_iter().map(|part| &part.path).chain(json).cloned().collect();
+        paths.sort();
+        let step = scan.step(&unit, step(name_of(before)))?;
+        Some(Candidate::of(unit, step, paths))
     }));
-    units.iter_mut().for_each(|unit| unit.paths.sort());
     units
 }
 
-/// What was saved in parts, each by its JSON, with those that are called as it is.
+/// What was saved in parts, by what their names begin with, in directories where one has its JSON: of what was cut off there
+/// are parts alone.
 fn parted<'a>(scan: &Scan<'a>) -> BTreeMap<&'a str, Vec<&'a Entry>> {
-    let of = |part: &Entry| scan.listing.file(&format!("{}{PARTED}", before_number(&part.path)?));
     let mut all: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
-    for (json, part) in scan.listing.files().filter_map(|part| Some((of(part)?, part))) {
-        all.entry(&json.path).or_default().push(part);
+    for (before, part) in scan.listing.files().filter_map(|part| Some((before_number(&part.path)?, part))) {
+        all.entry(before).or_default().push(part);
     }
+    let is_named = |before: &&&str| scan.listing.file(&format!("{before}{PARTED}")).is_some();
+    let homes: BTreeSet<&str> = all.keys().filter(is_named).map(|before| parent_of(before)).collect();
+    all.retain(|before, _| homes.contains(parent_of(before)));
     all
 }
 
@@ -83,7 +86,7 @@ fn parts_there(scan: &Scan, unit: &str) -> Result<(), String> {
     struct Config {
         weight_map: BTreeMap<String, serde_json::Value>,
     }
-    let json = scan.listing.file(unit).ok_or("it is gone")?;
+    let json = scan.listing.file(unit).ok_or_else(|| format!("{unit} is not there yet"))?;
     let text = scan.peek.read(unit, 0, json.size as usize).ok_or("it cannot be read")?;
     let Ok(config) = serde_json::from_slice::<Config>(&text) else { return Ok(()) };
     // One that lies in several has a list.
@@ -113,10 +116,10 @@ fn backup(scan: &Scan, weights: &str) -> Option<Candidate> {
 
 fn complete(scan: &Scan, candidate: &Candidate, _: &Memo) -> Result<(), String> {
     scan.all_whole(candidate)?;
-    let weights = scan.listing.file(&candidate.unit).ok_or("it is gone")?;
-    if weights.name().ends_with(PARTED) {
+    if candidate.unit.ends_with(PARTED) {
         return parts_there(scan, &candidate.unit);
     }
+    let weights = scan.listing.file(&candidate.unit).ok_or("it is gone")?;
     if weights.name() != WEIGHTS {
         return Ok(());
     }
@@ -164,6 +167,8 @@ mod tests {
         for torn in ["ckpt_02.weights.json", "ckpt_02_00000.weights.h5"] {
             assert_eq!(complete_units(&two.clone().without(torn)), units[1..], "{torn}");
         }
+        let torn = two.clone().without("ckpt_02.weights.json");
+        assert!(reason(&torn, "ckpt_02.weights.json").contains("is not there yet"), "no step of another form");
         assert!(reason(&two.at("ckpt_02_00000.weights.h5", 30), "ckpt_02.weights.json").contains("younger"));
         let others =
             Memory::of(&[("w_00001.weights.h5", &part), ("w_00002.weights.h5", &part)]).with("v.weights.json", "{}");
