@@ -149,12 +149,12 @@ fn unit(scan: &Scan, entry: &Entry) -> Option<Candidate> {
 }
 
 /// The step in a file's name, or in that of a file beside it to which it adds: `w2v_2.model.syn1neg.npy` beside `w2v_2.model`
-/// (Gensim), where 1 is none.
+/// (Gensim, which writes that last), where 1 is none.
 fn step_of_file(scan: &Scan, file: &Entry) -> Option<u64> {
     let (name, home) = (file.name(), parent_of(&file.path));
     let heads = name.match_indices('.').map(|(at, _)| &name[..at]).filter(|head| !head.is_empty());
-    let mut there = heads.filter(|head| scan.listing.file(&join(home, head)).is_some());
-    there.find_map(step_in).or_else(|| step_in(name))
+    let mut files = heads.filter(|head| is_weights(head) || scan.listing.file(&join(home, head)).is_some());
+    files.find_map(step_in).or_else(|| step_in(name))
 }
 
 /// A shard of a distributed checkpoint, or one of several files of a model: `model-00002-of-00003.safetensors`.
@@ -362,7 +362,10 @@ mod tests {
         let names = [of("1"), of("2"), of("12")].concat();
         let memory = Memory::in_turn(&names.iter().map(String::as_str).collect::<Vec<_>>(), 5);
         assert_eq!(newest(&memory).paths, of("12"));
-        recognised(&memory, &Options::default(), |found, _| assert_eq!(found.candidates.len(), 3));
+        let torn = memory.clone().without("w2v_12.model");
+        for memory in [memory, torn] {
+            recognised(&memory, &Options::default(), |found, _| assert_eq!(found.candidates.len(), 3));
+        }
     }
 
     #[test]
