@@ -21,6 +21,8 @@ const WEIGHTS: &str = "latest.weights.h5";
 const METADATA: &str = "training_metadata.json";
 /// Of the JSON that names the parts.
 const PARTED: &str = ".weights.json";
+/// So much of it is read: some hundred bytes a variable. A longer one has no parts that are compared.
+const READ: u64 = 16 << 20;
 
 pub(super) const KERAS: Layout = Layout {
     makeup: Makeup::OneFile,
@@ -87,7 +89,7 @@ fn parts_there(scan: &Scan, unit: &str) -> Result<(), String> {
         weight_map: BTreeMap<String, serde_json::Value>,
     }
     let json = scan.listing.file(unit).ok_or_else(|| format!("{unit} is not there yet"))?;
-    let text = scan.peek.read(unit, 0, json.size as usize).ok_or("it cannot be read")?;
+    let text = scan.peek.read(unit, 0, json.size.min(READ) as usize).ok_or("it cannot be read")?;
     let Ok(config) = serde_json::from_slice::<Config>(&text) else { return Ok(()) };
     // One that lies in several has a list.
     let names = config.weight_map.values().flat_map(|part| match part {
