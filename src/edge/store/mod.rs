@@ -23,6 +23,7 @@ mod connect;
 mod directory;
 mod error;
 mod google;
+mod habits;
 mod list;
 mod motion;
 mod page;
@@ -42,6 +43,7 @@ mod watched;
 pub use access::Access;
 pub use directory::takes_a_file;
 pub use error::{StoreError, Trouble};
+pub use habits::Habits;
 pub use list::{Object, PAGE};
 pub use motion::Motion;
 pub use reading::Reading;
@@ -60,8 +62,6 @@ const CREATE_TRIES: u32 = 3;
 const CREATE_PATIENCE: Duration = Duration::from_secs(60);
 /// Before the next of them where it met another's.
 const CONFLICT: Duration = Duration::from_millis(200);
-/// Bytes asked of a directory at a time.
-const BLOCK: u64 = 8 << 20;
 
 /// Whether put-if-absent put anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,47 +70,6 @@ pub enum Created {
     Ours,
     /// Somebody else's object is there.
     Taken,
-}
-
-/// How a store likes its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Habits {
-    /// Objects up to this many bytes are best sent whole.
-    pub whole: u64,
-    /// Bytes of a part of a larger one.
-    pub part: u64,
-    /// Small objects best sent or fetched at once.
-    pub at_once: usize,
-    /// Whether it takes a [`Source`].
-    pub streams: bool,
-}
-
-/// Parts of large objects that are under way at once, at most.
-const PARTS_AT_ONCE: usize = 16;
-/// Servers take at most this many parts of one object.
-const MOST_PARTS: u64 = 9_000;
-
-impl Habits {
-    /// In small steps, for a commit that must not be noticed.
-    pub fn gently(self) -> Habits {
-        Habits { whole: self.whole.min(BLOCK), part: self.part.min(BLOCK), at_once: self.at_once.min(4), ..self }
-    }
-
-    /// How many small objects a part of a large one stands for.
-    pub fn small_for_a_part(self) -> u32 {
-        u32::try_from(self.at_once / PARTS_AT_ONCE).unwrap_or(1).max(1)
-    }
-
-    /// Puts that an object of so many bytes takes.
-    pub fn puts_of(&self, size: u64) -> u64 {
-        if size <= self.whole { 1 } else { size.div_ceil(self.part_of(size)) }
-    }
-
-    /// Bytes of each part of an object of so many, but the last.
-    pub fn part_of(&self, size: u64) -> u64 {
-        let least = size.div_ceil(MOST_PARTS).div_ceil(1 << 20) << 20;
-        self.part.max(least)
-    }
 }
 
 /// A bucket, as its cloud's file opens it.
@@ -226,8 +185,8 @@ impl Store {
     /// How it likes its data.
     pub fn habits(&self) -> Habits {
         match self.directory {
-            Some(_) => Habits { whole: BLOCK, part: BLOCK, at_once: 4, streams: false },
-            None => Habits { whole: 64 << 20, part: 32 << 20, at_once: 128, streams: self.streams },
+            Some(_) => habits::OF_A_DIRECTORY,
+            None => habits::of_a_bucket(self.streams),
         }
     }
 

@@ -11,7 +11,8 @@ use futures_util::stream::BoxStream;
 
 use object_store::{GetOptions, GetRange};
 
-use super::{BLOCK, Store, StoreError, Trouble};
+use super::habits::BLOCK;
+use super::{Store, StoreError, Trouble};
 
 /// Where fewer bytes come at once and more than these are to follow, they are let [`GATHER`]: many small reads cost both
 /// sides more than they bring.
