@@ -69,7 +69,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Fai
     // A session of S3 Express is the crate's to renew.
     let renews = is_signed && !has_keys(access) && !access.is_on("AWS_S3_EXPRESS");
     if renews {
-        let who = who_signs(builder.clone())?;
+        let who = who_signs(prepared(bucket, access)?.builder)?;
         let (bucket, access) = (bucket.clone(), access.clone());
         let signer = Signer::new(who, move || {
             // Never somebody else in the place of the profile that did.

@@ -58,7 +58,7 @@ const ADDRESSES: &[&str] = &[
 pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Failed> {
     let Prepared { mut builder, connector, is_plain, renews } = prepared(bucket, access)?;
     if renews {
-        let who = who_signs(builder.clone())?;
+        let who = who_signs(prepared(bucket, access)?.builder)?;
         let (bucket, access) = (bucket.clone(), access.clone());
         let signer = Signer::new(who, move || who_signs(prepared(&bucket, &access).ok()?.builder).ok());
         let connector = Connector { signer: Some(Arc::clone(&signer) as _), ..connector };

@@ -38,7 +38,7 @@ pub(super) async fn open(bucket: &Bucket, access: &Access) -> Result<Opened, Fai
     let Prepared { mut builder, connector, is_plain, renews, way_out } = prepared(bucket, access)?;
     let no_credentials = |error: object_store::Error| Failed::no_credentials(&error, &way_out);
     if renews {
-        let who = who_signs(builder.clone()).map_err(no_credentials)?;
+        let who = who_signs(prepared(bucket, access)?.builder).map_err(no_credentials)?;
         let (bucket, access) = (bucket.clone(), access.clone());
         let signer = Signer::new(who, move || who_signs(prepared(&bucket, &access).ok()?.builder).ok());
         let connector = Connector { signer: Some(Arc::clone(&signer) as _), ..connector };
