@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 
 use super::aside::{is_bystander, is_copy};
 use super::called::series_of;
-use super::contest::says_step;
 use super::generic::says_word;
 use super::listing::{Entry, Kind, parent_of};
 use super::steps::{is_steps, step_in};
+use super::sure::says_step;
 use super::unit::{Candidate, Scan, end_of, taken};
 
 /// Those called like what was found, or by a word for steps, the highest step first.

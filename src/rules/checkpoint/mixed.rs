@@ -11,6 +11,7 @@ use super::layout::Layout;
 use super::listing::stem_of;
 use super::order::is_later;
 use super::steps::{is_steps, step_in_stem};
+use super::sure;
 use super::unit::{Candidate, Scan, taken};
 use super::{Entry, Found, LAYOUTS, check, complete};
 
@@ -66,7 +67,7 @@ fn beyond(scan: &Scan, found: &Found) -> Option<(Candidate, &'static Layout)> {
         let other = contest::without(Found::of(layout, candidates.collect()), found);
         let is_beyond = |c: &&Candidate| {
             let is_higher = c.step.is_some_and(|step| step > highest) && is_younger(c.newest_ns(scan.listing));
-            is_higher && c.files(scan.listing).any(is_surely_weights) && contest::counts(c, &other.candidates)
+            is_higher && c.files(scan.listing).any(is_surely_weights) && sure::counts(c, &other.candidates)
         };
         let beyond = other.candidates.iter().filter(is_beyond).filter(|c| complete(&other, scan, c).is_ok());
         beyond.max_by_key(|c| c.step).cloned().map(|c| (c, *layout))

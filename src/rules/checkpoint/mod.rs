@@ -5,7 +5,7 @@
 //!
 //! 1. **Left out** is what is no checkpoint whoever asks: the finished model, what workers save for nobody ([`Options::seen`]).
 //! 2. **Found**: each of the [`LAYOUTS`] says what is of its form, finished or not, by names alone. Loggers' copies go, and the
-//!    rest is put in order, the newest first (`contest::sort`).
+//!    rest is put in order, the newest first (`contest::sort`; `sure`: which numbers are steps).
 //! 3. **Chosen**: the first layout that finds something has the directory, unless that is nothing to go on from (a model to
 //!    begin from, files without a step) and a later one has steps (`contest::gives_way`).
 //! 4. **Gathered** (`gather`): a library knows all files of its own. Where a checkpoint is just a file, or has nothing but a
@@ -33,6 +33,7 @@ mod memo;
 mod mixed;
 pub mod pointing;
 mod steps;
+mod sure;
 pub mod torn;
 pub mod unit;
 pub mod unrecognised;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use super::roles::{Role, Said};
 use super::siblings::{is_a_save, said};
-use crate::rules::checkpoint::contest;
 use crate::rules::checkpoint::listing::parent_of;
+use crate::rules::checkpoint::sure;
 use crate::rules::checkpoint::unit::Candidate;
 
 /// Adds such files to the save in their directory, the newest of several: the units come newest first, and each save stays
@@ -55,7 +55,7 @@ fn is_save(unit: &Candidate, _: &[Candidate]) -> bool {
 
 /// One of a step that is surely one (`epoch_4.pt`, `model_4.pt`, not `resnet50.pth`).
 pub(in super::super) fn is_step(unit: &Candidate, all: &[Candidate]) -> bool {
-    unit.step.is_some() && (has_model(unit) || contest::counts(unit, all))
+    unit.step.is_some() && (has_model(unit) || sure::counts(unit, all))
 }
 
 #[cfg(test)]
