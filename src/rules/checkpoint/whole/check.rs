@@ -158,6 +158,10 @@ pub(crate) mod tests {
             }
             Some("yaml" | "txt" | "log" | "ubj") => b"{}".to_vec(),
             Some("pkl") => b"\x80\x04.".to_vec(),
+            Some("npy") => {
+                let head = "{'descr': '|u1', 'fortran_order': False, 'shape': (1,), }\n";
+                [b"\x93NUMPY\x01\0", &(head.len() as u16).to_le_bytes()[..], head.as_bytes(), b"w"].concat()
+            }
             _ => zip_of(b"w", b""),
         }
     }

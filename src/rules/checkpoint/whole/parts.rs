@@ -22,6 +22,8 @@ const RECORDS: [&str; 3] = [".metadata", "metadata.json", "_METADATA"];
 
 /// Longer indexes of weights are not read.
 const INDEX_LIMIT: u64 = 100 << 20;
+/// Of a name that has its step in it over and over, no more are compared.
+const MOST_LIKES: usize = 16;
 
 /// One of so many files, as `model-00001-of-00003.safetensors` or `model_200_shard_0_of_2.pt` say.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -148,25 +150,32 @@ impl<'a> Saved<'a> {
     /// What is here neither under the name that it has there nor under one with the other step in it.
     fn lacks(&self, there: &Saved<'a>) -> BTreeSet<&'a str> {
         let others = self.names.difference(&there.names);
-        let others: BTreeSet<String> = others.map(|name| like(name, self.step)).collect();
+        let others: BTreeSet<String> = others.flat_map(|name| likes(name, self.step)).collect();
         let lacking = there.names.difference(&self.names);
-        lacking.copied().filter(|name| !others.contains(&like(name, there.step))).collect()
+        lacking.copied().filter(|name| likes(name, there.step).iter().all(|like| !others.contains(like))).collect()
     }
 }
 
-/// The name, with its step left out. A rank is none.
-fn like(name: &str, step: u64) -> String {
+/// The name with its step left out, wherever that may be: in `w2v_2.model` of step 2 one of them is no step. A rank is
+/// none.
+fn likes(name: &str, step: u64) -> Vec<String> {
     let (ranks, is_digit) = (siblings::ranks(name), |c: char| c.is_ascii_digit());
-    let (mut like, mut at) = (String::new(), 0);
+    let (mut likes, mut at) = (vec![String::new()], 0);
     while let Some(digits) = name[at..].find(is_digit) {
         let from = at + digits;
         let to = name[from..].find(|c| !is_digit(c)).map_or(name.len(), |digits| from + digits);
         let is_step = name[from..to].parse() == Ok(step) && !ranks.iter().any(|rank| rank.contains(&from));
-        like.push_str(&name[at..from]);
-        like.push_str(if is_step { "#" } else { &name[from..to] });
+        let (before, number) = (&name[at..from], &name[from..to]);
+        let shown: &[&str] = match is_step {
+            true if likes.len() < MOST_LIKES => &["#", number],
+            true => &["#"],
+            false => &[number],
+        };
+        likes = likes.iter().flat_map(|like| shown.iter().map(move |shown| format!("{like}{before}{shown}"))).collect();
         at = to;
     }
-    like + &name[at..]
+    likes.iter_mut().for_each(|like| like.push_str(&name[at..]));
+    likes
 }
 
 fn matters(entry: &&Entry) -> bool {
@@ -316,6 +325,23 @@ mod tests {
                 .contains("like optimizer.bin of step 1: still being written")
         );
         assert_eq!(whole(&all(&[&whole_one, &torn, &torn])).len(), 3, "it is left out for good");
+    }
+
+    #[test]
+    fn a_number_in_the_name_that_happens_to_be_the_step_does_not_hide_what_is_missing() {
+        let of = |step: u64| ["", ".syn1neg.npy", ".wv.vectors.npy"].map(|end| format!("w2v_{step}.model{end}"));
+        let sure = |names: &[&str]| {
+            recognised(&Memory::in_turn(names, 5), &Options::default(), |found, scan| {
+                let (before, newest) = (found.candidates[1].step, &found.candidates[0]);
+                assert!(before < newest.step, "{names:?}");
+                is_as_before(found, scan, newest)
+            })
+        };
+        for (step, next) in [(1, 2), (2, 3), (3, 4)] {
+            let names = [of(step), of(next)].concat();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            assert_eq!((sure(&names[..4]), sure(&names)), (false, true), "{names:?}");
+        }
     }
 
     #[test]
