@@ -31,14 +31,25 @@ pub fn steps_go_back(tag: &str, from: impl std::fmt::Display, to: impl std::fmt:
 /// What to do where a metric was looked for in vain.
 const COMPARE: &str = "compare --metric, --tensorboard-tag or --metric-file with what the trainer writes";
 
-/// A warning for a run that finished, of what it was to collect and did not: anything at all, or the tags of `missing`.
-pub fn never_came(came_any: bool, missing: &[&str]) -> Option<String> {
+/// So many that came are named.
+const NAMED: usize = 10;
+
+/// A warning for a run that finished, of what it was to collect and did not: anything at all, or the tags of `missing`;
+/// with those that `came` instead.
+pub fn never_came<'a>(came: impl IntoIterator<Item = &'a str>, missing: &[&str]) -> Option<String> {
+    let mut came = came.into_iter();
+    let first: Vec<&str> = came.by_ref().take(NAMED).collect();
+    let more = if came.next().is_some() { ", ..." } else { "" };
     match missing {
-        _ if !came_any => {
+        _ if first.is_empty() => {
             Some(format!("nothing that was looked for came, so no metric of this run is reported; {COMPARE}"))
         }
         [] => None,
-        tags => Some(format!("no value of {} came, so the metrics file has none; {COMPARE}", tags.join(", "))),
+        tags => Some(format!(
+            "no value of {} came, so the metrics file has none; {}{more} came; {COMPARE}",
+            tags.join(", "),
+            first.join(", ")
+        )),
     }
 }
 
@@ -136,9 +147,16 @@ mod tests {
 
     #[test]
     fn what_was_looked_for_and_never_came_is_named() {
-        assert!(never_came(false, &["acc"]).is_some_and(|w| w.starts_with("nothing that was looked for came")));
-        assert!(never_came(true, &["acc", "f1"]).is_some_and(|w| w.starts_with("no value of acc, f1 came")));
-        assert_eq!(never_came(true, &[]), None);
+        let never = |came: &[&str], missing: &[&str]| never_came(came.iter().copied(), missing);
+        assert!(never(&[], &["acc"]).is_some_and(|w| w.starts_with("nothing that was looked for came")));
+        let warning = never(&["accuracy", "loss"], &["acc", "f1"]).expect("a warning");
+        assert!(
+            warning.starts_with("no value of acc, f1 came") && warning.contains("; accuracy, loss came; "),
+            "{warning}"
+        );
+        let many = never(&["m"; NAMED + 1], &["acc"]).expect("a warning");
+        assert!(many.contains("m, m, ... came") && many.matches("m, ").count() == NAMED, "{many}");
+        assert_eq!(never(&["m"], &[]), None);
     }
 
     #[test]

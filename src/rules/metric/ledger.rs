@@ -133,6 +133,11 @@ impl Ledger {
         self.tags.contains_key(tag)
     }
 
+    /// What was measured.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tags.keys().map(AsRef::as_ref)
+    }
+
     /// The last value of each tag, as it was reported; of too many, those of the selected first.
     pub fn last_values(&self) -> BTreeMap<String, String> {
         let selected = self.selected.iter().filter_map(|tag| self.tags.get_key_value(tag.as_str()));
