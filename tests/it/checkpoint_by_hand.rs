@@ -266,7 +266,7 @@ fn a_named_step_is_pushed_and_is_then_the_newest() {
     place.checkpoint("push").args(["--push-step", "1"]).output().expect_code(0);
     assert_eq!(place.steps(), [1, 2]);
     let done = place.checkpoint("push").args(["--push-step", "7"]).output().expect_code(1);
-    one_line(&done, &["no complete checkpoint of step 7"]);
+    one_line(&done, &["no complete checkpoint of step 7", "; saved there are 2, 1"]);
 }
 
 #[test]

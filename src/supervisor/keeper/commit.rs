@@ -173,7 +173,7 @@ impl Mirror {
         let Some(local) = look.newest else {
             self.waits(self.waiting);
             self.give_way(left()).await?;
-            return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed) });
+            return Ok(Outcome::NothingComplete { why: self.nothing_complete(&self.passed, &beside) });
         };
         if let Some(committed) = self.committed.as_ref().filter(|_| self.holds(&local)) {
             let step = committed.age.step;

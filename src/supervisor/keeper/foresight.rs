@@ -1,6 +1,6 @@
 //! What a commit or a restore by hand would do, found out without doing it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use super::look::{Local, Look};
 use super::mirror::{Mirror, MirrorConfig, MirrorError, apart};
 use super::restore::{Brought, by_its_step};
 use super::retention::{commits, judge};
+use super::unrestored::named;
 use crate::edge::beneath::Beneath;
 use crate::edge::store::{Store, StoreError};
 use crate::edge::{limits, places};
@@ -58,7 +59,7 @@ impl Mirror {
         let mut look = self.look(self.config.push_step).await.map_err(|error| self.no_directory(&error))?;
         look.passed.extend(self.left_alone(&look));
         let Some(local) = &look.newest else {
-            return Ok(Err(self.nothing_complete(&look.passed)));
+            return Ok(Err(self.nothing_complete(&look.passed, &look.ages)));
         };
         let held = match &self.store {
             Some(store) => self.held(store, &look, local).await.map_err(|error| MirrorError::asking(&error))?,
@@ -117,7 +118,7 @@ impl Mirror {
     }
 
     /// Why there is nothing to commit.
-    pub(super) fn nothing_complete(&self, passed: &[String]) -> String {
+    pub(super) fn nothing_complete(&self, passed: &[String], ages: &BTreeMap<String, Age>) -> String {
         let first = passed.first().cloned();
         match self.config.push_step {
             None => first.unwrap_or_else(|| match self.ignored.keys().next_back() {
@@ -126,7 +127,10 @@ impl Mirror {
             }),
             Some(step) => {
                 let why = first.map_or(String::new(), |why| format!(" ({why})"));
-                format!("there is no complete checkpoint of step {step} in {}{why}", self.config.dir.display())
+                let steps: BTreeSet<u64> = ages.values().filter_map(|age| age.step).filter(|s| *s != step).collect();
+                let others = named(steps.into_iter().rev().map(|step| step.to_string()));
+                let others = others.map_or(String::new(), |steps| format!("; saved there are {steps}"));
+                format!("there is no complete checkpoint of step {step} in {}{why}{others}", self.config.dir.display())
             }
         }
     }

@@ -12,6 +12,14 @@ use crate::rules::exit;
 /// What lies where [`libc::ENOTDIR`] came from, and what to do about it.
 pub(super) const IN_THE_WAY: &str = "a file or a symbolic link lies where a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away";
 
+/// The steps that there are instead; `None`: none.
+pub(super) fn named(steps: impl Iterator<Item = String>) -> Option<String> {
+    let mut steps = steps.peekable();
+    steps.peek()?;
+    let first: Vec<String> = steps.by_ref().take(NAMED).collect();
+    Some(first.join(", ") + if steps.next().is_some() { ", ..." } else { "" })
+}
+
 impl Mirror {
     /// What must be restored is not there.
     pub(super) async fn nothing_there(&self, step: Option<u64>, look: &Look) -> MirrorError {
@@ -22,17 +30,13 @@ impl Mirror {
             _ => Vec::new(),
         };
         // The name says 0 of one without a step, too.
-        let others = || names.iter().map(|name| name.step).filter(|other| Some(*other) != step);
+        let others = names.iter().map(|name| name.step).filter(|other| Some(*other) != step);
         let told = |step: u64| if step == 0 { "0 (or without a step)".to_owned() } else { step.to_string() };
-        let steps: Vec<String> = others().take(NAMED).map(told).collect();
-        let way_out = match (step, steps.is_empty()) {
+        let way_out = match (step, named(others.map(told))) {
             (None, _) if self.is_by_hand() => "see that this is the store that the run was given".to_owned(),
             (None, _) => "--restore latest would start from scratch".to_owned(),
-            (Some(_), true) => "without --restore-step the newest is taken, if there is any".to_owned(),
-            (Some(_), false) => {
-                let more = if others().count() > NAMED { ", ..." } else { "" };
-                format!("committed are {}{more}", steps.join(", "))
-            }
+            (Some(_), None) => "without --restore-step the newest is taken, if there is any".to_owned(),
+            (Some(_), Some(others)) => format!("committed are {others}"),
         };
         let dir = self.config.dir.display();
         let why =
