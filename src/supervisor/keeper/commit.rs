@@ -311,6 +311,7 @@ impl Mirror {
         let files = || local.entries.iter().filter(|e| e.kind == Kind::File);
         let sending = Sending {
             strong: self.config.strong,
+            goes_on: !self.config.only_sends,
             store,
             dir: &dir,
             known: &self.known,

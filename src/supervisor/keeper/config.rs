@@ -54,7 +54,7 @@ pub struct MirrorConfig {
     pub node: u32,
     /// Whether to claim an attempt, so as to commit; else the store is only read.
     pub claim: bool,
-    /// Whether nothing is ever restored, so that a directory which can only be read will do.
+    /// Whether one commit is all, and nothing is ever restored, so that a directory which can only be read will do.
     pub only_sends: bool,
     /// For tests.
     pub faults: Faults,

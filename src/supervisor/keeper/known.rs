@@ -50,3 +50,26 @@ impl Known {
         candidates.iter().map(|at| &self.sent[*at]).find(is_same).map(|sent| &sent.item)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::commit::Outcome;
+    use super::super::mirror::{Mirror, MirrorConfig};
+    use super::super::tests::config;
+
+    #[tokio::test]
+    async fn small_files_are_hashed_where_another_commit_may_follow_and_nowhere_else() {
+        for only_sends in [false, true] {
+            let place = tempfile::tempdir().expect("temporary directory");
+            let config = MirrorConfig { only_sends, ..config(place.path()) };
+            let unit = config.dir.join("step-1");
+            std::fs::create_dir_all(&unit).expect("makes it");
+            std::fs::write(unit.join("state"), "weights").expect("writes");
+            let mut mirror = Mirror::open(config).await.expect("opens");
+            let outcome = mirror.commit_newest(None, None, &|_, _| ()).await;
+            assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
+            assert_eq!(mirror.known.sent.len(), 1);
+            assert_eq!(mirror.known.sent[0].strong.is_some(), !only_sends);
+        }
+    }
+}

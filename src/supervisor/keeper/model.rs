@@ -220,6 +220,7 @@ async fn copy(plan: &Plan, mirror: Option<&Mirror>, bytes: u64, made: &Made, tol
     let habits = budget.fit(store.habits());
     let sending = Sending {
         strong: false,
+        goes_on: false,
         store,
         dir: &dir,
         known: &known,

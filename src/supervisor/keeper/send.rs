@@ -81,6 +81,8 @@ pub(super) struct Sending<'a> {
     pub(super) pace: Option<&'a Mutex<Pace>>,
     /// Whether the manifest shall have a BLAKE3 of each file.
     pub(super) strong: bool,
+    /// Whether another commit may follow, for which small files are hashed; that costs a push more than reading them.
+    pub(super) goes_on: bool,
     pub(super) habits: Habits,
     pub(super) pieces: Pieces,
     /// For what is put.
@@ -107,7 +109,7 @@ impl Sending<'_> {
         if size <= self.habits.whole {
             self.take_turn(size).await;
             let _held = self.pieces.hold(size).await;
-            let sums = Sums::new(self.strong || size <= HASHED);
+            let sums = Sums::new(self.strong || self.goes_on && size <= HASHED);
             let read = self.pieces.read(move || from.open(&dir), 0, size, sums, true);
             let (content, sums) = read.await.map_err(unreadable)?;
             let (crc32c, strong) = (sums.whole(), sums.strong());
@@ -388,6 +390,7 @@ mod tests {
             known: &known,
             pace: None,
             strong: false,
+            goes_on: true,
             habits: store.habits(),
             pieces: Pieces::new(Budget::now(), false),
             lanes: Lanes::open(0).await,
