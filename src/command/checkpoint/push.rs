@@ -57,6 +57,7 @@ pub(super) async fn push(
         match next {
             Ok(next) if next.held.is_none() && !dry => {
                 let mirror = pushing.insert(Mirror::open(config(true)).await?);
+                mirror.go_by(looking);
                 // Who says 0 knows that nobody writes.
                 let settle = Some(settle).filter(|settle| !settle.is_zero());
                 let outcome = mirror.commit_newest(settle, None, &*shown("pushing")).await;

@@ -164,7 +164,7 @@ impl Mirror {
         if settle.is_none() {
             self.is_at_rest();
         }
-        let look = self.look(self.config.push_step).await.map_err(|error| self.unreadable(&error))?;
+        let look = self.look_to_commit().await.map_err(|error| self.unreadable(&error))?;
         self.tell_unrecognised(&look, settle);
         self.tell_mixed(&look, settle.is_none());
         self.caution(&look);

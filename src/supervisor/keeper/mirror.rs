@@ -16,7 +16,7 @@ pub use super::config::{MirrorConfig, Restore};
 use super::doubt::CutOff;
 use super::inbox::Haste;
 use super::known::Known;
-use super::look::{Lacking, Local, same_bytes};
+use super::look::{Lacking, Local, Look, same_bytes};
 use super::made::Made;
 use super::names::Names;
 use super::nook::sweep;
@@ -119,6 +119,8 @@ pub struct Mirror {
     pub(super) retiring: Retiring,
     /// The files of the last commit: not to be sent again.
     pub(super) known: Known,
+    /// What the next commit goes by, where somebody has looked already.
+    pub(super) foreseen: Option<Look>,
     /// What was seen at the last look, and since when it has been so.
     pub(crate) seen: Option<(Vec<Entry>, Duration)>,
     pub(super) restless: Restless,
@@ -216,6 +218,7 @@ impl Mirror {
             made: Made::default(),
             retiring: Retiring::default(),
             known: Known::default(),
+            foreseen: None,
             seen: None,
             restless: Restless::default(),
             is_patient: false,

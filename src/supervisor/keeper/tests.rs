@@ -131,6 +131,20 @@ fn no_turn_of_a_commit_waits_for_the_disk() {
     });
 }
 
+#[tokio::test]
+async fn what_was_found_to_commit_is_looked_for_only_once() {
+    let place = tempfile::tempdir().expect("temporary directory");
+    save(place.path(), 1);
+    let mut looking = Mirror::open_to_look(config(place.path())).await.expect("opens");
+    assert_eq!(looking.next().await.expect("asks").expect("there is one").step, Some(1));
+    let mut mirror = Mirror::open(config(place.path())).await.expect("opens");
+    mirror.go_by(looking);
+    // It came later than the look.
+    save(place.path(), 2);
+    commit(&mut mirror, 1).await;
+    commit(&mut mirror, 2).await;
+}
+
 #[test]
 fn no_turn_of_a_restore_waits_for_the_disk() {
     at_every_turn(10, async |turns| {
