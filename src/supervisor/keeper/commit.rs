@@ -15,8 +15,8 @@ use super::known::{Known, Sent};
 use super::look::Local;
 use super::mirror::{Committed, Mirror, PINS, beneath, blocking, way_out};
 use super::pieces::Pieces;
-use super::pins::{Pins, pin, unchanged, unpin};
-use super::retention::{commits, unless_stuck};
+use super::pins::{Pins, pin, unchanged};
+use super::retention::commits;
 use super::send::{Sending, Stop, lanes_for, verify, without_data};
 use super::transfer::make_durable;
 use crate::edge::store::{Created, Store, Trouble};
@@ -398,31 +398,6 @@ impl Mirror {
             return Err(Stop::Failed("no --checkpoint-store is set".to_owned()));
         };
         Ok((store, Stamp { attempt: attempt.clone(), seq: self.seq }))
-    }
-
-    /// Deletes what was sent of a commit that is not to be: no manifest names it, and none ever will. What stays, a prune
-    /// finds.
-    async fn discard(&self) {
-        let (Some(store), made) = (&self.store, self.made.take()) else { return };
-        let deletions = made.iter().map(|key| store.delete(key));
-        let deletions = stream::iter(deletions).buffer_unordered(store.habits().at_once).try_collect::<()>();
-        let _ = unless_stuck(store, deletions).await;
-    }
-
-    /// Lets go of what is held still for a commit.
-    async fn let_go(&self) {
-        let (dir, pins) = (self.config.dir.clone(), self.pins());
-        let _ = blocking(move || unpin(&*beneath(&dir)?, &pins)).await;
-    }
-
-    /// Takes back what was sent, after a commit that was broken off. Whether its manifest may be there all the same.
-    pub async fn take_back(&self) -> bool {
-        self.let_go().await;
-        if let Some(store) = &self.store {
-            store.all_given_up().await;
-        }
-        self.discard().await;
-        self.naming.is_some()
     }
 
     fn manifest(&self, local: &Local, stamp: &Stamp, files: Vec<Item>, total_bytes: u64) -> Manifest {
