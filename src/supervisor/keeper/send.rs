@@ -81,7 +81,7 @@ pub(super) struct Sending<'a> {
     pub(super) pace: Option<&'a Mutex<Pace>>,
     /// Whether the manifest shall have a BLAKE3 of each file.
     pub(super) strong: bool,
-    /// Whether another commit may follow, for which small files are hashed; that costs a push more than reading them.
+    /// Whether another commit may follow, for which small files are hashed.
     pub(super) goes_on: bool,
     pub(super) habits: Habits,
     pub(super) pieces: Pieces,

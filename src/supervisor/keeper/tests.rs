@@ -145,6 +145,21 @@ async fn what_was_found_to_commit_is_looked_for_only_once() {
     commit(&mut mirror, 2).await;
 }
 
+#[tokio::test]
+async fn what_was_found_counts_only_where_the_same_is_to_be_left_alone() {
+    let place = tempfile::tempdir().expect("temporary directory");
+    save(place.path(), 1);
+    save(place.path(), 2);
+    // A store that is not there yet, or not any more, says nothing of what was gone back from.
+    let mut looking = Mirror::open_to_look(config(place.path())).await.expect("opens");
+    assert_eq!(looking.next().await.expect("asks").expect("there is one").step, Some(2));
+    let mut mirror = Mirror::open(config(place.path())).await.expect("opens");
+    let look = mirror.look(None).await.expect("looks");
+    mirror.ignored.insert("step-2".to_owned(), look.ages["step-2"].newest_ns);
+    mirror.go_by(looking);
+    commit(&mut mirror, 1).await;
+}
+
 #[test]
 fn no_turn_of_a_restore_waits_for_the_disk() {
     at_every_turn(10, async |turns| {
