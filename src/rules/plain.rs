@@ -20,9 +20,26 @@ pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{s}")
 }
 
+/// `a, b, ...`: the first of them, so many at most; `None` where there is none.
+pub fn named(items: impl IntoIterator<Item = String>, most: usize) -> Option<String> {
+    let mut items = items.into_iter();
+    let first: Vec<String> = items.by_ref().take(most).collect();
+    let more = if items.next().is_some() { ", ..." } else { "" };
+    (!first.is_empty()).then(|| first.join(", ") + more)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::plain;
+    use super::{named, plain};
+
+    #[test]
+    fn of_too_many_the_first_are_named() {
+        let of = |count: usize| named((1..=count).map(|number| number.to_string()), 2);
+        assert_eq!(
+            [of(0), of(1), of(2), of(3)],
+            [None, Some("1".into()), Some("1, 2".into()), Some("1, 2, ...".into())]
+        );
+    }
 
     #[test]
     fn what_is_foreign_stays_on_its_line_and_moves_no_cursor() {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::line::KEYS;
+use crate::rules::plain::named;
 
 /// A warning for a run none of whose metrics has the tag that the tuner waits for.
 pub fn tag_differs(expected: Option<&str>, tags: &[&str]) -> Option<String> {
@@ -37,19 +38,12 @@ const NAMED: usize = 10;
 /// A warning for a run that finished, of what it was to collect and did not: anything at all, or the tags of `missing`;
 /// with those that `came` instead.
 pub fn never_came<'a>(came: impl IntoIterator<Item = &'a str>, missing: &[&str]) -> Option<String> {
-    let mut came = came.into_iter();
-    let first: Vec<&str> = came.by_ref().take(NAMED).collect();
-    let more = if came.next().is_some() { ", ..." } else { "" };
-    match missing {
-        _ if first.is_empty() => {
-            Some(format!("nothing that was looked for came, so no metric of this run is reported; {COMPARE}"))
+    match (named(came.into_iter().map(str::to_owned), NAMED), missing) {
+        (None, _) => Some(format!("nothing that was looked for came, so no metric of this run is reported; {COMPARE}")),
+        (_, []) => None,
+        (Some(came), tags) => {
+            Some(format!("no value of {} came, so the metrics file has none; {came} came; {COMPARE}", tags.join(", ")))
         }
-        [] => None,
-        tags => Some(format!(
-            "no value of {} came, so the metrics file has none; {}{more} came; {COMPARE}",
-            tags.join(", "),
-            first.join(", ")
-        )),
     }
 }
 

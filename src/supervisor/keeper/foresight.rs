@@ -9,9 +9,8 @@ use super::fetch::Stop;
 use super::in_place::{equal_files, holds, is_in_place, own};
 use super::look::{Local, Look};
 use super::mirror::{Mirror, MirrorConfig, MirrorError, apart};
-use super::restore::{Brought, by_its_step};
+use super::restore::{Brought, NAMED, by_its_step};
 use super::retention::{commits, judge};
-use super::unrestored::named;
 use crate::edge::beneath::Beneath;
 use crate::edge::store::{Store, StoreError};
 use crate::edge::{limits, places};
@@ -20,6 +19,7 @@ use crate::rules::checkpoint::manifest::Manifest;
 use crate::rules::checkpoint::names::Stamp;
 use crate::rules::checkpoint::plan::{self, Age};
 use crate::rules::exit;
+use crate::rules::plain::named;
 
 /// The checkpoint that is next to be committed.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Mirror {
             Some(step) => {
                 let why = first.map_or(String::new(), |why| format!(" ({why})"));
                 let steps: BTreeSet<u64> = ages.values().filter_map(|age| age.step).filter(|s| *s != step).collect();
-                let others = named(steps.into_iter().rev().map(|step| step.to_string()));
+                let others = named(steps.into_iter().rev().map(|step| step.to_string()), NAMED);
                 let others = others.map_or(String::new(), |steps| format!("; saved there are {steps}"));
                 format!("there is no complete checkpoint of step {step} in {}{why}{others}", self.config.dir.display())
             }

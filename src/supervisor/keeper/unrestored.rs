@@ -8,17 +8,10 @@ use super::restore::{NAMED, Which};
 use super::retention::commits;
 use crate::edge::limits;
 use crate::rules::exit;
+use crate::rules::plain::named;
 
 /// What lies where [`libc::ENOTDIR`] came from, and what to do about it.
 pub(super) const IN_THE_WAY: &str = "a file or a symbolic link lies where a directory must be (the directory itself, .trainit, or a part of the checkpoint's path); move it away";
-
-/// The steps that there are instead; `None`: none.
-pub(super) fn named(steps: impl Iterator<Item = String>) -> Option<String> {
-    let mut steps = steps.peekable();
-    steps.peek()?;
-    let first: Vec<String> = steps.by_ref().take(NAMED).collect();
-    Some(first.join(", ") + if steps.next().is_some() { ", ..." } else { "" })
-}
 
 impl Mirror {
     /// What must be restored is not there.
@@ -32,7 +25,7 @@ impl Mirror {
         // The name says 0 of one without a step, too.
         let others = names.iter().map(|name| name.step).filter(|other| Some(*other) != step);
         let told = |step: u64| if step == 0 { "0 (or without a step)".to_owned() } else { step.to_string() };
-        let way_out = match (step, named(others.map(told))) {
+        let way_out = match (step, named(others.map(told), NAMED)) {
             (None, _) if self.is_by_hand() => "see that this is the store that the run was given".to_owned(),
             (None, _) => "--restore latest would start from scratch".to_owned(),
             (Some(_), None) => "without --restore-step the newest is taken, if there is any".to_owned(),
