@@ -409,6 +409,7 @@ fn an_idle_run_is_woken_by_nobody_and_a_question_costs_one_answer() {
     };
     settled(&running, socket.parent().unwrap());
     let before = switches();
+    // The stretch that is watched: that nothing happens in it is what is shown, so no event can end it.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(switches(), before);
     let mut answer = String::new();

@@ -370,6 +370,7 @@ fn while_nobody_asks_no_thread_is_woken() {
     };
     settled(&running, Path::new(dir.trim().trim_start_matches("dir=")));
     let before = switches();
+    // The stretch that is watched: that nothing happens in it is what is shown, so no event can end it.
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(switches(), before);
     running.stop().expect_code(143);
