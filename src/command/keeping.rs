@@ -293,6 +293,7 @@ pub(super) fn mirror_config(settings: Checkpoints, places: &Found, node: u32, cl
         },
         restore_step: settings.restore_step,
         strong: settings.strong,
+        apart: settings.apart,
         push_step: settings.push_step,
         dry: false,
         job: cluster::told(Fact::Job, env).map(|(_, id)| id.to_owned()).unwrap_or_default(),

@@ -41,6 +41,8 @@ pub struct Checkpoints {
     pub restore_step: Option<u64>,
     /// Whether to hash each file strongly, beside its checksum.
     pub strong: bool,
+    /// Whether each is an object of its own in a bucket, however many and small they are.
+    pub apart: bool,
     /// Which step to commit by hand.
     pub push_step: Option<u64>,
 }
@@ -106,6 +108,7 @@ impl Checkpoints {
             restore,
             restore_step,
             strong: reader.switch("strong-hash"),
+            apart: reader.switch("one-object-per-file"),
             push_step: reader.count("push-step"),
         }
     }

@@ -3,6 +3,7 @@
 //! of `keeper/`. A build without stores has `keeper_without_store.rs` in this file's place.
 
 mod again;
+mod archive;
 pub mod audit;
 mod budget;
 mod chief;

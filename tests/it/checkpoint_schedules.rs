@@ -92,6 +92,7 @@ fn config(dir: &Path, store: &Path, kept: Kept, claim: bool) -> MirrorConfig {
         retention: Retention { last: kept.last, every: kept.every, orphan_age: Duration::from_secs(86_400) },
         restore: Restore::Latest,
         strong: false,
+        apart: false,
         push_step: None,
         dry: false,
         restore_step: None,

@@ -8,6 +8,7 @@
 mod support;
 
 #[cfg(feature = "store")]
+mod archives;
 mod checkpoint_beside_later;
 #[cfg(feature = "store")]
 mod checkpoint_by_hand;

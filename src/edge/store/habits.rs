@@ -9,6 +9,8 @@ pub struct Habits {
     pub part: u64,
     /// Small objects best sent or fetched at once.
     pub at_once: usize,
+    /// Whether many small files are best sent together, as few objects: each is asked for by itself, and often paid for.
+    pub gathers: bool,
     /// Whether it takes a [`Source`](super::Source).
     pub streams: bool,
 }
@@ -20,10 +22,11 @@ const PARTS_AT_ONCE: usize = 16;
 /// Servers take at most this many parts of one object.
 const MOST_PARTS: u64 = 9_000;
 
-pub(super) const OF_A_DIRECTORY: Habits = Habits { whole: BLOCK, part: BLOCK, at_once: 4, streams: false };
+pub(super) const OF_A_DIRECTORY: Habits =
+    Habits { whole: BLOCK, part: BLOCK, at_once: 4, gathers: false, streams: false };
 
 pub(super) fn of_a_bucket(streams: bool) -> Habits {
-    Habits { whole: 64 << 20, part: 32 << 20, at_once: 128, streams }
+    Habits { whole: 64 << 20, part: 32 << 20, at_once: 128, gathers: true, streams }
 }
 
 impl Habits {

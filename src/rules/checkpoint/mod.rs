@@ -53,6 +53,8 @@ pub use memo::Memo;
 pub use mixed::goes_on;
 pub use saved_over::is_of_the_next;
 pub use second_name::{There, copies, there};
+#[cfg(feature = "store")]
+pub use store::archive;
 pub use store::{address, manifest, names, pace, plan};
 pub use unit::{Candidate, Options, Scan};
 pub use whole::{check, json};

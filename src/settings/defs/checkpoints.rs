@@ -105,6 +105,13 @@ pub(super) const SETTINGS: &[Setting] = &[
         "Write a BLAKE3 of each file into the manifest beside its crc32c; verify and restores compare what is there",
     )
     .needs(&["checkpoint-store"]),
+    switch(
+        "one-object-per-file",
+        TOPIC,
+        on::RUN | on::CHECKPOINT,
+        "In a bucket, keep each file as an object of its own even where they are many and small; without this over 1000 files of at most 1 MiB go there in tar archives",
+    )
+    .needs(&["checkpoint-store"]),
     one("push-step", "N", TOPIC, on::CHECKPOINT, "", "Let push commit the checkpoint of this step, not the newest"),
     switch("allow-http", TOPIC, on::STORE, "Allow plain http to stores on other machines, too")
         .needs(&["checkpoint-store", "model-store"]),

@@ -65,7 +65,7 @@ impl Mirror {
         Ok(all)
     }
 
-    /// As [`Mirror::listed`], every byte read and summed; an object that several commits name is read once. `progress`
+    /// As [`Mirror::listed`], every byte read and summed; what several commits name is read once. `progress`
     /// hears bytes done and bytes in all. Errors: the store cannot be asked at all.
     pub async fn verified(&self, progress: &dyn Fn(u64, u64)) -> Result<Vec<Audited>, StoreError> {
         let mut all = self.listed().await?;
@@ -75,7 +75,7 @@ impl Mirror {
             let lacking: HashSet<&str> = audited.problems.iter().filter_map(|p| p.path.as_deref()).collect();
             let items = audited.manifest.iter().flat_map(Manifest::regular);
             for item in items.filter(|item| !lacking.contains(item.path.as_str())) {
-                let first = wanted.entry(item.key.clone()).or_insert_with(|| item.clone());
+                let first = wanted.entry((item.key.clone(), item.offset)).or_insert_with(|| item.clone());
                 first.blake3 = first.blake3.take().or_else(|| item.blake3.clone());
             }
         }
@@ -87,13 +87,13 @@ impl Mirror {
         let reads = wanted.values().map(|item| async move { (item, summed(store, item, told).await) });
         let mut reads = stream::iter(reads).buffer_unordered(Budget::now().fit(store.habits()).at_once.min(AT_ONCE));
         while let Some((item, sum)) = reads.next().await {
-            found.insert(item.key.as_str(), sum?);
+            found.insert((item.key.as_str(), item.offset), sum?);
         }
         for audited in &mut all {
             let lacking: HashSet<String> = audited.problems.iter().filter_map(|p| p.path.clone()).collect();
             let items = audited.manifest.iter().flat_map(Manifest::regular);
             let problems = items.filter(|item| !lacking.contains(&item.path)).filter_map(|item| {
-                let what = differs(item, found.get(item.key.as_str())?)?;
+                let what = differs(item, found.get(&(item.key.as_str(), item.offset))?)?;
                 Some(Problem { path: Some(item.path.clone()), what })
             });
             audited.problems.extend(problems.collect::<Vec<_>>());
@@ -142,7 +142,7 @@ fn differs(item: &Item, read: &Result<Found, String>) -> Option<String> {
 async fn summed(store: &Store, item: &Item, told: &dyn Fn(u64)) -> Result<Result<Found, String>, StoreError> {
     let left = Cell::new(item.size);
     let sum = async {
-        let (mut sums, mut reading) = (Compared::with(item), store.read(&item.key, 0, item.size).await?);
+        let (mut sums, mut reading) = (Compared::with(item), store.read(&item.key, item.run().start, item.size).await?);
         while let Some(bytes) = reading.next().await? {
             sums.add(&bytes);
             let more = left.get().min(bytes.len() as u64);

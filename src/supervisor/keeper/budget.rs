@@ -62,9 +62,9 @@ impl Budget {
 mod tests {
     use super::*;
 
-    const BUCKET: Habits = Habits { whole: 64 << 20, part: 32 << 20, at_once: 128, streams: false };
+    const BUCKET: Habits = Habits { whole: 64 << 20, part: 32 << 20, at_once: 128, gathers: true, streams: false };
     const STREAMED: Habits = Habits { streams: true, ..BUCKET };
-    const DIRECTORY: Habits = Habits { whole: 8 << 20, part: 8 << 20, at_once: 4, streams: false };
+    const DIRECTORY: Habits = Habits { whole: 8 << 20, part: 8 << 20, at_once: 4, gathers: false, streams: false };
 
     #[test]
     fn where_there_is_memory_a_store_gets_its_data_as_it_likes_them() {

@@ -9,6 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::archive::Outgoing;
 use super::budget::Budget;
 use super::guard::AT_ONCE;
 use super::known::{Known, Sent};
@@ -21,8 +22,7 @@ use super::send::{Sending, Stop, lanes_for, verify, without_data};
 use super::transfer::make_durable;
 use crate::edge::store::{Created, Store, Trouble};
 use crate::edge::{clock, limits};
-use crate::rules::checkpoint::Kind;
-use crate::rules::checkpoint::manifest::{Item, Manifest, SCHEMA};
+use crate::rules::checkpoint::manifest::{Item, Manifest, SCHEMA, WITH_ARCHIVES};
 use crate::rules::checkpoint::names::{Attempt, CommitName, Stamp};
 use crate::rules::checkpoint::plan::Age;
 use crate::rules::exit;
@@ -308,7 +308,7 @@ impl Mirror {
         let budget = Budget::now();
         let habits = budget.fit(store.habits());
         let habits = if pace.is_some() { habits.gently() } else { habits };
-        let files = || local.entries.iter().filter(|e| e.kind == Kind::File);
+        let loads = local.loads(&stamp, habits.gathers && !self.config.apart);
         let sending = Sending {
             strong: self.config.strong,
             goes_on: !self.config.only_sends,
@@ -318,22 +318,21 @@ impl Mirror {
             pace,
             habits,
             pieces: Pieces::new(budget, habits.streams),
-            lanes: lanes_for(store, habits, files()).await,
+            lanes: lanes_for(store, habits, loads.iter().map(Outgoing::put_size)).await,
             clock: self.clock,
             told: &told,
             made: &self.made,
         };
-        let sent = files().map(|entry| {
-            let key = local.key(&stamp, &entry.path);
-            let (sending, from) = (&sending, pins.held(entry));
+        let sent = loads.into_iter().map(|load| {
+            let (sending, pins) = (&sending, &pins);
             async move {
-                let sent = sending.send(entry, from, key).await;
+                let sent = sending.send_load(load, pins).await;
                 faults.point(4);
                 sent
             }
         });
         let all = stream::iter(sent).buffer_unordered(sending.habits.at_once);
-        let sent: Vec<Sent> = all.try_collect().await?;
+        let sent: Vec<Sent> = all.try_concat().await?;
         sending.lanes.close().await;
         faults.point(5);
         let keys: Vec<String> = sent.iter().map(|sent| sent.item.key.clone()).collect();
@@ -388,7 +387,7 @@ impl Mirror {
         if let Err(error) = blocking(move || pins.remove(&*beneath(&dir)?, &within)).await {
             self.note(format!("cannot remove {PINS}: {error}"));
         }
-        self.known = Known::new(sent);
+        self.known = Known::new(sent, &self.known);
         Ok(())
     }
 
@@ -401,8 +400,9 @@ impl Mirror {
     }
 
     fn manifest(&self, local: &Local, stamp: &Stamp, files: Vec<Item>, total_bytes: u64) -> Manifest {
+        let has_archives = files.iter().any(|file| file.offset.is_some());
         Manifest {
-            schema: SCHEMA.to_owned(),
+            schema: if has_archives { WITH_ARCHIVES } else { SCHEMA }.to_owned(),
             job: self.config.job.clone(),
             attempt: stamp.attempt.number,
             attempt_tag: stamp.attempt.tag,

@@ -44,6 +44,8 @@ pub struct MirrorConfig {
     pub restore_step: Option<u64>,
     /// Whether manifests shall have a BLAKE3 of each file.
     pub strong: bool,
+    /// Whether each file shall be an object of its own, however many and small they are.
+    pub apart: bool,
     /// Which step to commit, if not the newest.
     pub push_step: Option<u64>,
     /// Whether to find out only what a restore would do.

@@ -20,16 +20,18 @@ use super::in_place::is_strongly_equal;
 use super::mirror::{Mirror, MirrorError, blocking};
 use super::retention::lack;
 use super::send::sizes;
+use super::sums::Compared;
 use crate::edge::beneath::{Beneath, finish_file, write_sparsely};
 use crate::edge::clock::Clock;
 use crate::edge::lanes::Lanes;
 use crate::edge::pool::{Buffer, Pool};
 use crate::edge::store::{Store, StoreError};
+use crate::rules::checkpoint::archive::{RUN, runs};
 use crate::rules::checkpoint::listing::is_below;
-use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, hex, joined};
+use crate::rules::checkpoint::manifest::{Item, ItemKind, Manifest, SMALL, hex, joined};
 
 /// Bytes written at a time; a file of no more is small.
-pub(super) const BLOCK: u64 = 1 << 20;
+pub(super) const BLOCK: u64 = SMALL;
 
 /// Where a file takes as many bytes a second, and this long beside, what comes is written where it comes in. Elsewhere, where
 /// many writes at once may be quicker than one, they are given threads of their own.
@@ -46,6 +48,8 @@ struct Ways {
     /// So many of those does a chunk of a large one stand for.
     turns: u32,
     pool: Pool,
+    /// For runs of archives.
+    runs: Pool,
     /// For chunks of large files.
     lanes: Lanes,
 }
@@ -88,22 +92,28 @@ impl Mirror {
             streams: Semaphore::new(habits.at_once),
             turns: habits.small_for_a_part(),
             pool: Pool::new(BLOCK),
+            runs: Pool::new(RUN),
             lanes: Lanes::open(manifest.regular().filter(is_large).count()).await,
         };
         let shared = &ways;
-        let files = manifest.regular().filter(|f| is_inside(&f.path) || !equal.contains(&f.path)).map(|item| {
-            let to = format!("{temporary}/{}", item.path);
-            let is_here = equal.contains(&item.path);
-            async move {
+        let wanted = manifest.regular().filter(|f| is_inside(&f.path) || !equal.contains(&f.path));
+        let (archived, others): (Vec<&Item>, Vec<&Item>) =
+            wanted.partition(|f| f.offset.is_some() && !equal.contains(&f.path));
+        let others = others.into_iter().map(|item| vec![item]);
+        let loads = runs(archived).into_iter().chain(others).map(|load| async move {
+            if let [item] = load[..] {
+                let to = format!("{temporary}/{}", item.path);
                 // What is here already gets a second name; where that cannot be, it is fetched like the rest.
-                if !(is_here && link(dir, &item.path, &to).await) {
+                if !(equal.contains(&item.path) && link(dir, &item.path, &to).await) {
                     self.fetch_file(store, dir, item, &to, shared).await?;
                 }
-                self.config.faults.point(21);
-                Ok(())
+            } else {
+                self.fetch_run(store, dir, &load, temporary, shared).await?;
             }
+            self.config.faults.point(21);
+            Ok(())
         });
-        stream::iter(files).buffer_unordered(habits.at_once).try_collect::<()>().await?;
+        stream::iter(loads).buffer_unordered(habits.at_once).try_collect::<()>().await?;
         ways.lanes.close().await;
         let others = manifest.files.iter().filter(|f| f.kind != ItemKind::File);
         let others: Vec<_> = others
@@ -199,13 +209,62 @@ impl Mirror {
         }
         let (dir, to) = (Arc::clone(dir), to.to_owned());
         let (size, mode, mtime_ns) = (item.size, item.mode, item.mtime_ns);
-        let written = blocking(move || {
-            let file = dir.create_file(&to)?;
-            write_sparsely(&file, 0, bytes.as_ref())?;
-            finish_file(&file, size, mode, mtime_ns)
-        });
+        let written = blocking(move || write_small(&dir, &to, bytes.as_ref(), (size, mode, mtime_ns)));
         written.await.map_err(|error| self.unwritable(item, &error))?;
         self.transfer.moved(item.size);
+        Ok(())
+    }
+
+    /// Small files that lie side by side in an archive. One that comes damaged is fetched by itself.
+    async fn fetch_run(
+        &self,
+        store: &Store,
+        dir: &Arc<Beneath>,
+        run: &[&Item],
+        temporary: &str,
+        ways: &Ways,
+    ) -> Result<(), Stop> {
+        let _turn = ways.streams.acquire_many(ways.turns).await;
+        let mut bytes = ways.runs.take().map_err(|error| self.unwritable(run[0], &error))?;
+        let from = run[0].run().start;
+        let until = run.iter().map(|item| item.run().end).max().unwrap_or(from);
+        let came = gather(store, &run[0].key, from..until, &mut bytes).await;
+        if let Err(error) = came
+            && !error.is_doubtful()
+        {
+            return Err(unreadable(self, store, run[0], &error).await);
+        }
+        let (there, to) = (Arc::clone(dir), temporary.to_owned());
+        let items: Vec<Item> = run.iter().map(|item| (*item).clone()).collect();
+        let written = blocking(move || {
+            let mut spoilt = Vec::new();
+            for (number, item) in items.into_iter().enumerate() {
+                let own = item.run();
+                let own = bytes.as_ref().get((own.start - from) as usize..(own.end - from) as usize);
+                let Some(own) = own.filter(|own| is_whole(&item, own)) else {
+                    spoilt.push(number);
+                    continue;
+                };
+                let written =
+                    write_small(&there, &format!("{to}/{}", item.path), own, (item.size, item.mode, item.mtime_ns));
+                if let Err(error) = written {
+                    return Ok(Err((number, error)));
+                }
+            }
+            Ok(Ok(spoilt))
+        });
+        let spoilt = match written.await {
+            Ok(Ok(spoilt)) => spoilt,
+            Ok(Err((number, error))) => return Err(self.unwritable(run[number], &error)),
+            Err(error) => return Err(self.unwritable(run[0], &error)),
+        };
+        for (number, item) in run.iter().enumerate() {
+            if spoilt.contains(&number) {
+                self.fetch_small(store, dir, item, &format!("{temporary}/{}", item.path), &ways.pool).await?;
+            } else {
+                self.transfer.moved(item.size);
+            }
+        }
         Ok(())
     }
 
@@ -281,14 +340,34 @@ fn other_hash(item: &Item) -> Stop {
     Stop::Reject(format!("{} does not match its blake3 in the manifest", item.path))
 }
 
-/// The bytes of a small object; returns their checksum.
+/// The bytes of a small file; returns their checksum.
 async fn whole(store: &Store, item: &Item, bytes: &mut Buffer) -> Result<u32, StoreError> {
+    gather(store, &item.key, item.run(), bytes).await?;
+    Ok(crc32c::crc32c(bytes.as_ref()))
+}
+
+/// A run of an object's bytes.
+async fn gather(store: &Store, key: &str, run: Range<u64>, bytes: &mut Buffer) -> Result<(), StoreError> {
     bytes.clear();
-    let mut reading = store.read(&item.key, 0, item.size).await?;
+    let mut reading = store.read(key, run.start, run.end - run.start).await?;
     while let Some(piece) = reading.next().await? {
         bytes.gather(&piece);
     }
-    Ok(crc32c::crc32c(bytes.as_ref()))
+    Ok(())
+}
+
+/// Whether these are the bytes of a file.
+fn is_whole(item: &Item, bytes: &[u8]) -> bool {
+    let mut sums = Compared::with(item);
+    sums.add(bytes);
+    sums.found().is_of(item)
+}
+
+/// Writes a file with its size, permission bits and modification time.
+fn write_small(dir: &Beneath, to: &str, bytes: &[u8], (size, mode, mtime_ns): (u64, u32, i64)) -> io::Result<()> {
+    let file = dir.create_file(to)?;
+    write_sparsely(&file, 0, bytes)?;
+    finish_file(&file, size, mode, mtime_ns)
 }
 
 /// Whether it is fetched once more: it came damaged, or not at all.

@@ -62,8 +62,7 @@ fn is_equal(file: &File, item: &Item) -> io::Result<bool> {
         at += bytes.len() as u64;
     }
     forget(file);
-    let found = sums.found();
-    Ok(found.crc32c == item.crc32c && found.blake3 == item.blake3)
+    Ok(sums.found().is_of(item))
 }
 
 /// Whether a file that was just written has the manifest's strong hash, if there is one. Its parts came in no order, so

@@ -227,7 +227,7 @@ async fn copy(plan: &Plan, mirror: Option<&Mirror>, bytes: u64, made: &Made, tol
         pace: None,
         habits,
         pieces: Pieces::new(budget, habits.streams),
-        lanes: lanes_for(store, habits, listing.files()).await,
+        lanes: lanes_for(store, habits, listing.files().map(|f| f.size)).await,
         clock: Clock::start(),
         told,
         made,

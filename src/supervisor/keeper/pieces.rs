@@ -14,6 +14,7 @@ use crate::edge::beneath::{forget, read_into};
 use crate::edge::limits;
 use crate::edge::pool::Pool;
 use crate::edge::store::{Content, Source};
+use crate::rules::checkpoint::archive::LONGEST;
 
 /// Bytes of a large buffer; divides [`CHUNK`](crate::rules::checkpoint::manifest::CHUNK).
 const BLOCK: u64 = 4 << 20;
@@ -21,6 +22,8 @@ const BLOCK: u64 = 4 << 20;
 const WINDOW: u64 = 1 << 20;
 /// A file of so many bytes has a smaller one.
 const SMALL: u64 = 256 << 10;
+/// An archive counts as so many, so that only some are at once: more of them keep no store busier.
+const TIMES: u64 = 3;
 
 /// Files that are summed at once: one for every two processors, eight at most.
 fn summing() -> usize {
@@ -43,11 +46,17 @@ struct Pools {
     small: Pool,
     blocks: Pool,
     windows: Pool,
+    archives: Pool,
 }
 
 impl Pools {
     fn new() -> Pools {
-        Pools { small: Pool::new(SMALL), blocks: Pool::new(BLOCK), windows: Pool::new(WINDOW) }
+        Pools {
+            small: Pool::new(SMALL),
+            blocks: Pool::new(BLOCK),
+            windows: Pool::new(WINDOW),
+            archives: Pool::new(LONGEST),
+        }
     }
 
     fn of(&self, bytes: u64) -> &Pool {
@@ -68,6 +77,16 @@ impl Pieces {
     /// Waits until a stretch may be summed.
     pub(super) async fn hold_one(&self) -> Option<SemaphorePermit<'_>> {
         self.budget.hold(units_of(BLOCK)).await
+    }
+
+    /// Waits until an archive may be read and sent.
+    pub(super) async fn hold_archive(&self) -> Option<SemaphorePermit<'_>> {
+        self.budget.hold(TIMES * units_of(LONGEST)).await
+    }
+
+    /// Buffers for those.
+    pub(super) fn archives(&self) -> Pool {
+        self.pools.archives.clone()
     }
 
     /// A run of a file, and its sums with those before. `is_last`: nothing of it will be read again. Errors: as pread(2);

@@ -4,7 +4,7 @@
 //! is ever deleted here.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -133,7 +133,10 @@ pub(super) async fn lacks(store: &Store, manifest: &Manifest) -> Result<Option<S
 /// What is wrong with a file, from the sizes of the objects that are there.
 pub(super) fn lack(item: &Item, there: &HashMap<String, u64>) -> Option<String> {
     match there.get(&item.key) {
-        Some(size) if *size == item.size => None,
+        Some(size) if item.fits(*size) => None,
+        Some(size) if item.offset.is_some() => {
+            Some(format!("{}, in which {} lies, has only {size} bytes in the store", item.key, item.path))
+        }
         Some(size) => Some(format!("{} has {size} bytes in the store, not {}", item.path, item.size)),
         None => Some(format!("{} is missing from the store", item.path)),
     }
@@ -308,7 +311,9 @@ pub(super) fn data_of(name: &CommitName, manifest: Option<&Manifest>, stays: imp
     let is_its =
         |key: &str| stamp_of_data(key).is_some_and(|s| s.attempt == name.stamp.attempt && s.seq <= name.stamp.seq);
     let files = manifest.into_iter().flat_map(Manifest::regular);
-    files.filter(|i| is_its(&i.key) && !stays(&i.key)).map(|item| item.key.clone()).collect()
+    // One may hold many of its files.
+    let keys: BTreeSet<&String> = files.map(|i| &i.key).filter(|key| is_its(key) && !stays(key)).collect();
+    keys.into_iter().cloned().collect()
 }
 
 /// Does it; `None`: the store gives no answer any more.

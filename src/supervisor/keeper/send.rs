@@ -15,6 +15,7 @@ use super::made::Made;
 use super::mirror::blocking;
 use super::pieces::{Pieces, is_streamed};
 use super::pins::Held;
+use super::retention::lack;
 use super::sums::Sums;
 use super::vigil::LONG_PATIENCE;
 use crate::edge::beneath::Beneath;
@@ -93,10 +94,10 @@ pub(super) struct Sending<'a> {
     pub(super) made: &'a Made,
 }
 
-/// For what these files keep whoever puts them busy with.
-pub(super) async fn lanes_for<'a>(store: &Store, habits: Habits, files: impl Iterator<Item = &'a Entry>) -> Lanes {
+/// For what files of these sizes keep whoever puts them busy with.
+pub(super) async fn lanes_for(store: &Store, habits: Habits, sizes: impl Iterator<Item = u64>) -> Lanes {
     let is_straight = |size| store.is_plain() && is_streamed(habits.streams, size);
-    let puts: u64 = files.filter(|file| !is_straight(file.size)).map(|file| habits.puts_of(file.size)).sum();
+    let puts: u64 = sizes.filter(|size| !is_straight(*size)).map(|size| habits.puts_of(size)).sum();
     Lanes::open_several(habits.at_once.min(puts as usize)).await
 }
 
@@ -148,7 +149,7 @@ impl Sending<'_> {
         }
     }
 
-    async fn put(&self, key: &str, content: Content, crc32c: u32) -> Result<Option<String>, StoreError> {
+    pub(super) async fn put(&self, key: &str, content: Content, crc32c: u32) -> Result<Option<String>, StoreError> {
         let (store, to) = (Arc::clone(self.store), key.to_owned());
         let is_straight = self.is_straight(&content);
         self.carry(key, is_straight, async move { store.put(&to, content, crc32c).await }).await
@@ -184,11 +185,12 @@ impl Sending<'_> {
     }
 
     /// Names the old key where the store holds these bytes.
-    fn find(&self, entry: &Entry, item: &mut Item, strong: Option<&blake3::Hash>) -> bool {
+    pub(super) fn find(&self, entry: &Entry, item: &mut Item, strong: Option<&blake3::Hash>) -> bool {
         let old = self.known.same(entry, item, strong);
         if let Some(old) = old {
             item.key.clone_from(&old.key);
             item.etag.clone_from(&old.etag);
+            item.offset = old.offset;
             // The same bytes, hashed when they were sent.
             item.blake3.clone_from(&old.blake3);
         }
@@ -196,7 +198,7 @@ impl Sending<'_> {
     }
 
     /// Waits until the cap lets so many bytes through, or is lifted.
-    async fn take_turn(&self, bytes: u64) {
+    pub(super) async fn take_turn(&self, bytes: u64) {
         let Some(pace) = self.pace else { return };
         let lock = || pace.lock().unwrap_or_else(PoisonError::into_inner);
         let at = lock().admit(self.clock.now(), bytes);
@@ -258,7 +260,7 @@ impl Sending<'_> {
         Ok(sums)
     }
 
-    fn item_of(&self, entry: &Entry, key: String, sums: Sums) -> Item {
+    pub(super) fn item_of(&self, entry: &Entry, key: String, sums: Sums) -> Item {
         let blake3 = sums.strong().filter(|_| self.strong).map(|hash| hash.to_hex().to_string());
         let (crc32c, chunks) = sums.finish();
         Item {
@@ -270,6 +272,7 @@ impl Sending<'_> {
             key,
             target: None,
             etag: None,
+            offset: None,
             generation: None,
             crc32c,
             chunks,
@@ -279,7 +282,7 @@ impl Sending<'_> {
 }
 
 /// What a file that cannot be read means for what it is a part of.
-fn unread(entry: &Entry, error: &io::Error) -> Stop {
+pub(super) fn unread(entry: &Entry, error: &io::Error) -> Stop {
     let path = &entry.path;
     match error.kind() {
         io::ErrorKind::NotFound => Stop::Changed(format!("{path} vanished while it was copied")),
@@ -307,7 +310,7 @@ fn judged<T>(entry: &Entry, source: Option<Arc<Source>>, sent: Result<T, StoreEr
 pub(super) async fn verify(store: &Store, sent: &[Sent]) -> Result<(), Stop> {
     let items = || sent.iter().map(|sent| &sent.item);
     let there = sizes(store, items()).await?;
-    match items().find(|i| there.get(&i.key) != Some(&i.size)) {
+    match items().find(|item| lack(item, &there).is_some()) {
         Some(item) => Err(Stop::Lost(format!(
             "the store acknowledged {} and does not hold it whole; the checkpoint is not committed; what was before still \
              is; see that this is the store and nothing between, then start again",
@@ -332,8 +335,8 @@ pub(super) async fn sizes(
         let listed = store.list_along(prefix, &Vec::from_iter(keys)).await?;
         there.extend(listed.into_iter().map(|o| (o.key, o.size)));
     }
-    let lost: Vec<String> = items.map(|i| &i.key).filter(|key| !there.contains_key(*key)).cloned().collect();
-    let asked = lost.into_iter().map(|key| async move { Ok::<_, StoreError>((store.size(&key).await?, key)) });
+    let lost: BTreeSet<&String> = items.map(|i| &i.key).filter(|key| !there.contains_key(*key)).collect();
+    let asked = lost.into_iter().map(|key| async move { Ok::<_, StoreError>((store.size(key).await?, key.clone())) });
     let found: Vec<_> = stream::iter(asked).buffer_unordered(store.habits().at_once).try_collect().await?;
     there.extend(found.into_iter().filter_map(|(size, key)| Some((key, size?))));
     Ok(there)
@@ -351,6 +354,7 @@ pub(super) fn without_data(entries: &[Entry]) -> Vec<Item> {
         key: String::new(),
         target,
         etag: None,
+        offset: None,
         generation: None,
         crc32c: String::new(),
         chunks: None,

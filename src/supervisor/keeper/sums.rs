@@ -61,6 +61,12 @@ pub(super) struct Found {
     pub(super) blake3: Option<String>,
 }
 
+impl Found {
+    pub(super) fn is_of(&self, item: &Item) -> bool {
+        self.crc32c == item.crc32c && self.blake3 == item.blake3
+    }
+}
+
 impl Compared {
     pub(super) fn with(item: &Item) -> Compared {
         Compared { crc: 0, strong: item.blake3.as_ref().map(|_| Box::default()) }

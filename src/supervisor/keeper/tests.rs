@@ -33,6 +33,7 @@ pub(super) fn config(place: &Path) -> MirrorConfig {
         retention: Retention { last: 2, every: None, orphan_age: Duration::from_secs(86_400) },
         restore: Restore::Latest,
         strong: false,
+        apart: false,
         push_step: None,
         dry: false,
         restore_step: None,

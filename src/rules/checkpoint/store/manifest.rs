@@ -4,6 +4,7 @@
 //! through it: it decides which files are written where.
 
 use std::collections::{BTreeSet, HashSet};
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +16,16 @@ use crate::rules::checkpoint::listing::{is_below, name_of, parent_of};
 
 /// What a directory's permission bits are where nobody thought of them.
 pub const ORDINARY: u32 = 0o755;
-/// The one schema.
+/// The schema where each file is an object of its own.
 pub const SCHEMA: &str = "trainit.ckpt/1";
+/// The schema where some lie in archives, which those who know only the other one must not take for theirs.
+pub const WITH_ARCHIVES: &str = "trainit.ckpt+tar/1";
 /// Longest manifest, bytes.
 pub const LIMIT: u64 = 256 << 20;
 /// Bytes of a chunk with a checksum of its own.
 pub const CHUNK: u64 = 64 << 20;
+/// A larger file is never in an archive, bytes.
+pub const SMALL: u64 = 1 << 20;
 /// Smaller chunks would be a way to make a restore endless.
 const MIN_CHUNK: u64 = 1 << 20;
 const MAX_POINTER: usize = 64 << 10;
@@ -62,7 +67,7 @@ pub struct Manifest {
     /// What names the newest checkpoint; restored last.
     #[serde(deserialize_with = "bounded")]
     pub pointers: Vec<Pointer>,
-    /// [`SCHEMA`].
+    /// [`SCHEMA`] or [`WITH_ARCHIVES`].
     pub schema: String,
     /// The sequence within the attempt.
     pub seq: u64,
@@ -112,6 +117,9 @@ pub struct Item {
     /// Modification time, nanoseconds since 1970.
     #[serde(default)]
     pub mtime_ns: i64,
+    /// At which byte of the object it begins, where that is an archive of many small files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
     /// Relative to the checkpoint directory.
     pub path: String,
     /// Bytes.
@@ -145,6 +153,19 @@ pub struct Chunks {
     pub size: u64,
 }
 
+impl Item {
+    /// The bytes of the object that are its own.
+    pub fn run(&self) -> Range<u64> {
+        let from = self.offset.unwrap_or(0);
+        from..from + self.size
+    }
+
+    /// Whether an object of so many bytes may be the one that holds it.
+    pub fn fits(&self, object: u64) -> bool {
+        if self.offset.is_some() { self.run().end <= object } else { self.size == object }
+    }
+}
+
 /// Eight lower-case hex digits.
 pub fn hex(crc32c: u32) -> String {
     format!("{crc32c:08x}")
@@ -174,7 +195,7 @@ impl Manifest {
         let head = serde_json::from_slice::<Head>(bytes).ok().filter(|_| is_object);
         let head = head.ok_or("the manifest is no JSON of ours")?;
         match head.schema.as_deref() {
-            Some(SCHEMA) => {}
+            Some(SCHEMA | WITH_ARCHIVES) => {}
             Some(other) => return Err(format!("the manifest's schema {other:?} is not known to this version")),
             None => return Err("the manifest has no schema".to_owned()),
         }
@@ -238,6 +259,9 @@ impl Manifest {
 
     fn judge(&self) -> Result<(), String> {
         path(&self.unit)?;
+        if self.schema == SCHEMA && self.files.iter().any(|file| file.offset.is_some()) {
+            return Err(format!("the manifest's schema {SCHEMA:?} knows no archives, and it has files in some"));
+        }
         if !self.holds_unit() {
             return Err(format!("its unit {:?} is none of its files", self.unit));
         }
@@ -305,6 +329,9 @@ fn item(file: &Item, unit: &str) -> Result<(), String> {
         }
         ItemKind::File => {
             key(&file.key).map_err(|_| format!("the manifest's key {:?} is none that trainit makes", file.key))?;
+            if file.offset.is_some_and(|offset| file.size > SMALL || offset.checked_add(file.size).is_none()) {
+                return Err(format!("the manifest's {what:?} lies in an archive as none of ours can"));
+            }
             let is_hex = |text: &str, length: usize| {
                 text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
             };

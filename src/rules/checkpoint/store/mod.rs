@@ -1,6 +1,8 @@
 //! What a store holds: where it is, what its keys and manifests say, what is to be kept, how fast it is written.
 
 pub mod address;
+#[cfg(feature = "store")]
+pub mod archive;
 mod hostile;
 pub mod manifest;
 pub mod names;

@@ -14,6 +14,7 @@ fn good() -> Manifest {
         key: format!("data/{path}"),
         target: None,
         etag: None,
+        offset: None,
         generation: None,
         crc32c: "0123abcd".into(),
         chunks: None,
@@ -70,8 +71,8 @@ fn what_was_written_reads_back_and_its_keys_are_sorted() {
     };
     full.pointers[0].symlink = true;
     let chunks = Some(Chunks { size: CHUNK, crc32c: vec![text] });
-    full.files[0] =
-        Item { etag: some.clone(), generation: some.clone(), blake3: some, chunks, ..full.files[0].clone() };
+    let (etag, generation, blake3, offset) = (some.clone(), some.clone(), some, Some(1));
+    full.files[0] = Item { etag, generation, blake3, chunks, offset, ..full.files[0].clone() };
     // A `Value` keeps its keys in a sorted map.
     let sorted = serde_json::to_vec(&serde_json::to_value(&full).expect("serialises")).expect("serialises");
     assert_eq!(String::from_utf8(full.bytes().expect("short")), String::from_utf8(sorted));
@@ -300,4 +301,33 @@ fn a_strong_hash_may_be_there_and_is_then_one() {
     for bad in [json!(""), json!("0123"), json!(hash.to_uppercase()), json!(7), json!("g".repeat(64))] {
         assert!(altered(|v| v["files"][0]["blake3"] = bad.clone()).is_err(), "{bad}");
     }
+}
+
+#[test]
+fn a_file_in_an_archive_lies_where_one_of_ours_can_and_under_the_schema_that_knows_of_it() {
+    let with = |schema: &str, offset: Value, size: u64| {
+        altered(|v| {
+            v["schema"] = json!(schema);
+            v["files"][0]["offset"] = offset;
+            v["files"][0]["size"] = json!(size);
+            v["total_bytes"] = json!(size + 20);
+        })
+    };
+    assert_eq!(with(WITH_ARCHIVES, json!(512), SMALL).map(|m| m.files[0].run()), Ok(512..512 + SMALL));
+    assert!(altered(|v| v["schema"] = json!(WITH_ARCHIVES)).is_ok(), "none need be in one");
+    assert!(with(SCHEMA, json!(512), 10).is_err_and(|why| why.contains("knows no archives")));
+    for (offset, size) in [(json!(0), SMALL + 1), (json!(u64::MAX), 1)] {
+        assert!(with(WITH_ARCHIVES, offset, size).is_err_and(|why| why.contains("u/a")));
+    }
+    for bad in [json!(-1), json!(1.5), json!("512"), json!([])] {
+        assert!(with(WITH_ARCHIVES, bad, 10).is_err_and(|why| why.contains("malformed")));
+    }
+}
+
+#[test]
+fn an_archive_is_as_long_as_its_files_need_and_another_object_as_its_file() {
+    let alone = &good().files[0];
+    assert!(alone.fits(10) && !alone.fits(9) && !alone.fits(11));
+    let inside = Item { offset: Some(512), ..alone.clone() };
+    assert!(inside.fits(522) && inside.fits(9999) && !inside.fits(521) && !inside.fits(10));
 }
