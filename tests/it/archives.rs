@@ -10,9 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::Value;
 
-use crate::object_stores::{amazon, each, fails, google};
+use crate::object_stores::{amazon, each, fails, goes_through_little_memory, google};
 use crate::support::bucket::{Bucket, Fault, NAME, Request};
-use crate::support::cgroup::Cgroup;
 use crate::support::checkpoints::{Place, tree};
 use crate::support::{Trainit, eventually};
 
@@ -189,7 +188,14 @@ fn of_many_small_files_only_those_that_changed_are_sent_again_and_an_archive_sta
     assert_eq!(bucket.asked().iter().filter(|r| r.method == "DELETE" && r.key == first).count(), 1);
 }
 
-/// Whose bytes of an archive are asked for.
+/// A commit of a few files, and one of many.
+fn two_commits(place: &Place) {
+    place.save_and_push(1..=1);
+    save(&place.local(), 2, FEW + 1);
+    place.push();
+}
+
+/// Whether bytes of an archive are asked for.
 fn is_get(request: &Request) -> bool {
     request.method == "GET" && is_archive(&request.key)
 }
@@ -206,10 +212,7 @@ fn one_spoilt_answer_costs_the_files_in_it_and_no_more_than_another_request_each
     ];
     let bucket = Bucket::start();
     let place = amazon(&bucket);
-    place.save(1);
-    place.push();
-    save(&place.local(), 2, FEW + 1);
-    place.push();
+    two_commits(&place);
     let pulled = |name: &str| {
         bucket.forget();
         let there = place.pull_afresh(name);
@@ -231,10 +234,7 @@ fn one_spoilt_answer_costs_the_files_in_it_and_no_more_than_another_request_each
 fn a_damaged_archive_gives_way_to_the_commit_before_and_verify_names_the_file() {
     let bucket = Bucket::start();
     let place = amazon(&bucket);
-    place.save(1);
-    place.push();
-    save(&place.local(), 2, FEW + 1);
-    place.push();
+    two_commits(&place);
     let files = manifest(&bucket)["files"].clone();
     let hit = files.as_array().unwrap().iter().find(|file| file["path"] == "step-2/05/0512.bin").unwrap();
     let key = format!("jobs/1/{}", hit["key"].as_str().unwrap());
@@ -261,10 +261,7 @@ fn a_damaged_archive_gives_way_to_the_commit_before_and_verify_names_the_file() 
 fn an_archive_that_cannot_be_read_and_is_listed_whole_is_no_reason_for_an_older_checkpoint() {
     let bucket = Bucket::start();
     let place = google(&bucket);
-    place.save(1);
-    place.push();
-    save(&place.local(), 2, FEW + 1);
-    place.push();
+    two_commits(&place);
     bucket.misbehave(|r| is_get(r).then_some(Fault::Refuse("409 Conflict", "Conflict")));
     let there = place.path("elsewhere");
     fails(place.checkpoint_in("pull", &there).output(), &["cannot read", "the store lists it whole", "--restore-step"]);
@@ -323,23 +320,9 @@ fn killed_at_any_point_of_a_commit_or_a_restore_of_archives_the_newest_committed
 
 #[test]
 fn archives_take_no_more_memory_than_the_cgroup_can_spare() {
-    let Some(group) = Cgroup::with_limit(48 << 20) else {
-        eprintln!("skipped: archives in little memory (no memory cgroup can be made here)");
-        return;
-    };
-    let bucket = Bucket::start();
-    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
-    for number in 0..FEW + 1 {
-        let path = place.local().join(format!("step-1/{number}.bin"));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, vec![number as u8; 60_000]).unwrap();
-    }
-    let enter = group.enter();
-    let inside =
-        |deed: &str, local: &Path| place.checkpoint_through(&["sh", "-c", &enter], deed, local).output().expect_code(0);
-    inside("push", &place.local());
-    let elsewhere = place.path("elsewhere");
-    inside("pull", &elsewhere);
-    inside("verify", &elsewhere);
-    assert!(tree(&elsewhere.join("step-1")) == tree(&place.local().join("step-1")));
+    goes_through_little_memory(|place| {
+        for number in 0..FEW + 1 {
+            fs::write(place.local().join(format!("step-1/{number}.bin")), vec![number as u8; 60_000]).unwrap();
+        }
+    });
 }
