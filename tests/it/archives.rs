@@ -326,3 +326,22 @@ fn archives_take_no_more_memory_than_the_cgroup_can_spare() {
         }
     });
 }
+
+#[test]
+fn a_commit_that_looks_for_its_files_beyond_an_archives_end_is_passed_over_for_the_one_before() {
+    let place = Place::new();
+    place.save(1);
+    place.push();
+    let unit = tree(&place.local().join("step-1"));
+    for (number, offset) in [1, 1 << 62, u64::MAX - (1 << 20)].into_iter().enumerate() {
+        let (_, mut manifest) = place.manifest();
+        manifest["schema"] = "trainit.ckpt+tar/1".into();
+        manifest["seq"] = (number + 2).into();
+        manifest["files"].as_array_mut().unwrap().iter_mut().for_each(|file| file["offset"] = offset.into());
+        place.forge(manifest);
+        let there = place.path(&format!("there-{number}"));
+        let done = place.checkpoint_in("pull", &there).output().expect_code(0);
+        assert!(done.err().contains(" lies, has only "), "{}", done.err());
+        assert!(tree(&there.join("step-1")) == unit);
+    }
+}

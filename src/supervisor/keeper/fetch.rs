@@ -47,6 +47,8 @@ struct Ways {
     streams: Semaphore,
     /// So many of those does a chunk of a large one stand for.
     turns: u32,
+    /// And so many does a run of an archive.
+    turns_of_a_run: u32,
     pool: Pool,
     /// For runs of archives.
     runs: Pool,
@@ -91,6 +93,7 @@ impl Mirror {
         let ways = Ways {
             streams: Semaphore::new(habits.at_once),
             turns: habits.small_for_a_part(),
+            turns_of_a_run: habits.small_for_a_part().max((RUN / BLOCK) as u32).min(habits.at_once as u32),
             pool: Pool::new(BLOCK),
             runs: Pool::new(RUN),
             lanes: Lanes::open(manifest.regular().filter(is_large).count()).await,
@@ -224,7 +227,7 @@ impl Mirror {
         temporary: &str,
         ways: &Ways,
     ) -> Result<(), Stop> {
-        let _turn = ways.streams.acquire_many(ways.turns).await;
+        let _turn = ways.streams.acquire_many(ways.turns_of_a_run).await;
         let mut bytes = ways.runs.take().map_err(|error| self.unwritable(run[0], &error))?;
         let from = run[0].run().start;
         let until = run.iter().map(|item| item.run().end).max().unwrap_or(from);
