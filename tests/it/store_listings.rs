@@ -112,7 +112,7 @@ fn of_more_small_files_than_a_page_holds_several_pages_are_listed_at_once_and_a_
             }
             None
         });
-        place.push();
+        place.checkpoint("push").args(["--one-object-per-file"]).output().expect_code(0);
         assert!(together.load(SeqCst));
         bucket.behave();
         bucket.forget();
