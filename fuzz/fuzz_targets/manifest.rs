@@ -1,6 +1,7 @@
 //! A manifest whose name fits it: whatever is accepted stays beneath the checkpoint directory and reads back the same.
 #![no_main]
 
+use trainit::rules::checkpoint::archive::runs;
 use trainit::rules::checkpoint::manifest::Manifest;
 use trainit::rules::checkpoint::names::{Attempt, CommitName, Stamp};
 
@@ -32,6 +33,9 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         .for_each(|p| stays_beneath(p));
     manifest.regular().for_each(|f| stays_beneath(&f.key));
     assert_eq!(manifest.files.iter().map(|f| f.size).sum::<u64>(), manifest.total_bytes);
+    let archived: Vec<_> = manifest.regular().filter(|f| f.offset.is_some()).collect();
+    let count = archived.len();
+    assert_eq!(runs(archived).iter().map(Vec::len).sum::<usize>(), count);
     let again = manifest.bytes().expect("what was short enough still is");
     assert_eq!(Manifest::read(&CommitName::of(stamp, step, &again), &again), Ok(manifest));
 });

@@ -7,13 +7,15 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::object_store_runs::{commits, run};
 use crate::object_stores::{amazon, each, fails, goes_through_little_memory, google};
 use crate::support::bucket::{Bucket, Fault, NAME, Request};
 use crate::support::checkpoints::{Place, tree};
-use crate::support::{Trainit, eventually};
+use crate::support::eventually;
 
 /// So many small files are an object each, and one more are not.
 const FEW: usize = 1000;
@@ -148,19 +150,11 @@ fn no_archive_takes_the_name_of_a_file() {
     assert!(bucket.object("jobs/1/step-1/0000000001-000001/small-files_-00001.tar").is_some());
 }
 
-fn commits(bucket: &Bucket, step: u64) -> bool {
-    bucket.keys().iter().any(|k| k.contains("/commits/") && k.contains(&format!("-{step:012}-")))
-}
-
 #[test]
 fn of_many_small_files_only_those_that_changed_are_sent_again_and_an_archive_stays_while_one_of_its_files_is_needed() {
     let bucket = Bucket::start();
     let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
-    let (local, script) = (place.local(), format!("until [ -e {} ]; do sleep 0.01; done", place.path("go").display()));
-    let args =
-        ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap(), "--keep-last", "1"];
-    let trainit = Trainit::new(args).args(["--settle", "10ms", "--mirror-interval", "10ms", "--", "sh", "-c", &script]);
-    let going = place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).start();
+    let (local, going) = (place.local(), run(&place, &["--keep-last", "1"]));
     for step in 1..=3 {
         // All of the first step again, but for one file.
         save(&place.path("saving"), 1, FEW + 1);
@@ -186,6 +180,25 @@ fn of_many_small_files_only_those_that_changed_are_sent_again_and_an_archive_sta
     place.checkpoint("push").args(["--keep-last", "1"]).output().expect_code(0);
     assert_eq!(data(&bucket), ["job/step-4/0000000002-000001/00/0000.bin"]);
     assert_eq!(bucket.asked().iter().filter(|r| r.method == "DELETE" && r.key == first).count(), 1);
+}
+
+#[test]
+fn a_cap_on_the_bandwidth_counts_all_of_an_archive() {
+    let bucket = Bucket::start();
+    let place = Place::with_store(&format!("s3://{NAME}/job"), bucket.as_amazon());
+    let unit = place.path("step-1");
+    fs::create_dir(&unit).unwrap();
+    (0..FEW + 1).for_each(|number| fs::write(unit.join(number.to_string()), number.to_string()).unwrap());
+    fs::rename(&unit, place.local().join("step-1")).unwrap();
+    let going = run(&place, &["--mirror-bandwidth", "200KiB"]);
+    let sent = || data(&bucket).len();
+    eventually("the first archive is sent", || sent() == 1);
+    let begun = Instant::now();
+    eventually("the step is committed", || commits(&bucket, 1));
+    // Some KiB are the files' own, and 1 KiB each in the archives.
+    assert!(begun.elapsed() > Duration::from_secs(2), "{} archives in {:?}", sent(), begun.elapsed());
+    fs::write(place.path("go"), "").unwrap();
+    going.finish().expect_code(0);
 }
 
 /// A commit of a few files, and one of many.
@@ -221,6 +234,7 @@ fn one_spoilt_answer_costs_the_files_in_it_and_no_more_than_another_request_each
         bucket.asked().iter().filter(|request| is_get(request)).count()
     };
     let requests = pulled("well");
+    assert!(requests < 20, "{requests}");
     for (number, fault) in faults.into_iter().enumerate() {
         let once = AtomicBool::new(true);
         bucket.misbehave(move |r| (is_get(r) && once.swap(false, Relaxed)).then(fault));
@@ -288,7 +302,7 @@ fn a_file_that_becomes_shorter_or_vanishes_before_it_is_read_drops_the_commit() 
     push.signal(libc::SIGCONT);
     let done = push.finish().expect_code(1);
     assert!(done.err().contains("step-1/05/0512.bin became shorter while it was copied"), "{}", done.err());
-    assert!(data(&bucket).iter().all(|key| is_archive(key)), "{:?}", bucket.keys());
+    eventually("what was sent is taken back", || data(&bucket).is_empty());
     assert!(!bucket.keys().iter().any(|key| key.contains("/commits/")), "{:?}", bucket.keys());
 }
 
@@ -320,11 +334,13 @@ fn killed_at_any_point_of_a_commit_or_a_restore_of_archives_the_newest_committed
 
 #[test]
 fn archives_take_no_more_memory_than_the_cgroup_can_spare() {
-    goes_through_little_memory(|place| {
-        for number in 0..FEW + 1 {
-            fs::write(place.local().join(format!("step-1/{number}.bin")), vec![number as u8; 60_000]).unwrap();
-        }
-    });
+    for mebibytes in [48, 30] {
+        goes_through_little_memory(mebibytes, |place| {
+            for number in 0..FEW + 1 {
+                fs::write(place.local().join(format!("step-1/{number}.bin")), vec![number as u8; 60_000]).unwrap();
+            }
+        });
+    }
 }
 
 #[test]

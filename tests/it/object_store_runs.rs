@@ -12,7 +12,7 @@ use crate::support::checkpoints::{Place, tree};
 use crate::support::{Running, Trainit, eventually};
 
 /// A run whose trainer waits for the file `go` in the place, or for SIGTERM.
-fn run(place: &Place, args: &[&str]) -> Running {
+pub(crate) fn run(place: &Place, args: &[&str]) -> Running {
     let local = place.local();
     let run = ["run", "--checkpoint-store", &place.url(), "--checkpoint-dir", local.to_str().unwrap()];
     let timing = ["--settle", "10ms", "--mirror-interval", "10ms"];
@@ -21,7 +21,7 @@ fn run(place: &Place, args: &[&str]) -> Running {
     place.env().iter().fold(trainit, |trainit, (name, value)| trainit.env(name, value)).start()
 }
 
-fn commits(bucket: &Bucket, step: u64) -> bool {
+pub(crate) fn commits(bucket: &Bucket, step: u64) -> bool {
     bucket.keys().iter().any(|k| k.contains("/commits/") && k.contains(&format!("-{step:012}-")))
 }
 

@@ -93,9 +93,9 @@ fn a_file_of_many_parts_comes_back_bit_for_bit() {
     });
 }
 
-/// What is saved in step 1 goes into a bucket and comes back where there are 48 MiB of memory.
-pub(crate) fn goes_through_little_memory(save: impl Fn(&Place)) {
-    let Some(group) = Cgroup::with_limit(48 << 20) else {
+/// What is saved in step 1 goes into a bucket and comes back where there is so much memory.
+pub(crate) fn goes_through_little_memory(mebibytes: u64, save: impl Fn(&Place)) {
+    let Some(group) = Cgroup::with_limit(mebibytes << 20) else {
         eprintln!("skipped: a transfer in little memory (no memory cgroup can be made here)");
         return;
     };
@@ -115,7 +115,7 @@ pub(crate) fn goes_through_little_memory(save: impl Fn(&Place)) {
 
 #[test]
 fn a_transfer_takes_no_more_memory_than_the_cgroup_can_spare() {
-    goes_through_little_memory(|place| {
+    goes_through_little_memory(48, |place| {
         for number in 0..4 {
             let large = File::create(place.local().join(format!("step-1/large-{number}.bin"))).unwrap();
             large.set_len(40 << 20).unwrap();

@@ -1,5 +1,6 @@
 //! One commit put in place: what was fetched moved to where it belongs, what stood there aside, the pointers last.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -95,10 +96,10 @@ impl Mirror {
             let nook = blocking(move || Nook::take(&place, TEMPORARY)).await.map_err(local)?;
             let temporary = nook.files();
             let fetch = self.fetch(store, &dir, manifest, &equal, &temporary);
-            let files = manifest.regular().count() as u64;
-            // What comes is proven as it comes. A listing only tells sooner what will not, and of many small files takes as
+            let objects = manifest.regular().map(|f| &f.key).collect::<HashSet<_>>().len() as u64;
+            // What comes is proven as it comes. A listing only tells sooner what will not, and of many small objects takes as
             // long as they do.
-            let fetched = if equal.is_empty() && files > PAGE as u64 && needed / files <= BLOCK {
+            let fetched = if equal.is_empty() && objects > PAGE as u64 && needed / objects <= BLOCK {
                 fetch.await
             } else {
                 futures_util::try_join!(whole(), fetch).map(|_| ())

@@ -103,7 +103,8 @@ pub fn loads<'a>(files: impl Iterator<Item = &'a Entry>, gathers: bool) -> Vec<L
     loads
 }
 
-/// Files in archives, as they are best fetched: each list's lie in one archive, in a run of [`RUN`] bytes at most.
+/// Files in archives, as they are best fetched: each list's lie in one archive, in a run of [`RUN`] bytes and [`MOST`] files
+/// at most.
 pub fn runs(mut items: Vec<&Item>) -> Vec<Vec<&Item>> {
     items.sort_by_key(|item| (&item.key, item.offset));
     let mut runs: Vec<Vec<&Item>> = Vec::new();
@@ -112,7 +113,9 @@ pub fn runs(mut items: Vec<&Item>) -> Vec<Vec<&Item>> {
         let next = item.run();
         let run = runs.last_mut().filter(|run| {
             let first = run[0];
-            first.key == item.key && next.start.saturating_sub(end) <= GAP && next.end - first.run().start <= RUN
+            // Any number of files may be the very same bytes.
+            let has_room = || run.len() < MOST && next.end - first.run().start <= RUN;
+            first.key == item.key && next.start.saturating_sub(end) <= GAP && has_room()
         });
         match run {
             Some(run) => {
@@ -209,6 +212,12 @@ mod tests {
     }
 
     #[test]
+    fn files_that_have_the_same_bytes_are_fetched_by_some() {
+        let same = vec![item(1, 512, 1000); 2 * MOST + 1];
+        assert_eq!(runs(same.iter().collect()).iter().map(Vec::len).collect::<Vec<_>>(), [MOST, MOST, 1]);
+    }
+
+    #[test]
     fn neighbours_are_fetched_together_and_what_lies_far_away_is_not_fetched_along() {
         let near = [item(1, 512, 1000), item(1, 2048 + GAP - 536, 7), item(2, 512, 7)];
         assert_eq!(runs(near.iter().collect()).len(), 2, "of each archive one");
@@ -231,7 +240,7 @@ mod tests {
                 let from = run.iter().map(|item| item.run().start).min().unwrap_or(0);
                 let until = run.iter().map(|item| item.run().end).max().unwrap_or(0);
                 prop_assert_eq!(from, run[0].run().start);
-                prop_assert!(until - from <= RUN);
+                prop_assert!(until - from <= RUN && run.len() <= MOST);
             }
         }
     }
